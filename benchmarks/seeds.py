@@ -43,14 +43,14 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.match.tally import Tally
+from puffer_mlx.playing.results import Tally
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.scores import metric
-from puffer_mlx.training import evaluation
+from puffer_mlx.playing import evaluation
 from puffer_mlx.training.collector import Collector
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer

@@ -26,7 +26,7 @@ HIDDEN = 32
 
 
 @dataclass
-class Compared:
+class TrajectoryComparison:
     """What became of trajectories.
 
     Attributes:
@@ -49,7 +49,9 @@ class Compared:
     seconds: float
 
 
-def compare(make: Callable[[], AbstractContextManager[Any]], launches: int) -> Compared | None:
+def compare(
+    make: Callable[[], AbstractContextManager[Any]], launches: int
+) -> TrajectoryComparison | None:
     """Step two sets of environments with the actions that a fresh policy draws.
 
     Args:
@@ -74,7 +76,7 @@ def compare(make: Callable[[], AbstractContextManager[Any]], launches: int) -> C
         rows = allocate_rows(host, N)
         host.reset(rows)
         same, times = np.ones(N, bool), []
-        found = Compared(N, N, launches * HORIZON, 0.0, None, 0, 0.0)
+        result = TrajectoryComparison(N, N, launches * HORIZON, 0.0, None, 0, 0.0)
         for launch in range(launches):
             buffer.begin(buffer)
             noise = policy.distribution.noise(mx.random.key(launch), (HORIZON, N))
@@ -85,15 +87,15 @@ def compare(make: Callable[[], AbstractContextManager[Any]], launches: int) -> C
             fields = {k: np.array(a) for k, a in buffer.fields.items() if a is not None}
             for t in range(HORIZON):
                 apart = _apart([fields[k][t] for k in NAMES if k in fields], rows)
-                found.difference = max(found.difference, float(np.where(same, apart, 0).max()))
+                result.difference = max(result.difference, float(np.where(same, apart, 0).max()))
                 same &= apart == 0
-                if not same.all() and found.first is None:
-                    found.first = launch * HORIZON + t
+                if not same.all() and result.first is None:
+                    result.first = launch * HORIZON + t
                 host.send(0, np.ascontiguousarray(fields["actions"][t]), rows)
                 host.wait(0)
-            found.ends += int(fields["terminals"].sum())
-        found.equal, found.seconds = int(same.sum()), float(np.median(times)) / HORIZON
-        return found
+            result.ends += int(fields["terminals"].sum())
+        result.equal, result.seconds = int(same.sum()), float(np.median(times)) / HORIZON
+        return result
 
 
 NAMES = ("observations", "rewards", "terminals", "masks")

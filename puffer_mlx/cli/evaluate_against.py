@@ -19,10 +19,10 @@ from puffer_mlx.cli.match_output import (
 )
 from puffer_mlx.cli.match_players import About, find_players, name_of, numbered
 from puffer_mlx.config import Config
-from puffer_mlx.match import ladder
-from puffer_mlx.match import players as match_players
-from puffer_mlx.match.playing import agents_of, without_statistics
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS
+from puffer_mlx.playing import ladder
+from puffer_mlx.playing import players as match_players
+from puffer_mlx.playing.episodes import MAX_STEPS
+from puffer_mlx.playing.matches import agents_of, without_statistics
 from puffer_mlx.system import voice
 from puffer_mlx.vec.base import Environments
 

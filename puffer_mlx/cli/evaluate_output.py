@@ -9,10 +9,10 @@ import numpy as np
 
 from puffer_mlx.cli.evaluate_options import STEPS
 from puffer_mlx.cli.evaluated_policy import Player, environments
-from puffer_mlx.display import frames
 from puffer_mlx.display.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import Scores, play
+from puffer_mlx.playing import frames
+from puffer_mlx.playing.episodes import Scores, frames_of
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 
@@ -58,7 +58,7 @@ def show(player: Player, options: argparse.Namespace, draw: frames.Draw | None) 
 
     def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
-            yield from play(
+            yield from frames_of(
                 player.policy,
                 player.weights,
                 envs,

@@ -10,9 +10,8 @@ from puffer_mlx.cli.evaluate_against import climb, play_against
 from puffer_mlx.cli.evaluate_output import record, report, show
 from puffer_mlx.cli.evaluated_policy import Player, environments, load
 from puffer_mlx.config import Config
-from puffer_mlx.display import frames
-from puffer_mlx.evaluation import Scores, score
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
+from puffer_mlx.playing import frames
+from puffer_mlx.playing.episodes import MAX_STEPS, Scores, environments_for, score
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish

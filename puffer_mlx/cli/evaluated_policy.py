@@ -17,8 +17,8 @@ from puffer_mlx.cli.evaluate_options import parse
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import arena
 from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.playing.episodes import arena
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Environments

@@ -16,7 +16,7 @@ from puffer_mlx.cli.evaluate import evaluate
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export
-from puffer_mlx.rollout.whole_episodes import headline
+from puffer_mlx.playing.episodes import headline
 from puffer_mlx.system.files import publish_folder
 from puffer_mlx.system.json_text import json_text
 

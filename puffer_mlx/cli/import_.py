@@ -22,9 +22,9 @@ from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
-from puffer_mlx.export.file_format import Found
+from puffer_mlx.export.file_format import PolicyFile
 from puffer_mlx.export.importing import difference, inspect, weights_of
-from puffer_mlx.export.parity import Compared
+from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
@@ -54,7 +54,7 @@ def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options)
 
 
-def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
+def configure(found: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
     vec.settle_family(config)
@@ -107,12 +107,12 @@ def convert(argv: list[str]) -> None:
 
 
 def show(
-    found: Found,
+    found: PolicyFile,
     env: str,
     config: Config,
     made: Path,
     parameters: int,
-    compared: Compared | None,
+    compared: Comparison | None,
 ) -> None:
     parts = config.torch
     policy = f"{parts.encoder}, {parts.network} {config.policy.hidden_size}x"

@@ -12,13 +12,13 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.display.episode_videos import drawing
-from puffer_mlx.display.frames import Frame, captioned, write_gif
-from puffer_mlx.match.games import watch
-from puffer_mlx.match.players import Player
-from puffer_mlx.match.playing import Games, Pair, Results, most_environments, play_pairs
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
+from puffer_mlx.playing.episode_videos import drawing
+from puffer_mlx.playing.episodes import MAX_STEPS, arena
+from puffer_mlx.playing.frames import Frame, captioned, write_gif
+from puffer_mlx.playing.games import watch
+from puffer_mlx.playing.matches import Games, Pair, Results, play_pairs
+from puffer_mlx.playing.players import Player
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
@@ -27,19 +27,10 @@ from puffer_mlx.vec.base import Environments
 RESULT = 2.0  # seconds that a GIF shows it
 
 
-def environments(config: Config, count: int, agents: int, render: bool = False) -> Environments:
-    """So many environments of so many agents each, the same ones for each pair."""
-    return vec.make(arena(config, count, agents, config.base.seed), threads(), render=render)
-
-
 def games_of(config: Config, agents: int, games: int, max_steps: int = MAX_STEPS) -> Games:
     """So many games of a pair, in environments of so many agents."""
     return Games(
-        make=lambda count: environments(config, count, agents),
-        games=games,
-        most=most_environments(config, agents),
-        seed=config.base.seed,
-        max_steps=max_steps,
+        config, agents, games, lambda own: vec.make(own, threads()), config.base.seed, max_steps
     )
 
 
@@ -147,7 +138,8 @@ def write_game(
     players: Sequence[Player], config: Config, agents: int, path: Path, fps: float, scale: int = 1
 ) -> None:
     """Write a GIF of a game of the first two players."""
-    with environments(config, 1, agents, render=True) as one:
+    one_environment = arena(config, 1, agents, config.base.seed)
+    with vec.make(one_environment, threads(), render=True) as one:
         hold = max(1, round(RESULT * fps))
         write_gif(frames_of(players[0], players[1], one, config, hold), path, fps, scale)
     print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")

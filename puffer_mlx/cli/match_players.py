@@ -14,7 +14,7 @@ from puffer_mlx.config.command_line import option
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect, weights_of
-from puffer_mlx.match.players import Player, player_without_policy, policy_player
+from puffer_mlx.playing.players import Player, player_without_policy, policy_player
 from puffer_mlx.spec import EnvSpec
 
 

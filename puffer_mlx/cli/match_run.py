@@ -18,8 +18,8 @@ from puffer_mlx.cli.match_output import (
 )
 from puffer_mlx.cli.match_players import About, find_players, numbered
 from puffer_mlx.config import Config
-from puffer_mlx.match.playing import agents_of, without_statistics
-from puffer_mlx.match.standings import elo
+from puffer_mlx.playing.matches import agents_of, without_statistics
+from puffer_mlx.playing.results import elo
 from puffer_mlx.system.devices import select_device
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
+from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.system import output, voice
 from puffer_mlx.training.run import Run
@@ -32,10 +33,11 @@ class RunEnding:
 
     Args:
         run: with its files, not trained yet since it was saved, if it was.
+        evaluator: of its weights.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._trainer = run, run.trainer
+    def __init__(self, run: Run, evaluator: Evaluator) -> None:
+        self._run, self._trainer, self._evaluator = run, run.trainer, evaluator
         self._saved: Path | None = None  # the last checkpoint of this start
         self._whole = run.resumed and run.resumed.folder  # the last one that has everything
         self._epoch = run.trainer.epoch  # what there is to save is what was trained since
@@ -55,7 +57,7 @@ class RunEnding:
             state = trainer.state() if whole else None
             if state:
                 state.numbers["log_position"] = self._run.log.position
-                if (score := self._run.evaluator.score) is not None:
+                if (score := self._evaluator.score) is not None:
                     state.numbers[EVALUATED] = score
             step = epoch * trainer.config.batch_size
             about = vec.spec, trainer.policy, weights, state, gathered_statistics(vec)

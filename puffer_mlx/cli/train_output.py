@@ -14,16 +14,17 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.episode_videos import refuse_undrawable
 from puffer_mlx.display.notebook import summary
+from puffer_mlx.playing import after_self_play, evaluation
+from puffer_mlx.playing.episode_videos import refuse_undrawable
+from puffer_mlx.playing.evaluation import reached_text
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.system import voice
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.tracking.scores import SCORE
-from puffer_mlx.training import after_self_play, evaluation, placement
-from puffer_mlx.training.evaluation import reached_text
+from puffer_mlx.training import placement
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, TellsScores

@@ -23,18 +23,18 @@ from puffer_mlx.cli.train_output import (
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.episode_videos import EpisodeVideos
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import joining, launching
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.single_process import SingleProcess
+from puffer_mlx.playing import after_self_play, evaluation
+from puffer_mlx.playing.episode_videos import EpisodeVideos
+from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracked_run import refuse_missing
-from puffer_mlx.training import after_self_play, evaluation
-from puffer_mlx.training.evaluation import Evaluator
 from puffer_mlx.training.run import Run, make_environments
 from puffer_mlx.training.trainer import Trainer
 
@@ -116,7 +116,8 @@ def train_part(
         run.write()
         voice.detail(files_text(run))
         voice.note(*notes(run))
-        ending = RunEnding(run)
+        evaluator = Evaluator(trainer, alive=run.log.touch)
+        ending = RunEnding(run, evaluator)
         ranks.rescue_by(ending.rescue)
         trainer.stop = outside.stopped
         score = run.state.numbers.get(EVALUATED) if run.state else None
@@ -129,8 +130,8 @@ def train_part(
             dashboard_of(run, options.stop_at) as dashboard,
             record,
         ):
-            train_epochs(run, options.stop_at, ending, dashboard, record)
-            finish(run, ending, dashboard)
+            train_epochs(run, evaluator, options.stop_at, ending, dashboard, record)
+            finish(run, evaluator, ending, dashboard)
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
@@ -144,7 +145,12 @@ def seen_as_trained(config: Config, path: Path | None) -> Config:
 
 
 def train_epochs(
-    run: Run, stop_at: int | None, ending: RunEnding, dashboard: Dashboard, record: TraceFiles
+    run: Run,
+    evaluator: Evaluator,
+    stop_at: int | None,
+    ending: RunEnding,
+    dashboard: Dashboard,
+    record: TraceFiles,
 ) -> None:
     """Train to the end, or until something stops it; records and checkpoints are written."""
     trainer, config, ranks = run.trainer, run.trainer.config, run.trainer.ranks
@@ -152,14 +158,14 @@ def train_epochs(
     for logs in trainer:
         record.epoch()
         with ranks.apart():
-            logs |= run.evaluator.after_epoch()
+            logs |= evaluator.after_epoch()
             logs |= videos.after_epoch()
         run.log.write(logs)
         run.keeper.observe(logs)
         if stop_at and trainer.global_step >= stop_at:
             trainer.stop = True
-        if evaluation.reached(config, run.evaluator.score):
-            dashboard.message(reached_note(config, run.evaluator.score))
+        if evaluation.reached(config, evaluator.score):
+            dashboard.message(reached_note(config, evaluator.score))
             trainer.stop = True
         for line in run.trackers.log(logs, videos.newest):
             dashboard.message(line)
@@ -174,7 +180,7 @@ def train_epochs(
         raise trainer.fault
 
 
-def finish(run: Run, ending: RunEnding, dashboard: Dashboard) -> None:
+def finish(run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboard) -> None:
     """Evaluate the last weights of a run that came to its end, and tell the trackers."""
     trainer, trackers = run.trainer, run.trackers
     trackers.done = trainer.epoch == trainer.config.epochs
@@ -184,7 +190,7 @@ def finish(run: Run, ending: RunEnding, dashboard: Dashboard) -> None:
     if after_self_play.is_asked(trainer.config):
         last = climb(run, dashboard)
     else:
-        last = evaluate(run.evaluator, trainer, dashboard)
+        last = evaluate(evaluator, trainer, dashboard)
     if last:
         run.log.write(last)
         trackers.evaluated(last)

@@ -2,10 +2,13 @@
 
 import contextlib
 import math
+import os
 import signal
+import sys
+import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from rich.console import Console, RenderableType
@@ -14,17 +17,15 @@ from rich.panel import Panel
 
 from puffer_mlx.display.bottleneck import Setting, advice
 from puffer_mlx.display.dashboard_layout import Picture
-from puffer_mlx.display.key_echo import control_keys_unshown
-from puffer_mlx.display.run_view import PHASES, RATING, SCORES, Logs, View, abbreviate, duration
+from puffer_mlx.display.run_view import RATING, SCORES, Logs, View, abbreviate
 from puffer_mlx.system.signals import in_main_thread
-
-__all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
 SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the epoch under way is shown
 FIRST = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
 REFRESH = 0.25  # seconds between two redraws at least
+_LOCAL_FLAGS = 3  # where they are in what ``tcgetattr`` returns
 
 LINE = {  # what a plain line shows besides scores
     "env/episode_return": "return",
@@ -200,3 +201,40 @@ class Dashboard:
         self._resized = True
         if not self._drawing and self._picture:
             self._draw(self._picture)
+
+
+# ---- Ctrl-C without its ^C -----------------------------------------------------------------------
+#
+# The terminal writes what it shows of control keys where the cursor is, behind the last character
+# of what was drawn. In a picture as wide as the window that begins a new line, and the next drawing
+# misses its first one.
+
+
+@contextlib.contextmanager
+def control_keys_unshown() -> Iterator[None]:
+    """Have standard input's terminal not show control keys during a block, if it is one."""
+    shown = _set_shown(False)
+    try:
+        yield
+    finally:
+        if shown:
+            _set_shown(True)
+
+
+def _set_shown(shown: bool) -> bool:
+    """Whether they were shown before. A process in the background leaves a terminal alone.
+
+    The kernel would stop it for trying.
+    """
+    try:
+        terminal = sys.stdin.fileno()
+        if os.tcgetpgrp(terminal) != os.getpgrp():
+            return False
+        modes = termios.tcgetattr(terminal)
+        before = bool(modes[_LOCAL_FLAGS] & termios.ECHOCTL)
+        modes[_LOCAL_FLAGS] &= ~termios.ECHOCTL
+        modes[_LOCAL_FLAGS] |= termios.ECHOCTL if shown else 0
+        termios.tcsetattr(terminal, termios.TCSANOW, modes)
+        return before
+    except (OSError, ValueError, AttributeError, termios.error):  # closed, or no terminal
+        return False

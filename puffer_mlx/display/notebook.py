@@ -19,8 +19,8 @@ import mlx.core as mx
 
 from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.frames import Frame, gif_bytes, needing
 from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
+from puffer_mlx.playing.frames import Frame, gif_bytes, needing
 from puffer_mlx.system.signals import in_main_thread
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains

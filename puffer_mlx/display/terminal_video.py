@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.style import Style
 
-from puffer_mlx.display.frames import Frame, fit
 from puffer_mlx.errors import UserError
+from puffer_mlx.playing.frames import Frame, fit
 
 UPPER = "▀"  # the upper half in the foreground's colour, the lower in the background's
 

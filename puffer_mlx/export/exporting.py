@@ -24,7 +24,7 @@ from puffer_mlx.export import formats
 from puffer_mlx.export.dialects import dialect_of, to_dialect
 from puffer_mlx.export.file_format import Contents, FileFormat, need
 from puffer_mlx.export.importing import opened
-from puffer_mlx.export.parity import Compared, judge, random_observations
+from puffer_mlx.export.parity import judge, random_observations
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
@@ -93,7 +93,10 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     contents = Contents(checkpoint, *to_dialect(checkpoint.policy, checkpoint.weights, dialect))
     _check_policy(file, contents.policy)
     losses = file.losses(contents)
-    observations = _observations(checkpoint, recorded)
+    if recorded is None:
+        observations = random_observations(checkpoint.spec, checkpoint.memory)
+    else:  # as the environment shows them
+        observations = normalization.undo(checkpoint.memory, np.array(recorded))
     with publish(path) as temporary:
         file.write(contents, temporary)
         theirs = file.run(opened(temporary, file), contents.policy, observations)
@@ -101,7 +104,13 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
         compared = judge(
             checkpoint.policy, checkpoint.weights, observations, checkpoint.memory, theirs, least
         )
-        _refuse_another(path, compared)
+        if not compared.same:
+            raise UserError(
+                f"{path} would not be the same policy: its {compared.worst} differs from ours by"
+                f" {compared.difference:.2g} of its scale, more than {compared.tolerance:g};"
+                " nothing was written",
+                "are the weights finite? If they are, this is a defect of puffer_mlx: report it",
+            )
     T, S = observations.shape[:2]
     kind = "random (seed 0)" if recorded is None else "recorded"
     sizes = [w.size for _, w in named(contents.weights)]
@@ -148,20 +157,3 @@ def _check_policy(file: FileFormat, policy: Policy) -> None:
         others = [name for name, other in formats.by_name().items() if not other.fault(policy)]
         raise UserError(fault, f"this policy can be exported with --to {' or '.join(others)}")
     need(file.extra, *file.packages)
-
-
-def _observations(checkpoint: Checkpoint, recorded: mx.array | None) -> np.ndarray:
-    """What to compare on, (T, S, D), as the environment shows it."""
-    if recorded is None:
-        return random_observations(checkpoint.spec, checkpoint.memory)
-    return normalization.undo(checkpoint.memory, np.array(recorded))
-
-
-def _refuse_another(path: Path, compared: Compared) -> None:
-    if not compared.same:
-        raise UserError(
-            f"{path} would not be the same policy: its {compared.worst} differs from ours by"
-            f" {compared.difference:.2g} of its scale, more than {compared.tolerance:g};"
-            " nothing was written",
-            "are the weights finite? If they are, this is a defect of puffer_mlx: report it",
-        )

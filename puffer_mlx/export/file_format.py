@@ -47,7 +47,7 @@ class Contents(NamedTuple):
 
 
 @dataclass
-class Found:
+class PolicyFile:
     """What a file holds.
 
     Args:
@@ -175,7 +175,7 @@ class FileFormat:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> PolicyFile:
         """What a file holds, but for ``memory`` and ``bounds``: their tensors are among the others.
 
         Raises:
@@ -184,7 +184,7 @@ class FileFormat:
         """
         raise NotImplementedError
 
-    def sizes_for(self, found: Found, spec: EnvSpec, config: Config) -> Settings:
+    def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> Settings:
         """Settings that a file tells only together with the environment that it is for.
 
         Raises:
@@ -192,42 +192,42 @@ class FileFormat:
         """
         return {}
 
-    def dialect(self, found: Found, asked: str) -> str:
+    def dialect(self, source: PolicyFile, asked: str) -> str:
         """The dialect of a file's policy; ``asked`` is the configuration's.
 
         Raises:
             UserError: the file doesn't tell: names of tensors don't tell torch from puffer3.
         """
-        if "policy.dialect" in found.settings:
-            return found.settings["policy.dialect"]
-        if asked == "native" and "decoder.actions.weight" in found.tensors:
+        if "policy.dialect" in source.settings:
+            return source.settings["policy.dialect"]
+        if asked == "native" and "decoder.actions.weight" in source.tensors:
             raise UserError(
-                f"{found.path} doesn't tell its dialect: the encoder may have a GELU or none",
+                f"{source.path} doesn't tell its dialect: the encoder may have a GELU or none",
                 "--policy.dialect torch (none), or --policy.dialect puffer3",
             )
         return asked
 
-    def weights(self, found: Found, policy: Policy) -> Weights:
+    def weights(self, source: PolicyFile, policy: Policy) -> Weights:
         """The weights of a file as those of a policy of its dialect: our own names.
 
         Raises:
             UserError: they are another policy's, or aren't finite.
         """
-        tensors = {name: mx.array(w) for name, w in found.tensors.items()}
-        return weight_files.fit(found.path, tensors, policy.init(mx.random.key(0)))
+        tensors = {name: mx.array(w) for name, w in source.tensors.items()}
+        return weight_files.fit(source.path, tensors, policy.init(mx.random.key(0)))
 
-    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """A file's outputs, with the statistics and bounds in it; here by our own reader.
 
         Args:
-            found: the file.
+            source: the file.
             policy: what it is of, in its dialect.
             observations: (T, S, D), as the environment shows them.
 
         Raises:
             UserError: a package is missing, or the file isn't the policy's.
         """
-        return run(policy, self.weights(found, policy), observations, found.memory)
+        return run(policy, self.weights(source, policy), observations, source.memory)
 
 
 # ---- notes ---------------------------------------------------------------------------------------

@@ -20,20 +20,20 @@ from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.dialects import dialect_of, to_dialect
-from puffer_mlx.export.file_format import FileFormat, Found
-from puffer_mlx.export.parity import Compared, judge, random_observations
+from puffer_mlx.export.file_format import FileFormat, PolicyFile
+from puffer_mlx.export.parity import Comparison, judge, random_observations
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import open_file, reading
 
-__all__ = ["Found", "difference", "inspect", "opened", "weights_of"]
+__all__ = ["PolicyFile", "difference", "inspect", "opened", "weights_of"]
 
 Weights = Any
 TOLERANCE = 1e-5  # of an output's scale
 HEAD = 64  # bytes that tell formats apart
 
 
-def inspect(path: Path) -> Found:
+def inspect(path: Path) -> PolicyFile:
     """Read a file, of whatever format its content is.
 
     Raises:
@@ -43,34 +43,34 @@ def inspect(path: Path) -> Found:
         with open_file(path) as file:
             head = file.read(HEAD)
             refuse_file(path, os.fstat(file.fileno()).st_size)
-        found = opened(path, formats.recognise(path, head))
-    found.inside = bool(found.memory)
-    found.memory = found.memory or environment_statistics.read_statistics(path)
-    if normalization.normalises(found.memory):
-        found.settings[KEY] = "True"
-    if found.bounds:
-        found.settings[RESCALE] = "True"
-    return found
+        source = opened(path, formats.recognise(path, head))
+    source.inside = bool(source.memory)
+    source.memory = source.memory or environment_statistics.read_statistics(path)
+    if normalization.normalises(source.memory):
+        source.settings[KEY] = "True"
+    if source.bounds:
+        source.settings[RESCALE] = "True"
+    return source
 
 
-def opened(path: Path, file: FileFormat) -> Found:
+def opened(path: Path, file: FileFormat) -> PolicyFile:
     """A file of a format; the statistics and bounds in it are taken out of its tensors.
 
     Raises:
         UserError: as ``FileFormat.read``, or they are damaged.
         OSError: it can't be read.
     """
-    found = file.read(path)
-    found.tensors, found.memory = normalization.take(path, found.tensors)
-    found.tensors, found.bounds = rescaling.take(path, found.tensors)
-    return found
+    source = file.read(path)
+    source.tensors, source.memory = normalization.take(path, source.tensors)
+    source.tensors, source.bounds = rescaling.take(path, source.tensors)
+    return source
 
 
-def weights_of(found: Found, spec: EnvSpec, config: Config) -> tuple[Policy, Weights]:
+def weights_of(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Policy, Weights]:
     """A file's policy, in the dialect that the configuration asks for.
 
     Args:
-        found: the file.
+        source: the file.
         spec: of the environment that it is to play.
         config: the effective one, the file's settings among its sources.
 
@@ -78,67 +78,69 @@ def weights_of(found: Found, spec: EnvSpec, config: Config) -> tuple[Policy, Wei
         UserError: it is the policy of another environment or configuration, or the dialect asked
             for can't express it.
     """
-    _refuse_classes(found, config)
-    _check_spec(found, spec)
-    _check_sizes(found, config)
-    normalization.check_size(found.path, found.memory, spec)
-    _check_bounds(found, spec)
-    dialect = found.file.dialect(found, config.policy.dialect)
+    _refuse_classes(source, config)
+    _check_spec(source, spec)
+    _check_sizes(source, config)
+    normalization.check_size(source.path, source.memory, spec)
+    _check_bounds(source, spec)
+    dialect = source.file.dialect(source, config.policy.dialect)
     theirs = replace(config, policy=replace(config.policy, dialect=dialect))
     policy = configured_policy(spec, theirs)
-    return to_dialect(policy, found.file.weights(found, policy), config.policy.dialect)
+    return to_dialect(policy, source.file.weights(source, policy), config.policy.dialect)
 
 
-def difference(found: Found, policy: Policy, weights: Weights, spec: EnvSpec) -> Compared | None:
+def difference(
+    source: PolicyFile, policy: Policy, weights: Weights, spec: EnvSpec
+) -> Comparison | None:
     """The largest difference between an imported policy's outputs and the file's own.
 
     On random observations; see ``parity.judge``. None of files that no other program runs here.
     """
-    if not found.file.foreign:
+    if not source.file.foreign:
         return None
-    memory = found.memory if found.inside else {}
+    memory = source.memory if source.inside else {}
     observations = random_observations(spec, memory)
-    dialect = found.settings.get("policy.dialect", dialect_of(policy))
+    dialect = source.settings.get("policy.dialect", dialect_of(policy))
     theirs, _ = to_dialect(policy, weights, dialect)
-    outputs = found.file.run(replace(found, memory=memory), theirs, observations)
+    outputs = source.file.run(replace(source, memory=memory), theirs, observations)
     return judge(policy, weights, observations, memory, outputs, TOLERANCE)
 
 
-def _check_spec(found: Found, spec: EnvSpec) -> None:
+def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
     """Compare what metadata tells of the environment with this one."""
     for key, expected in (
         ("observation_size", spec.observation_size),
         ("observation_shape", list(spec.observation_shape)),
         ("actions", list(spec.action.sizes)),
     ):
-        if found.metadata.get(key, json.dumps(expected)) != json.dumps(expected):
+        if source.metadata.get(key, json.dumps(expected)) != json.dumps(expected):
             raise UserError(
-                f"{found.path} is a policy for"
-                f" {_plain(found.metadata.get('env', 'another environment'))}:"
-                f" {key} {_plain(found.metadata[key])}, but {spec.name} has {expected}",
+                f"{source.path} is a policy for"
+                f" {_plain(source.metadata.get('env', 'another environment'))}:"
+                f" {key} {_plain(source.metadata[key])}, but {spec.name} has {expected}",
                 "name the environment that it was trained for",
             )
 
 
-def _check_bounds(found: Found, spec: EnvSpec) -> None:
+def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
     """Compare what a file rescales actions to with what this environment does."""
-    in_file, expected = found.bounds, spec.action.bounds
-    if found.file.rescales and in_file != expected:
+    in_file, expected = source.bounds, spec.action.bounds
+    if source.file.rescales and in_file != expected:
         how = f"rescales actions to {in_file}" if in_file else "doesn't rescale actions"
         raise UserError(
-            f"{found.path} {how}, and {spec.name} "
+            f"{source.path} {how}, and {spec.name} "
             + (f"has them rescaled to {expected}" if expected else "takes them as they are"),
             "leave vec.rescale_actions out, and name the environment that it was trained for",
         )
 
 
-def _check_sizes(found: Found, config: Config) -> None:
+def _check_sizes(source: PolicyFile, config: Config) -> None:
     """Compare the sizes asked for with the tensors', before a policy of them is made."""
-    for key, size in found.sizes.items():
+    for key, size in source.sizes.items():
         asked = str(attrgetter(key)(config))
         if size != asked:
             raise UserError(
-                f"{found.path}: its tensors are of {key} {size}, not {asked}",
+                f"{source.path}: its tensors are of {key} {size}, not {asked}",
                 f"leave {key} out; if the file says so itself, it is damaged",
             )
 
@@ -148,12 +150,12 @@ def _plain(text: str) -> str:
     return text if text.isprintable() and len(text) < 80 else repr(text[:80])
 
 
-def _refuse_classes(found: Found, config: Config) -> None:
+def _refuse_classes(source: PolicyFile, config: Config) -> None:
     """A class that a file names is code of a stranger's choice, until a person asks for one."""
-    for key, name in found.classes.items():
+    for key, name in source.classes.items():
         if ":" not in str(attrgetter(key)(config)):
             raise UserError(
-                f"{found.path} names a class of its own, {key} {_plain(name)}, which isn't imported"
-                " only because a file says so",
+                f"{source.path} names a class of its own, {key} {_plain(name)}, which isn't"
+                " imported only because a file says so",
                 f"if it is yours: --{key} MODULE:CLASS",
             )

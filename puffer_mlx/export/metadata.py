@@ -10,7 +10,7 @@ from typing import Any
 from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.export.dialects import dialect_of
-from puffer_mlx.export.file_format import FileFormat, Found
+from puffer_mlx.export.file_format import FileFormat, PolicyFile
 from puffer_mlx.export.infer import detect
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.policy import Policy
@@ -44,7 +44,7 @@ def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
 
 def with_metadata(
     path: Path, file: FileFormat, tensors: dict[str, Any], properties: dict[str, str]
-) -> Found:
+) -> PolicyFile:
     """A file of tensors under our names, and what its metadata tells of the policy, nothing else.
 
     Classes that don't come with puffer_mlx are only named: whoever they belong to asks for them.
@@ -57,4 +57,4 @@ def with_metadata(
     classes = {key: settings.pop(key) for key in OWN if ":" in settings.get(key, "")}
     seen = detect(tensors)
     sizes = {} if classes else {key: seen[key] for key in SIZES if key in seen}
-    return Found(path, file, tensors, settings or seen, properties, classes, sizes)
+    return PolicyFile(path, file, tensors, settings or seen, properties, classes, sizes)

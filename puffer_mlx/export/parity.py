@@ -69,7 +69,7 @@ def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
     return worst
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """What two programs made of the same observations.
 
     Args:
@@ -95,7 +95,7 @@ def judge(
     memory: normalization.Memory,
     actual: Outputs,
     least: float,
-) -> Compared:
+) -> Comparison:
     """Compare another program's outputs with ours.
 
     Two programs that compute in float32 agree no better than float32 tells apart. On observations
@@ -112,10 +112,10 @@ def judge(
     expected = run(policy, weights, observations, memory)
     difference, worst = compare(expected, actual)
     if not least or difference <= least:
-        return Compared(difference, worst, least)
+        return Comparison(difference, worst, least)
     moved = run(policy, _moved(weights), observations, memory)
     resolution = compare(expected, moved)[0]
-    return Compared(difference, worst, max(least, min(MARGIN * resolution, MOST)))
+    return Comparison(difference, worst, max(least, min(MARGIN * resolution, MOST)))
 
 
 def _moved(weights: Weights) -> Weights:

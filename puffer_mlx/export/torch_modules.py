@@ -41,49 +41,20 @@ Outputs = Any  # Tensor, or a tuple of two
 # ---- what is applied before and behind -----------------------------------------------------------
 
 
-class Moments(nn.Module):
-    """The statistics of columns: buffers, which the state_dict holds."""
-
-    mean: Tensor  # (D,)
-    variance: Tensor  # (D,)
-    count: Tensor  # (): of rows; only for training on
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("variance", torch.ones(size))
-        self.register_buffer("count", torch.zeros(()))
+def buffers(**tensors: Tensor) -> nn.Module:
+    """A module that only holds tensors, which its state_dict names."""
+    module = nn.Module()
+    for name, tensor in tensors.items():
+        module.register_buffer(name, tensor)
+    return module
 
 
-class Normalization(nn.Module):
-    """Observations as the policy learned to see them: see ``vec/normalize.py``."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.observations = Moments(size)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """(n, D) float32 -> the same, normalised and clipped."""
-        seen = self.observations
-        centred = observations - seen.mean
-        return (centred / torch.sqrt(seen.variance + EPSILON)).clamp(-LIMIT, LIMIT)
-
-
-class Rescaling(nn.Module):
-    """Continuous actions in the environment's units: see ``checkpoint/rescaling.py``."""
-
-    low: Tensor  # (a,)
-    high: Tensor  # (a,)
-
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.register_buffer("low", -torch.ones(heads))
-        self.register_buffer("high", torch.ones(heads))
-
-    def forward(self, mean: Tensor, logstd: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log standard deviations, both (..., a)."""
-        half = (self.high - self.low) / 2
-        return (self.high + self.low) / 2 + half * mean, logstd + half.log()
+def normalization(size: int) -> nn.Module:
+    """Statistics (D,) of observations, and their count; see ``vec/normalize.py``."""
+    module = nn.Module()
+    zeros, ones = torch.zeros(size), torch.ones(size)
+    module.observations = buffers(mean=zeros, variance=ones, count=torch.zeros(()))
+    return module
 
 
 # ---- a policy of an encoder, a network and a decoder ---------------------------------------------
@@ -105,8 +76,8 @@ class Composed(nn.Module):
         decode: Callable[[Tensor], tuple[Outputs, Tensor]],
     ) -> None:
         super().__init__()
-        self.normalization: Normalization | None = None  # of observations, once it is loaded
-        self.rescaling: Rescaling | None = None  # of continuous actions, likewise
+        self.normalization: Any = None  # of observations, once it is loaded
+        self.rescaling: Any = None  # low and high (a,) of continuous actions, likewise
         self._parts = encode, network, decode  # in a tuple: keys know them by other names
 
     def load_state_dict(
@@ -115,20 +86,29 @@ class Composed(nn.Module):
         """As ``nn.Module.load_state_dict``; statistics and bounds in it are applied."""
         device = next(self.parameters()).device
         if (low := state_dict.get("rescaling.low")) is not None:
-            self.rescaling = Rescaling(len(low)).to(device)
+            ones = torch.ones(len(low))
+            self.rescaling = buffers(low=-ones, high=ones).to(device)
         if (mean := state_dict.get("normalization.observations.mean")) is not None:
-            self.normalization = Normalization(len(mean)).to(device)
+            self.normalization = normalization(len(mean)).to(device)
         return super().load_state_dict(state_dict, strict, assign)
 
     def encode(self, observations: Tensor) -> Tensor:
         """(n, D), any dtype -> features (n, H); normalised first if there are statistics."""
         seen = observations.to(next(self.parameters()).dtype)
-        return self._parts[0](seen if self.normalization is None else self.normalization(seen))
+        if self.normalization is not None:
+            moments = self.normalization.observations
+            seen = (seen - moments.mean) / torch.sqrt(moments.variance + EPSILON)
+            seen = seen.clamp(-LIMIT, LIMIT)
+        return self._parts[0](seen)
 
     def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
         """(..., H) -> outputs, values (...); actions in the environment's units, if rescaled."""
         outputs, values = self._parts[2](h)
-        return outputs if self.rescaling is None else self.rescaling(*outputs), values
+        if self.rescaling is not None:  # see checkpoint/rescaling.py
+            (mean, logstd), low, high = outputs, self.rescaling.low, self.rescaling.high
+            half = (high - low) / 2
+            outputs = (high + low) / 2 + half * mean, logstd + half.log()
+        return outputs, values
 
     def initial_state(self, n: int, device: Any = None) -> State:
         """Zeros: the state of n agents before their first step."""

@@ -5,18 +5,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from puffer_mlx import evaluation, vec
+from puffer_mlx import vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.config import Config
-from puffer_mlx.display.episode_videos import drawing
-from puffer_mlx.display.frames import Frame
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import Scores
 from puffer_mlx.library.environments import EnvironmentSource, source_of, with_environment
 from puffer_mlx.library.policy import Policy, player, refuse_other
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
-from puffer_mlx.training.evaluation import ENVIRONMENTS
+from puffer_mlx.playing.episode_videos import drawing
+from puffer_mlx.playing.episodes import (
+    MAX_STEPS,
+    Scores,
+    arena,
+    environments_for,
+    frames_of,
+    score,
+)
+from puffer_mlx.playing.evaluation import ENVIRONMENTS
+from puffer_mlx.playing.frames import Frame
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.base import Environments, Remembers
 
@@ -61,7 +67,7 @@ def evaluate(
     acting, seed = player(policy, seed)
     with _environments(acting, env, episodes, seed) as environments:
         parts = acting.architecture, acting.weights, environments, episodes
-        return evaluation.score(*parts, seed=seed, greedy=deterministic, max_steps=max_steps)
+        return score(*parts, seed=seed, greedy=deterministic, max_steps=max_steps)
 
 
 def play(
@@ -93,7 +99,7 @@ def play(
     acting, seed = player(policy, seed)
     with _environments(acting, env, 1, seed, render=True) as environments:
         draw = drawing(acting.config, environments)
-        yield from evaluation.play(
+        yield from frames_of(
             acting.architecture,
             acting.weights,
             environments,
@@ -116,7 +122,7 @@ def _environments(
             agents = probe.num_agents // probe.num_environments
         trained = max(1, config.vec.total_agents // agents)
         count = environments_for(episodes, trained if config.python else ENVIRONMENTS, agents)
-    environments = vec.make(evaluation.arena(config, count, agents, seed), threads(), render=render)
+    environments = vec.make(arena(config, count, agents, seed), threads(), render=render)
     with contextlib.ExitStack() as stack:
         stack.callback(environments.close)
         refuse_other(acting, environments.spec, config.env_name)

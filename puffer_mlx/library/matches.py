@@ -8,17 +8,16 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.library.environments import source_of
 from puffer_mlx.library.evaluating import played
 from puffer_mlx.library.policy import Policy, player, refuse_other
-from puffer_mlx.match.players import Player, player_without_policy, policy_player
-from puffer_mlx.match.playing import (
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.playing.episodes import MAX_STEPS
+from puffer_mlx.playing.matches import (
     Games,
     agents_of,
-    most_environments,
     play_pairs,
     without_statistics,
 )
-from puffer_mlx.match.tally import PairResult
-from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
+from puffer_mlx.playing.players import Player, player_without_policy, policy_player
+from puffer_mlx.playing.results import PairResult
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
 
@@ -68,14 +67,8 @@ def play_match(
     config = without_statistics(played(acting.config, None if env is None else source_of(env)))
     agents, spec = agents_of(config), vec.look_up_spec(config)
     players = [_player(each, config, spec, greedy=deterministic) for each in (acting, against)]
-    asked = Games(
-        make=lambda count: vec.make(arena(config, count, agents, seed), threads()),
-        games=games,
-        most=most_environments(config, agents),
-        seed=seed,
-        max_steps=max_steps,
-    )
-    return play_pairs(players, [(0, 1)], asked)[0, 1]
+    every = Games(config, agents, games, lambda own: vec.make(own, threads()), seed, max_steps)
+    return play_pairs(players, [(0, 1)], every)[0, 1]
 
 
 def _player(who: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:

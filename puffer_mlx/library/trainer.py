@@ -27,6 +27,7 @@ from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.library.environments import changed, configured, with_environment, with_objects
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, maker
 from puffer_mlx.library.settings import Schedule, collected, without_objects
+from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -34,7 +35,6 @@ from puffer_mlx.system import output
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.tracking.tracked_run import refuse_missing, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
-from puffer_mlx.training.evaluation import reached, reached_text
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.base import VecEnv
 
@@ -142,7 +142,7 @@ class Trainer:
         run = Run.open(
             chosen, environments, policy, weights=weights, resumed=like, schedule=schedule
         )
-        self._run = run
+        self._run, self._evaluator = run, Evaluator(run.trainer)
         weakref.finalize(self, run.close)  # where nobody does
         run.track()
         self.history: list[Logs] = []
@@ -208,7 +208,7 @@ class Trainer:
         """
         folder = Path(path)
         write_ini(self.config, folder / checkpoint.CONFIG)
-        return checkpoint.save(folder, self._run.trainer, self._run.evaluator.score)
+        return checkpoint.save(folder, self._run.trainer, self._evaluator.score)
 
     def export(
         self, path: str | Path, to: str | None = None, *, dialect: str | None = None, **options: Any
@@ -255,14 +255,14 @@ class Trainer:
     def step(self) -> Logs:
         """One epoch, as the iteration has them: a rollout, and the minibatches on it.
 
-        With ``eval_interval`` it evaluates where that is due (``training/evaluation.py``), and
+        With ``eval_interval`` it evaluates where that is due (``playing/evaluation.py``), and
         with ``stop_at_score`` it ends the iteration.
 
         Returns:
             The epoch's record, such as ``agent_steps``, ``SPS``, ``env/score`` and ``loss/total``.
         """
         mx.set_default_device(self._device)
-        evaluator, trackers = self._run.evaluator, self._run.trackers
+        evaluator, trackers = self._evaluator, self._run.trackers
         logs = self._run.trainer.step()
         logs |= evaluator.after_epoch()
         if reached(self.config, evaluator.score):

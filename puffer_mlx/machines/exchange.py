@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops import pack
 from puffer_mlx.ops.pack.gpu import unpack
-from puffer_mlx.ppo.closed_form import operation as closed_form
+from puffer_mlx.ppo import closed_form
 from puffer_mlx.trees import leaves
 
 Memory = Mapping[str, np.ndarray]  # see ``vec.base.Remembers``

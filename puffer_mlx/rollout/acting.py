@@ -19,7 +19,7 @@ from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.on_gpu import EnvironmentsOnGPU, RolloutsOnGPU
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.backend import backend_of
 from puffer_mlx.vec.base import WholeRollouts
 

@@ -19,7 +19,7 @@ from puffer_mlx.policy.acting_on_gpu import Crews, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, take_turns
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv

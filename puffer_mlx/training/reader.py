@@ -12,7 +12,7 @@ from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.sections import Fields
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.rollout.acting_in_mlx import joined
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
@@ -133,10 +133,10 @@ class Reader:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
         with building:
-            found = mx.concatenate(parts, axis=1)
+            logprobs = mx.concatenate(parts, axis=1)
             if self._learned is not None:
-                found = self._learned.of_learner(found, fields["logprobs"])
-            return {**fields, "logprobs": found}
+                logprobs = self._learned.of_learner(logprobs, fields["logprobs"])
+            return {**fields, "logprobs": logprobs}
 
     def first_states(self, rollout: Rollout) -> Any:
         """Recurrent states (N, ...) of the agents when the rollout began; None: the first."""

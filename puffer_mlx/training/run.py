@@ -31,7 +31,6 @@ from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.tracked_run import Trackers, last_step, tracker_names
 from puffer_mlx.training import placement
-from puffer_mlx.training.evaluation import Evaluator
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
 
@@ -41,7 +40,6 @@ class Run(contextlib.ExitStack):
 
     Attributes:
         trainer: with its configuration, environments, policy and placement.
-        evaluator: of the trainer's weights.
         resumed: the checkpoint that it goes on from; None if it begins.
         state: what was saved with that.
         exact: whether the environments go on from there, too.
@@ -53,7 +51,6 @@ class Run(contextlib.ExitStack):
     """
 
     trainer: Trainer
-    evaluator: Evaluator
     resumed: checkpoint.Checkpoint | None
     state: checkpoint.State | None
     exact: bool = False
@@ -117,7 +114,6 @@ class Run(contextlib.ExitStack):
                 run.exact = trainer.restore(resumed.weights, run.state)
             elif path:
                 trainer.weights = load_weights(path, trainer.weights)
-            run.evaluator = Evaluator(trainer, make_environments)
             run.files = run.enter_context(contextlib.ExitStack())
             stack.pop_all()
             return run
@@ -137,7 +133,6 @@ class Run(contextlib.ExitStack):
         # Saved without a log, in a notebook say, it has no position.
         position = self.state.numbers.get("log_position", 0) if self.state else None
         self.log = JsonLines(record.path, position)
-        self.evaluator.alive = self.log.touch
         enter(further_log(record))
         step = self.trainer.global_step if resumed else None
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))

@@ -15,11 +15,11 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
-from puffer_mlx.selfplay import seats as seating
-from puffer_mlx.selfplay.league import make_league
-from puffer_mlx.selfplay.results import Scores
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout import seats as seating
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.game_results import Scores
+from puffer_mlx.training.league import League
 from puffer_mlx.vec.base import VecEnv
 
 LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays
@@ -51,7 +51,7 @@ def begin_self_play(
             "self-play is trained by one process: without mlx.launch, and with --train.gpus 1",
         )
     seats = choose_seats(config, vec)
-    seating.tell(vec, seats)
+    seating.set_tags(vec, seats)
     return SelfPlay(config, vec, seats, weights)
 
 
@@ -59,12 +59,12 @@ def choose_seats(config: Config, vec: VecEnv) -> Seats:
     """Who acts for which agents, by the configuration's rules.
 
     Raises:
-        UserError: see ``selfplay.seats``.
+        UserError: see ``rollout.seats``.
     """
-    own = config.vec
+    keys = config.vec
     if config.selfplay_rules == OF_4:
-        return seating.seats_in_blocks(vec, own.num_frozen_banks, own.frozen_bank_pct)
-    return seating.seats_as_told(vec, own.num_policies - 1, own.hist_policy_percent)
+        return seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
+    return seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
 
 
 class SelfPlay:
@@ -83,7 +83,7 @@ class SelfPlay:
 
     def __init__(self, config: Config, vec: VecEnv, seats: Seats, weights: Any) -> None:
         self.seats, self._vec = seats, vec
-        self.league = make_league(config, seats, weights)
+        self.league = League(config, seats, weights)
         self._scores = Scores(seats)
 
     def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
@@ -120,7 +120,7 @@ class SelfPlay:
             )
         self.league.restore(within(arrays, LEAGUE), numbers)
         self._scores.restore(np.asarray(arrays[UNDER_WAY]))
-        seating.tell(self._vec, self.seats)
+        seating.set_tags(self._vec, self.seats)
 
     def begin_anew(self) -> None:
         """Forget the games under way: the environments were reset."""

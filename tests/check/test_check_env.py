@@ -20,7 +20,6 @@ from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
-from puffer_mlx.cli import check_env
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
@@ -159,7 +158,6 @@ def test_environments_without_terminals(compiled):
     ("numbers", "each", "agents"),
     [
         (4, 1, 64),
-        (1707, 1024, 8 * 1024),  # nmmo3: 65,536 agents would need gigabytes
         (100_000, 1024, 4 * 1024),  # what threads and groups can share
         (4, 2.3, 148),  # so that two groups can share them
     ],
@@ -250,7 +248,7 @@ def python(name: str) -> str:
 
 def test_a_sound_environment_in_python():
     found = look(python("Sound"), without=())
-    assert verdicts(found) in ({}, {"training": WARN}), said(found)  # a busy machine steps slowly
+    assert verdicts(found) == {}, said(found)
     text = said(found)
     assert "check_env found nothing" in text and "truncated by a time limit" in text
     assert "pictures: 9 x 4 pixels" in text
@@ -371,19 +369,8 @@ def test_what_does_not_compile(compiled, tmp_path):
     assert done.returncode == 1 and "FAIL  loads" in done.stdout and "sails" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("no-such-environment",), "no configuration has the environment"),
-        (("squared", "--only", "nonsense"), "there is no item 'nonsense'"),
-        (("squared", "--seconds", "-1"), "'-1' is not a number from 0.001 up"),
-        ((), "the first word must be an environment"),
-    ],
-)
-def test_bad_usage(here, capsys, words, message):
-    assert check_env.main(list(words)) == 2
-    assert message in capsys.readouterr().err
-    with pytest.raises(UserError, match="there are loads, "):
+def test_an_item_that_is_none():
+    with pytest.raises(UserError, match="there is no item 'nonsense'\n  hint: there are loads, "):
         known(ITEMS, ["nonsense"])
 
 
@@ -392,9 +379,4 @@ def test_numbers_in_words():
     assert numbers([0, 1, 2, 5, 7, 8]) == "numbers 0-2, 5, 7-8"
     assert numbers(list(range(0, 20, 2)), most=2) == "numbers 0, 2 and 8 more"
     assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
-    assert [percent(x) for x in (1.0, 0.25, 0.012, 0.000003)] == [
-        "100 %",
-        "25 %",
-        "1.2 %",
-        "0.0003 %",
-    ]
+    assert [percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]

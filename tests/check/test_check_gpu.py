@@ -158,8 +158,7 @@ def test_a_report_has_what_was_found_when_the_check_was_ended(monkeypatch, tmp_p
     assert files(tmp_path) == {"report.txt"}
 
 
-@pytest.mark.parametrize("option", ["--report", "--json"])
-@pytest.mark.parametrize("file", ["there", "file/report.txt"])
+@pytest.mark.parametrize(("option", "file"), [("--report", "there"), ("--json", "file/report.txt")])
 def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
     monkeypatch, tmp_path, capsys, file, option
 ):

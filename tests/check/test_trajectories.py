@@ -2,13 +2,11 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from emulated_run import emulated_gpu
-from kept import kept_copy
 
 from puffer_mlx import config, vec
 from puffer_mlx.check import trajectories
@@ -20,7 +18,6 @@ from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.vec.native.gpu_rules import GPURules, gpu_rules
 from puffer_mlx.vec.native.make import open_environment, read_spec
 from puffer_mlx.vec.native.sources import environments_folder
-from puffer_mlx.vec.native.vec import NativeVec
 
 ENVS = environments_folder()
 
@@ -30,7 +27,7 @@ def make(name: str = "squared") -> Any:
     return vec.make(config.load(name, [*sizes, "--train.minibatch-size", "1024"]), 1)
 
 
-def compare(name: str = "squared") -> trajectories.Compared:
+def compare(name: str = "squared") -> trajectories.TrajectoryComparison:
     with emulated_gpu():
         found = trajectories.compare(lambda: make(name), 1)
     assert found is not None
@@ -107,7 +104,7 @@ def rules(folder: Path) -> GPURules:
     return found
 
 
-@pytest.mark.parametrize("name", ["squared", "breakout", "connect4", "g2048", "memory", "catch"])
+@pytest.mark.parametrize("name", ["breakout", "g2048", "memory"])
 def test_nothing_keeps_ours(name):
     found = on_gpu.compiled(rules(ENVS / name))
     assert found.verdict == "ok"
@@ -118,15 +115,11 @@ REFUSED = [
     ("RULE float half(float x) { return x * 0.5; }", "FAIL", "'float' to 'double'"),
     ("#include <string.h>", "FAIL", "string.h"),
     ('#include "missing.h"', "FAIL", "missing.h, which isn't there"),
-    ("RULE void f(int OWN* a) { memset(a, 0, 4); }", "FAIL", "memset"),
     ("RULE void f(int OWN* a) { memcpy(a, a + 1, 4); }", "FAIL", "memcpy"),
     ("RULE int OWN* make(void) { return (int*)malloc(4); }", "FAIL", "malloc"),
-    ("RULE float f(float x) { return powf(x, 3); }", "FAIL", "powf"),
-    ("static int shared;", "FAIL", "poisoned"),
     ("RULE int f(void) { static int calls; return ++calls; }", "FAIL", "poisoned"),
     ("RULE int f(void) { TABLE int T[2] = {1, 2}; return T[0]; }", "FAIL", "initialize"),
     ("int shared;\nRULE void f(void) { shared++; }", "FAIL", "variables outside of functions"),
-    ("int shared = 3;", "FAIL", "variables outside of functions"),
     ("RULE void f(Log OWN* log) { *log = (Log){0}; }", "WARN", "compound"),
     ("TABLE int T[2] = {1, 2};\nRULE int f(int i) { return T[i]; }", "ok", ""),
     (
@@ -150,22 +143,6 @@ def test_rules_that_no_gpu_takes(tmp_path, line, verdict, said):
     ):  # the line's number in the header
         number = of_squared.header.read_text().count("\n") + 1
         assert re.search(rf"squared\.h:{number}:", found.text)
-
-
-def test_check_env_compiles_rules_that_say_they_are_for_a_gpu(monkeypatch):
-    """All of squared, as its author runs check-env on it."""
-
-    def edit(copy):
-        header = copy / "squared.h"
-        text = header.read_text().replace("#ifndef RULE", "#include <string.h>\n#ifndef RULE")
-        header.write_text(text + "static int steps;\n")
-
-    monkeypatch.setattr(on_gpu, "has_gpu", lambda: False)
-    folder = kept_copy(ENVS / "squared", edit)
-    made = NativeVec(folder, total_agents=1, env=config.load("squared").env)
-    told = SimpleNamespace(native=True, make=lambda: made)
-    (found,) = on_gpu.on_gpu(told)  # type: ignore
-    assert found.verdict == "FAIL" and "string.h" in found.text
 
 
 def test_without_a_compiler(monkeypatch):

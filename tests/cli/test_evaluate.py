@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.cli import evaluate_output, evaluate_run, evaluated_policy
-from puffer_mlx.evaluation import Scores, Spread, play, score
+from puffer_mlx.playing.episodes import Scores, Spread, frames_of, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -295,7 +295,7 @@ def test_play_shows_agent_0_and_what_happened():
         assert observation.shape == (2,)
         return np.full((1, 1, 3), observation[1], np.uint8)
 
-    frames = list(play(spy(), None, vec, draw, steps=7))
+    frames = list(frames_of(spy(), None, vec, draw, steps=7))
     assert [frame.image.max() for frame in frames] == list(range(7))
     assert [frame[1:] for frame in frames] == [
         (0, 0, 0.0, 0.0, False),
@@ -308,7 +308,7 @@ def test_play_shows_agent_0_and_what_happened():
     ]
     assert len(vec.sent) == 6  # nothing is played that isn't shown
     vec = Scripted([[(9, 1.0)]])
-    endless = play(spy(), None, vec, lambda observation: observation)
+    endless = frames_of(spy(), None, vec, lambda observation: observation)
     kept = [next(endless) for _ in range(4)]  # pictures stay, though the environment goes on
     assert [frame.image.tolist() for frame in kept] == [[0, t] for t in range(4)]
     assert len(vec.sent) == 3
@@ -415,7 +415,7 @@ def test_script_seeds(evaluate, here, capsys):
 @pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
 def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, capsys, words):
     given = []
-    for place, name in (evaluate_output, "play"), (evaluate_run, "score"):
+    for place, name in (evaluate_output, "frames_of"), (evaluate_run, "score"):
         real = getattr(place, name)
         record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
         monkeypatch.setattr(place, name, record)
@@ -561,7 +561,7 @@ def test_several_continuous_actions(name, groups):
         policy = make_policy(envs.spec, settings.policy, settings.torch)
         scores = score(policy, policy.init(mx.random.key(0)), envs, 8)
         assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
-        frames = list(play(policy, policy.init(mx.random.key(0)), envs, np.copy, steps=8))
+        frames = list(frames_of(policy, policy.init(mx.random.key(0)), envs, np.copy, steps=8))
     assert sum(frame.terminal for frame in frames) == 1
 
 
@@ -598,7 +598,9 @@ def test_script_windows(evaluate, here, monkeypatch, module, capsys, words, show
     player = spy()
     monkeypatch.setattr(evaluate_output, "environments", lambda *_, **__: made)
     monkeypatch.setattr(
-        evaluate_output, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
+        evaluate_output,
+        "frames_of",
+        lambda _, __, *more, **how: frames_of(player, None, *more, **how),
     )
     monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda _: None)
     code = evaluate(f"squared --load-model-path latest {words}")

@@ -26,7 +26,8 @@ from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.cli import train_run
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
-from puffer_mlx.display.dashboard import PHASES, Dashboard, abbreviate, duration
+from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.run_view import PHASES, abbreviate, duration
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.signals import ASKING

@@ -9,9 +9,10 @@ from native_envs import OURS, folder_of
 
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
-from puffer_mlx.match.games import play_pair
-from puffer_mlx.match.players import policy_player
-from puffer_mlx.training import after_self_play
+from puffer_mlx.playing import after_self_play
+from puffer_mlx.playing.episodes import arena
+from puffer_mlx.playing.games import play_pair
+from puffer_mlx.playing.players import policy_player
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T, EPOCHS = 32, 4, 4
@@ -93,7 +94,7 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
         ]
         seed = settings.base.seed
         for rung, other in zip(found.rungs, players[1:], strict=True):
-            own = after_self_play.arena(settings, 40, 2, seed)
+            own = arena(settings, 40, 2, seed)
             with vec.make(own, 1) as boards:
                 result = play_pair(players[0], other, boards, 1, seed)
             assert rung.tally == result.total and rung.games == 40

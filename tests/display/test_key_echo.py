@@ -8,13 +8,13 @@ import termios
 
 import pytest
 
-from puffer_mlx.display.key_echo import control_keys_unshown
+from puffer_mlx.display.dashboard import control_keys_unshown
 
 PROGRAM = """
 import fcntl, os, sys, termios
 if sys.argv[1] == "foreground":
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from puffer_mlx.display.key_echo import control_keys_unshown
+from puffer_mlx.display.dashboard import control_keys_unshown
 shown = lambda: bool(termios.tcgetattr(0)[3] & termios.ECHOCTL)
 before = shown()
 with control_keys_unshown():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 from oracles import named
-from running import errors
+from policy_files import same
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
@@ -19,19 +19,17 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, file_format, formats, importing, parity
 from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.export.exporting import Format
-from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 SUFFIXES = {name: file.suffixes for name, file in formats.by_name().items()}
-DISCRETE, MULTI, CONTINUOUS, EIGHT = (3,), (3, 2), (1, 1, 1), (1,) * 8
+DISCRETE, MULTI, CONTINUOUS = (3,), (3, 2), (1, 1, 1)
 
 # name: dialect, network, layers, actions, encoder
 SEPARATE = {"separate_value": True}
 POLICIES = {
     "native": ("native", "MinGRU", 2, DISCRETE, "DefaultEncoder"),
     "native-continuous": ("native", "MinGRU", 1, CONTINUOUS, "DefaultEncoder"),
-    "native-eight": ("native", "MinGRU", 1, EIGHT, "DefaultEncoder"),
     "native-lstm": ("native", "LSTM", 2, MULTI, "DefaultEncoder"),
     "native-impala": ("native", "MinGRU", 1, DISCRETE, "ImpalaEncoder"),
     "torch": ("torch", "MinGRU", 2, MULTI, "DefaultEncoder"),
@@ -48,7 +46,6 @@ POLICIES = {
     "sb3-relu": ("sb3", "MLP", 1, MULTI, "DefaultEncoder", {"activation": "relu"}),
     "sb3-separate": ("sb3", "MLP", 1, CONTINUOUS, "DefaultEncoder", SEPARATE),
     "sb3-lstm": ("sb3", "LSTM", 2, DISCRETE, "DefaultEncoder", SEPARATE),
-    "sb3-nature": ("sb3", "GRU", 1, DISCRETE, "NatureEncoder", SEPARATE),
     "native-separate": ("native", "MinGRU", 2, DISCRETE, "DefaultEncoder", SEPARATE),
     "torch-separate": ("torch", "GRU", 2, CONTINUOUS, "ImpalaEncoder", SEPARATE),
 }
@@ -60,10 +57,9 @@ REFUSED = (  # what is asked for, of whom, and the part that the message names
     ("bin", "puffer3 puffer3-continuous puffer3-gru", "AffineGelu can't become Linear"),
     ("bin", "torch torch-continuous torch-lstm torch-gru torch-mlp", r"encoder\.bias is not 0"),
     ("bin", "torch-separate torch-nature torch-impala", r"decoder\.actions\.bias is not 0"),
-    ("bin", "sb3 sb3-relu sb3-separate sb3-lstm sb3-nature", "can't become one of native"),
+    ("bin", "sb3 sb3-relu sb3-separate sb3-lstm", "can't become one of native"),
     ("torch", "puffer3-gru", "the network GRU, layers 1: PufferLib 3.0's wrapper"),
     ("torch", "sb3-lstm", "LSTM: Stable-Baselines3's policy has products"),
-    ("torch", "sb3-nature", "Nature: Stable-Baselines3's policy has products"),
     ("torch", "native-separate torch-separate", "values with a network of .* PufferLib has none"),
 )
 IMPOSSIBLE = {(name, kind): words for kind, names, words in REFUSED for name in names.split()}
@@ -108,11 +104,6 @@ def make(name, folder, run="17", step=1234, state=None, spec=None, memory=None):
     run_folder = checkpoint.prepare(config, run)
     about = config, spec, policy, weights, state, None, memory
     return checkpoint.load(checkpoint.write_weights(run_folder, step, *about))
-
-
-def same(one, other):
-    pairs = zip(named(one), named(other), strict=True)
-    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
 
 
 def files(folder):
@@ -178,23 +169,6 @@ def there_and_back(made, kind, path):
         assert policy == made.policy and same(loaded, made.weights)
 
 
-def test_torch_files_are_upstreams(tmp_path, fixtures):
-    """Upstream's own keys and shapes, in its order; its loader is strict."""
-    torch = pytest.importorskip("torch")
-    for file, dialect, network, hidden, layers in (
-        ("puffer4_breakout_mingru.bin", "torch", "MinGRU", 64, 2),
-        ("puffer3_breakout_lstm.pt", "puffer3", "LSTM", 128, 1),
-    ):
-        expected = torch.load(fixtures / file, weights_only=True)
-        spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
-        policy = make_policy(spec, Policy(hidden, layers, dialect), Torch(network=network))
-        save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
-        found = torch.load(tmp_path / "w.pt", weights_only=True)
-        assert [(k, w.shape) for k, w in found.items()] == [
-            (k, w.shape) for k, w in expected.items()
-        ]
-
-
 KEYS = {
     "torch-mlp": ["network.net.0.weight", "network.net.0.bias", "network.net.2.weight"],
     "torch-gru": ["network.gru.weight_ih_l1", "network.cell.1.bias_hh", "network.norm.weight"],
@@ -208,12 +182,9 @@ KEYS = {
 
 def test_keys_of_the_torch_classes(tmp_path):
     """As section 5.4 of the specification and upstream's classes have them."""
-    torch_modules = pytest.importorskip("puffer_mlx.export.torch_modules")
     for name, keys in KEYS.items():
         made = make(name, tmp_path)
-        tensors = to_torch(made.policy, made.weights)
-        assert set(keys) <= set(tensors)
-        assert set(tensors) == set(torch_modules.make_module(made.policy).state_dict())
+        assert set(keys) <= set(to_torch(made.policy, made.weights))
 
 
 def test_a_policy_of_zero_biases_is_native(tmp_path):
@@ -255,10 +226,7 @@ def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
     assert report.difference <= 1e-5 and report.observations.startswith("4 sequences of 6 recorded")
 
 
-@pytest.mark.parametrize(
-    ("kind", "at"),
-    [("bin", "network"), ("torch", "encoder"), ("onnx", "decoder"), ("safetensors", "network")],
-)
+@pytest.mark.parametrize(("kind", "at"), [("bin", "network"), ("torch", "encoder")])
 def test_a_file_that_differs_is_not_published(tmp_path, monkeypatch, kind, at):
     """Whatever was wrong with a writer, what was there before stays."""
     made, path = make("native", tmp_path), tmp_path / f"w{suffix(kind)}"
@@ -366,7 +334,7 @@ def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
 
 @pytest.mark.parametrize(
     ("network", "kind"),
-    [("MinGRU", "torch"), ("MinGRU", "onnx"), ("LSTM", "onnx"), ("GRU", "torch")],
+    [("MinGRU", "torch"), ("LSTM", "onnx")],
 )
 def test_a_policy_of_bytes(tmp_path, network, kind):
     """Both sides are off, from what float64 gives, by more than 1e-5; neither is wrong."""
@@ -378,28 +346,6 @@ def test_a_policy_of_bytes(tmp_path, network, kind):
     policy, weights = importing.weights_of(found, made.spec, made.config)
     again = importing.difference(found, policy, weights, made.spec)
     assert again is not None and again.same
-
-
-def test_a_policy_of_bytes_in_float64(tmp_path):
-    """Ours and PyTorch's float32 are as far from PyTorch's float64 as from each other."""
-    torch = pytest.importorskip("torch")
-    from puffer_mlx.export.torch_modules import make_module
-
-    made = of_bytes(tmp_path)
-    policy, weights = to_dialect(made.policy, made.weights, "torch")
-    module = make_module(policy)
-    module.load_state_dict({k: torch.as_tensor(w) for k, w in to_torch(policy, weights).items()})
-    observations = parity.random_observations(made.spec)
-    double = module.double()
-    sequences = torch.from_numpy(observations).transpose(0, 1)
-    zeros = tuple(part.double() for part in double.initial_state(len(sequences)))
-    with torch.no_grad():
-        exact = {"logits": double(sequences, zeros)[0].transpose(0, 1).numpy()}
-    mine = parity.run(made.policy, made.weights, observations)
-    found = run_torch(policy, to_torch(policy, weights), observations)
-    errors = [parity.compare(exact, {"logits": one["logits"]})[0] for one in (mine, found)]
-    judged = parity.judge(made.policy, made.weights, observations, {}, found, 1e-5)
-    assert judged.same and max(errors) < max(judged.tolerance, 1e-4)
 
 
 def swapped(weights):
@@ -415,16 +361,7 @@ def transposed(weights):
     return tree_map_names(weights, "network.1.weight", turn)
 
 
-def biased(weights):
-    rows = np.zeros((6, 1), np.float32)
-    rows[2] = 0.01
-    return tree_map_names(weights, "decoder.weight", lambda w: w * (1 + mx.array(rows)))
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [(swapped, "torch"), (transposed, "onnx"), (biased, "torch"), (biased, "onnx")],
-)
+@pytest.mark.parametrize(("fault", "kind"), [(swapped, "torch"), (transposed, "onnx")])
 def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
     made, path = of_bytes(tmp_path), tmp_path / f"w{suffix(kind)}"
 
@@ -435,18 +372,6 @@ def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
     report = exporting.export(made, Format(kind), path, None)
     path.unlink()
     write_instead(monkeypatch, kind, wrong)
-    with pytest.raises(UserError, match="would not be the same policy"):
-        exporting.export(made, Format(kind), path, None)
-    assert files(tmp_path) == []
-
-
-@pytest.mark.parametrize("kind", ["torch", "onnx"])
-def test_a_gelu_too_many_shows_on_bytes(tmp_path, monkeypatch, kind):
-    """The same tensors, read as of another dialect."""
-    made, path = of_bytes(tmp_path, "LSTM", "torch", 1), tmp_path / f"w{suffix(kind)}"
-    old = replace(made.config.policy, dialect="puffer3")
-    other = make_policy(made.spec, old, made.config.torch)
-    write_instead(monkeypatch, kind, lambda contents: contents._replace(policy=other))
     with pytest.raises(UserError, match="would not be the same policy"):
         exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []
@@ -491,7 +416,7 @@ def assert_near(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
 
 
-@pytest.mark.parametrize("name", ["native", "torch-continuous", "puffer3"])
+@pytest.mark.parametrize("name", ["torch-continuous", "puffer3"])
 def test_a_torch_module_normalises(tmp_path, name):
     """Whoever loads the state_dict gives it the environment's observations."""
     torch = pytest.importorskip("torch")
@@ -518,7 +443,7 @@ def test_a_torch_module_normalises(tmp_path, name):
     assert_near(in_sequence[:, 0].numpy(), expected[0])
 
 
-@pytest.mark.parametrize("name", ["native", "torch-continuous", "torch-lstm"])
+@pytest.mark.parametrize("name", ["torch-continuous", "torch-lstm"])
 def test_an_onnx_graph_normalises(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime")
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.onnx"
@@ -560,9 +485,7 @@ def test_statistics_there_and_back(tmp_path, name, kind):
         importing.weights_of(found, other, made.config)
 
 
-@pytest.mark.parametrize(
-    ("kind", "part"), [("torch", "mean"), ("safetensors", "variance"), ("onnx", "variance")]
-)
+@pytest.mark.parametrize(("kind", "part"), [("torch", "mean"), ("onnx", "variance")])
 def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
     """Both sides are compared on the environment's own observations."""
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
@@ -589,25 +512,11 @@ def test_a_flat_file_can_not_hold_statistics(tmp_path):
     assert same(flat_files.read_bin(path, made.weights), made.weights)
 
 
-def test_statistics_of_rewards_alone_change_no_file(tmp_path):
-    memory = {name: w for name, w in statistics().items() if name.startswith("return.")}
-    for kind in SUFFIXES:
-        written = []
-        for known in {}, memory:
-            path = tmp_path / f"w{suffix(kind)}"
-            made = make("native", tmp_path)._replace(memory=known)
-            exporting.export(made, Format(kind), path, None)
-            written.append(path.read_bytes())
-        assert written[0] == written[1]
-
-
 DAMAGES = (
     ("observations.mean", np.full(13, np.nan)),
     ("observations.mean", np.zeros(12)),
     ("observations.variance", np.full(13, -1.0)),
     ("observations.count", np.array(-1.0)),
-    ("observations.count", np.array(np.inf)),
-    ("observations.count", np.zeros(3)),
     ("observations.variance", None),
 )
 
@@ -703,7 +612,7 @@ def test_classes_of_the_users_own(here):
 # ---- ONNX ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["native", "torch-lstm", "torch-mlp"])
+@pytest.mark.parametrize("name", ["torch-lstm", "torch-mlp"])
 def test_an_onnx_file(tmp_path, name):
     """Inputs and outputs by name, any number of agents, an opset that older runtimes have."""
     onnx = pytest.importorskip("onnx")
@@ -798,18 +707,3 @@ def test_what_the_script_prints(here, export_script, capsys):
     ):
         assert line in printed
     assert "largest difference  " in printed and "allowed: 1e-05" in printed
-
-
-def test_mistakes(here, export_script, capsys):
-    for words, message in (
-        (["17", "--to", "bin"], "there is no checkpoint 17|there is no checkpoint in"),
-        (["latest", "--to", "torch", "--lossy"], "--lossy does nothing without --to bin"),
-        (["latest", "--to", "torch", "--bin-build", "float"], "--bin-build does nothing"),
-    ):
-        assert export_script.main(words) == 2
-        error = errors(capsys.readouterr().err)
-        assert error.startswith("error: ") and "hint: " in error
-        assert any(part in error for part in message.split("|"))
-    make("native", here, "17")
-    assert export_script.main(["99", "--to", "bin"]) == 2
-    assert "17" in capsys.readouterr().err

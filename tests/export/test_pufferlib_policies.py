@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from policy_files import configuration_of
 
-from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.export.formats.torch import save_torch
@@ -88,12 +88,8 @@ def assert_alike(found: Outputs, expected: Outputs) -> None:
 
 
 def read(path: Path, spec: Any) -> tuple[Any, Any]:
-    found, config = importing.inspect(path), Config("x")
-    for key, text in found.settings.items():
-        section, _, name = key.partition(".")
-        part = getattr(config, section)
-        setattr(part, name, type(getattr(part, name))(text))
-    return importing.weights_of(found, spec, config)
+    found = importing.inspect(path)
+    return importing.weights_of(found, spec, configuration_of(found.settings))
 
 
 @pytest.mark.parametrize("environment", ["CartPoleEnv", "PendulumEnv"])

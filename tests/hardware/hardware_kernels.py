@@ -18,7 +18,7 @@ from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.closed_form import operation
+from puffer_mlx.ppo.closed_form import Losses, logprobs, losses
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 from puffer_mlx.ppo.precision import DTYPES, lower
 from puffer_mlx.rollout.acting_in_kernel import crews_of
@@ -44,15 +44,15 @@ def steps_and_scan(quick: bool) -> str:
             low = lower(weights, precision)
             outputs, values, _last = policy.scan(low, observations, policy.initial_state(S))
             logprobs = mx.max(outputs, axis=0) - mx.logsumexp(outputs, axis=0)
-            state, found = policy.initial_state(S), []
+            state, results = policy.initial_state(S), []
             for t in range(T):
                 actions, chosen, value, state = policy.act(low, observations[t], state, None)
                 require(actions.dtype == mx.float32, f"actions are {actions.dtype}")
-                found.append(mx.stack([chosen, value]))
-            mx.eval(found, values, logprobs)
+                results.append(mx.stack([chosen, value]))
+            mx.eval(results, values, logprobs)
             bound = SCAN * unit(precision)
             for i, expected in enumerate((logprobs, values)):
-                ours = mx.concatenate([rows[i] for rows in found])
+                ours = mx.concatenate([rows[i] for rows in results])
                 off = difference(ours, expected)
                 what = f"{network} {precision} {('log-probabilities', 'values')[i]}"
                 worst.add(what, off, bound)
@@ -86,8 +86,8 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
         with on(device):
             state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
             legal = mx.array(mask) if masked else None
-            given = mx.array(observations), state, noise, legal, mx.array(terminals)
-            chosen, state = act(weights, *given)
+            arguments = mx.array(observations), state, noise, legal, mx.array(terminals)
+            chosen, state = act(weights, *arguments)
             mx.eval(chosen, state)
         return np.array(chosen), np.array([np.array(a) for _, a in named(state)])
 
@@ -98,8 +98,8 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
         actions, logprobs = mx.zeros((S, action.heads)), mx.zeros(S)
         written = actions, logprobs, mx.zeros(S)
         mx.eval(packed, states, written)
-        given = packed, states, noise, observations, mask, terminals
-        after = step.act(*given, *written, None)
+        arguments = packed, states, noise, observations, mask, terminals
+        after = step.act(*arguments, *written, None)
         mx.eval(after)
         return mx.concatenate([actions.T, *(a[None] for a in written[1:])]), step.state_after(after)
 
@@ -108,12 +108,12 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
         *rows, state = policy.act(weights, observations, state, noise, mask, keep)
         return mx.concatenate([rows[0].T, *(row[None] for row in rows[1:])]), state
 
-    found, states = steps(mx.Device(mx.gpu), kernel)
+    results, states = steps(mx.Device(mx.gpu), kernel)
     expected, their_states = steps(mx.Device(mx.cpu), plain)
-    alike = np.isclose(found[: action.heads], expected[: action.heads], atol=1e-4).all(0)
+    alike = np.isclose(results[: action.heads], expected[: action.heads], atol=1e-4).all(0)
     require(bool(alike.mean() > 0.95), f"{(~alike).sum()} of {S} agents choose something else")
-    apart = [np.abs(found - expected)[:, alike].max(), np.abs(states - their_states).max(initial=0)]
-    return float(max(apart))
+    apart = np.abs(results - expected)[:, alike].max()
+    return float(max(apart, np.abs(states - their_states).max(initial=0)))
 
 
 def gradients(quick: bool) -> str:
@@ -179,12 +179,12 @@ def _several_apart(policy: Policy, masked: bool) -> float:
     assert step is not None
     action, acts = policy.decoder.action, np.resize(POLICIES, S)
     legal = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
-    given = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
+    seen = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
     ends = (rng.random(S) < 0.2).astype(np.float32)
 
     def launch(weights: mx.array, crews: Crews | None) -> list[np.ndarray]:
         state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
-        observations, mask = (None if a is None else mx.array(a) for a in given)
+        observations, mask = (None if a is None else mx.array(a) for a in seen)
         noise, terminals = policy.distribution.noise(mx.random.key(1), (S,)), mx.array(ends)
         written = [mx.zeros((S, action.heads)), mx.zeros(S), mx.zeros(S)]
         mx.eval(written, observations, noise, terminals)
@@ -197,10 +197,10 @@ def _several_apart(policy: Policy, masked: bool) -> float:
 
     with on(mx.Device(mx.gpu)):
         packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]
-        found = launch(mx.stack(packed), crews_of(acts, step.block(S)))
+        results = launch(mx.stack(packed), crews_of(acts, step.block(S)))
         apart = [0.0]
         for number, weights in enumerate(packed):
-            pairs = zip(found, launch(weights, None), strict=True)
+            pairs = zip(results, launch(weights, None), strict=True)
             apart += [np.abs(ours - own)[acts == number].max() for ours, own in pairs]
     return float(max(apart))
 
@@ -220,10 +220,10 @@ class LossCase:
         rng = np.random.default_rng(len(space))
         self.action = ActionSpec(sizes)
         A = self.action.logits
-        made: dict[str, Any] = {"y": rng.normal(size=(A + 1, SAMPLES)) * 1.5}
+        arrays: dict[str, Any] = {"y": rng.normal(size=(A + 1, SAMPLES)) * 1.5}
         if self.action.continuous:
-            made["logstd"] = rng.normal(size=(1, A)) * 0.3
-        self.low = {name: a.astype(np.float32) for name, a in made.items()}
+            arrays["logstd"] = rng.normal(size=(1, A)) * 0.3
+        self.low = {name: a.astype(np.float32) for name, a in arrays.items()}
         chosen = [
             rng.normal(size=SAMPLES) if s == 1 else rng.integers(0, s, SAMPLES) for s in sizes
         ]
@@ -243,16 +243,16 @@ class LossCase:
         masks = None if self.masks is None else mx.array(self.masks)
         decoder = Fused(self.action, 1)
 
-        def total(low: dict[str, mx.array]) -> operation.Losses:
+        def total(low: dict[str, mx.array]) -> Losses:
             settings = COEFFICIENTS, mx.array(0.02), mx.array(64.0)
-            return operation.losses(decoder, low, low["y"], actions, masks, batch, *settings)
+            return losses(decoder, low, low["y"], actions, masks, batch, *settings)
 
         (_, metrics, ratio, value), gradients = mx.value_and_grad(total)(low)
-        found = {"metrics": metrics, "ratios": ratio, "values": value}
-        found |= {f"gradient by {name}": array for name, array in gradients.items()}
-        found["log-probabilities"] = operation.logprobs(decoder, low, low["y"], actions, masks)
-        mx.eval(found)
-        return found
+        results = {"metrics": metrics, "ratios": ratio, "values": value}
+        results |= {f"gradient by {name}": array for name, array in gradients.items()}
+        results["log-probabilities"] = logprobs(decoder, low, low["y"], actions, masks)
+        mx.eval(results)
+        return results
 
 
 def closed_form(quick: bool) -> str:
@@ -264,10 +264,10 @@ def closed_form(quick: bool) -> str:
         with on(mx.Device(mx.cpu)):
             expected = case.run(dtype, mx.float32, live)
         with on(mx.Device(mx.gpu)):
-            found = case.run(dtype, dtype, live)
+            results = case.run(dtype, dtype, live)
         where = f"{space}{', live' if live else ''}, {precision}"
         for name, array in expected.items():
-            worst.add(f"{where}: {name}", difference(found[name], array), FUSED_BOUND[precision])
+            worst.add(f"{where}: {name}", difference(results[name], array), FUSED_BOUND[precision])
     return worst.text
 
 
@@ -280,53 +280,53 @@ HYPER: dict[str, Any] = dict(gamma=0.99, gae_lambda=0.95, rho_clip=1.2, c_clip=1
 
 def _rollout() -> dict[str, mx.array]:
     rng = np.random.default_rng(0)
-    made: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         name: rng.normal(size=(STEPS, ROWS)) for name in ("values", "rewards", "adv")
     }
-    made["terminals"] = rng.random((STEPS, ROWS)) < 0.1
-    made["ratios"] = rng.lognormal(0, 0.4, (STEPS, ROWS))
-    made["finals"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
-    made["uniforms"] = 1 - rng.random(DRAWN)
-    made["new_values"], made["new_ratios"] = rng.normal(size=(2, STEPS, DRAWN))
-    found = {name: mx.array(a.astype(np.float32)) for name, a in made.items()}
-    found["rows"] = mx.array(rng.integers(0, ROWS, DRAWN).astype(np.int32))
-    found["masks"] = mx.array(rng.integers(0, 2, (STEPS + 1, ROWS, 7)).astype(np.uint8))
-    return found
+    arrays["terminals"] = rng.random((STEPS, ROWS)) < 0.1
+    arrays["ratios"] = rng.lognormal(0, 0.4, (STEPS, ROWS))
+    arrays["finals"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
+    arrays["uniforms"] = 1 - rng.random(DRAWN)
+    arrays["new_values"], arrays["new_ratios"] = rng.normal(size=(2, STEPS, DRAWN))
+    results = {name: mx.array(a.astype(np.float32)) for name, a in arrays.items()}
+    results["rows"] = mx.array(rng.integers(0, ROWS, DRAWN).astype(np.int32))
+    results["masks"] = mx.array(rng.integers(0, 2, (STEPS + 1, ROWS, 7)).astype(np.uint8))
+    return results
 
 
 def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
     series = a["values"], a["rewards"], a["terminals"], a["ratios"]
     grid = a["ratios"], a["values"], a["adv"], a["finals"]
     new = a["values"], a["ratios"], a["rows"], a["new_values"], a["new_ratios"]
-    found = {f"advantages {form}": advantages(*series, **HYPER, form=form) for form in "VS"}
-    found["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
-    found["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
+    results = {f"advantages {form}": advantages(*series, **HYPER, form=form) for form in "VS"}
+    results["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
+    results["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
     rounded = a["values"].astype(mx.bfloat16)
-    found["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)
+    results["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)
     drawn = priority.choose(a["adv"], a["uniforms"], mx.array(0.4), 0.8)
-    found["drawn rows"], found["their weights"] = drawn
+    results["drawn rows"], results["their weights"] = drawn
     weights = a["uniforms"]
-    found["masks"] = ops.take_rows(a["masks"], a["rows"], STEPS)
+    results["masks"] = ops.take_rows(a["masks"], a["rows"], STEPS)
     for name in "masks", "values":
         parts = ops.split_rows(a[name], ROWS // 2, STEPS)
-        found |= {f"{name} of part {i}": part for i, part in enumerate(parts)}
+        results |= {f"{name} of part {i}": part for i, part in enumerate(parts)}
     for i, target in enumerate(ops.take_targets(*grid, a["rows"], weights)):
-        found[f"target {i}"] = target
+        results[f"target {i}"] = target
     for counted in (1.0, 0.0):
         pair = ops.put_rows(*new, mx.array(counted))
-        found |= {f"written back {i} {counted:.0f}": array for i, array in enumerate(pair)}
-    mx.eval(found)
-    return found
+        results |= {f"written back {i} {counted:.0f}": array for i, array in enumerate(pair)}
+    mx.eval(results)
+    return results
 
 
 def around_gradients(quick: bool) -> str:
     """Advantages, draw, gathers and writing back on the GPU: those of the CPU."""
     need_gpu()
-    arrays, found = _rollout(), {}
+    arrays, results = _rollout(), {}
     for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
         with on(device):
-            found[device.type] = _computed(arrays)
-    expected, ours = found[mx.cpu], found[mx.gpu]
+            results[device.type] = _computed(arrays)
+    expected, ours = results[mx.cpu], results[mx.gpu]
     same = np.array(ours["drawn rows"]) == np.array(expected["drawn rows"])
     rounded = at_most("share of other rows drawn", 1 - same.mean(), ROUNDED)
     off = (np.array(ours["their weights"]) / np.array(expected["their weights"]))[same]

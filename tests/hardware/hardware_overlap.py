@@ -47,14 +47,14 @@ def timed(quick: bool) -> list[str]:
 # ---- real ----------------------------------------------------------------------------------------
 
 
-def recorded(made: Trainer, epochs: int) -> dict[str, Any]:
+def recorded(run: Trainer, epochs: int) -> dict[str, Any]:
     """A trace of a trainer's next epochs but one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        made.profiler.trace = Trace(path, made.epoch + 1, epochs)
+        run.profiler.trace = Trace(path, run.epoch + 1, epochs)
         for _ in range(epochs + 2):
-            made.step()
-        made.profiler.close()
+            run.step()
+        run.profiler.close()
         return json.loads(path.read_text())
 
 
@@ -79,11 +79,11 @@ def real(quick: bool) -> str:
     """Spans of both halves meet with overlap, never without; an iteration is the longer half."""
     shares, times = {}, [0.0]
     for name, options in (("serial", SERIAL), ("overlapped", OVERLAP)):
-        with trainer(*options, env="breakout", base=timed(quick)) as made:
-            trace = recorded(made, 3)
+        with trainer(*options, env="breakout", base=timed(quick)) as run:
+            trace = recorded(run, 3)
             shares[name] = meeting(work(trace, ROLLOUT), work(trace, TRAIN))
             if options == OVERLAP:
-                times = measured(Halves(made), rounds=3 if quick else 7)
+                times = measured(Halves(run), rounds=3 if quick else 7)
     rollout, training, both = times
     met = f"{shares['overlapped']:.0%} of the shorter half beside the other"
     require(shares["overlapped"] >= MEETING, f"{met} (at least {MEETING:.0%})")
@@ -109,9 +109,9 @@ def measured(halves: Halves, rounds: int) -> list[float]:
 # ---- safe ----------------------------------------------------------------------------------------
 
 
-def watched(made: Trainer, look: Callable[[Any], None]) -> None:
+def watched(run: Trainer, look: Callable[[Any], None]) -> None:
     """Have every buffer looked at before and after it is trained on."""
-    real_train = made.learner.train
+    real_train = run.learner.train
 
     def train(rollout: Any, *arguments: Any, **more: Any) -> Any:
         look(rollout.buffer)
@@ -119,7 +119,7 @@ def watched(made: Trainer, look: Callable[[Any], None]) -> None:
         look(rollout.buffer)
         return result
 
-    made.learner.train = train
+    run.learner.train = train
 
 
 def same_rollouts(quick: bool) -> str:
@@ -132,10 +132,10 @@ def same_rollouts(quick: bool) -> str:
             fields = buffer.fields.items()
             seen.append({name: np.array(a) for name, a in fields if a is not None})
 
-        with trainer(*options, "--train.learning-rate", "0") as made:
-            watched(made, look)
+        with trainer(*options, "--train.learning-rate", "0") as run:
+            watched(run, look)
             for _ in range(4):
-                made.step()
+                run.step()
         runs.append(seen)
     for k, (one, other) in enumerate(zip(*runs, strict=True)):
         for name in one:
@@ -149,14 +149,14 @@ def same_losses(quick: bool) -> str:
 
     A serial run has the same losses if its rollouts are given the weights before the last update.
     """
-    with trainer(*OVERLAP) as made:
-        overlapped = [made.step() for _ in range(4)]
-    with trainer(*SERIAL) as made:
-        by_hand, before = [], made.weights
+    with trainer(*OVERLAP) as run:
+        overlapped = [run.step() for _ in range(4)]
+    with trainer(*SERIAL) as run:
+        by_hand, before = [], run.weights
         for _ in range(4):
-            made.begin_rollout(before)
-            before = made.weights
-            by_hand.append(made.step())
+            run.begin_rollout(before)
+            before = run.weights
+            by_hand.append(run.step())
     return at_most("losses apart by", apart(overlapped, by_hand), repeatable())
 
 
@@ -170,18 +170,18 @@ def no_torn_slot(quick: bool) -> str:
         *("--train.total-timesteps", "1e12", "--train.rollout-device", "cpu", *OVERLAP),
     ]
     environments, generator, firsts = Coded(agents, groups), random.Random(1), []
-    made = Run.open(config.load("squared", options), environments).trainer
-    watched(made, lambda buffer: firsts.append(environments.check(buffer)))
-    steps = made.learner.steps
+    run = Run.open(config.load("squared", options), environments).trainer
+    watched(run, lambda buffer: firsts.append(environments.check(buffer)))
+    steps = run.learner.steps
 
     def targets(*arguments: Any) -> Any:
         pause(generator)  # between minibatches
         return steps.targets(*arguments)
 
-    made.learner.steps = steps._replace(targets=targets)
+    run.learner.steps = steps._replace(targets=targets)
     skewed = 100 if quick else 1000
     for _ in range(skewed):
-        made.step()
+        run.step()
     expected = [4 * k for k in range(skewed) for _ in range(2)]
     require(firsts == expected, "rollouts were left out or trained on twice")
     return f"{skewed:,} iterations, every field of every buffer before and after"
@@ -191,10 +191,10 @@ def exceptions(quick: bool) -> str:
     """An environment that fails beside training costs nothing: the next step tries again."""
     expected = undisturbed(5)
     raised, logs = 0, []
-    with trainer(*OVERLAP, wrap=lambda real: Faulty(real, 2)) as made:
+    with trainer(*OVERLAP, wrap=lambda real: Faulty(real, 2)) as run:
         while len(logs) < len(expected):
             try:
-                logs.append(made.step())
+                logs.append(run.step())
             except OSError:
                 raised += 1
                 require(raised < 3, "it goes on failing")

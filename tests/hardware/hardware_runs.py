@@ -59,15 +59,15 @@ def round_trip(quick: bool) -> str:
         for together in (False, True):
             for _ in range(5):
                 began = time.perf_counter()
-                made = mx.add(mx.array(numbers), 1.0, stream=mx.cpu)
+                sent = mx.add(mx.array(numbers), 1.0, stream=mx.cpu)
                 if not together:  # CUDA: a GPU never sees the end of a CPU's async_eval
-                    mx.eval(made)
-                doubled = mx.multiply(made, 2.0, stream=mx.gpu)
+                    mx.eval(sent)
+                doubled = mx.multiply(sent, 2.0, stream=mx.gpu)
                 if not together:
                     mx.eval(doubled)
-                found = np.array(mx.subtract(doubled, 3.0, stream=mx.cpu))
+                back = np.array(mx.subtract(doubled, 3.0, stream=mx.cpu))
                 times.append(time.perf_counter() - began)
-            right = np.array_equal(found, numbers * 2 - 1)
+            right = np.array_equal(back, numbers * 2 - 1)
             require(right, f"{nbytes} bytes came back changed")
     last = 1e6 * statistics.median(times[-5:])
     return f"right; {NBYTES[-1] >> 20} MiB in one graph takes {last:.0f} us"
@@ -76,9 +76,9 @@ def round_trip(quick: bool) -> str:
 def where_to_act(quick: bool) -> str:
     """``train.rollout_device auto`` measures both devices and says what it found."""
     need_gpu()
-    with trainer("--train.rollout-device", "auto") as made:
-        require(bool(made.placement.reason), "no reason was given")
-        return made.placement.reason
+    with trainer("--train.rollout-device", "auto") as run:
+        require(bool(run.placement.reason), "no reason was given")
+        return run.placement.reason
 
 
 # ---- precision ---------------------------------------------------------------------------------
@@ -88,12 +88,12 @@ def trains(quick: bool) -> str:
     """Every precision trains: finite losses near fp32's, weights that stay float32 and move."""
     first, texts = math.nan, []
     for name in DTYPES:
-        with trainer("--train.precision", name) as made:
-            before = flat(made.weights)
-            logs = [made.step() for _ in range(EPOCHS)]
-            dtypes = {array.dtype for _, array in named(made.train_state.arrays()[:2])}
+        with trainer("--train.precision", name) as run:
+            before = flat(run.weights)
+            logs = [run.step() for _ in range(EPOCHS)]
+            dtypes = {array.dtype for _, array in named(run.train_state.arrays()[:2])}
             require(dtypes == {mx.float32}, f"{name}: weights or momentum are {dtypes}")
-            require(changed(made.weights, before), f"{name}: nothing was learned")
+            require(changed(run.weights, before), f"{name}: nothing was learned")
         bad = [key for key, value in logs[-1].items() if not math.isfinite(value)]
         require(not bad, f"{name}: {', '.join(bad)} not finite")
         at_most(f"{name}: skipped steps", logs[-1]["loss/skipped_steps"], OVERFLOWS)
@@ -109,41 +109,41 @@ def changed(weights: Any, before: np.ndarray) -> bool:
     return not np.array_equal(flat(weights), before)
 
 
-def spoil(made: Trainer) -> None:
+def spoil(run: Trainer) -> None:
     """Make the gradients of the next minibatches overflow."""
-    steps = made.learner.steps
+    steps = run.learner.steps
 
     def gradients(*arguments: Any) -> Any:
         grads, *rest = steps.gradients(*arguments)
         return tree_map(lambda grad: grad * math.inf, grads), *rest
 
-    made.learner.steps = steps._replace(gradients=gradients)
+    run.learner.steps = steps._replace(gradients=gradients)
 
 
 def skips(quick: bool) -> str:
     """A gradient that overflows changes nothing but the count and fp16's scale; then it goes on."""
     for name in DTYPES:
-        with trainer("--train.precision", name) as made:
-            made.step()
-            steps, before = made.learner.steps, flat(made.train_state.arrays()[:2])
-            counted = made.train_state.scaler
-            spoil(made)
+        with trainer("--train.precision", name) as run:
+            run.step()
+            steps, before = run.learner.steps, flat(run.train_state.arrays()[:2])
+            counted = run.train_state.scaler
+            spoil(run)
             try:
-                made.step()
+                run.step()
             except UserError as error:  # what the trainer looks at itself
                 words = "weights or momentum changed in a skipped step"
                 raise Failed(f"{name}: {words}: {error.message}") from None
-            minibatches, now = made.config.minibatches, made.train_state.scaler
+            minibatches, now = run.config.minibatches, run.train_state.scaler
             skipped = int(now["skipped"].item()) - int(counted["skipped"].item())  # type: ignore
             require(skipped == minibatches, f"{name}: {skipped} of {minibatches} were skipped")
-            same = not changed(made.train_state.arrays()[:2], before)
+            same = not changed(run.train_state.arrays()[:2], before)
             require(same, f"{name}: weights or momentum changed in a skipped step")
             share = now["scale"].item() / counted["scale"].item()  # type: ignore
             expected = 0.5**minibatches if name == "fp16" else 1.0
             require(share == expected, f"{name}: scale times {share:g}, expected {expected:g}")
-            made.learner.steps = steps
-            made.step()
-            require(changed(made.train_state.arrays()[:2], before), f"{name}: it learns no more")
+            run.learner.steps = steps
+            run.step()
+            require(changed(run.train_state.arrays()[:2], before), f"{name}: it learns no more")
     return "skipped, counted, fp16's scale halved, and on"
 
 
@@ -154,17 +154,17 @@ def stops(quick: bool) -> str:
         *("--train.minibatch-size", "32", "--policy.hidden-size", "8", "--policy.num-layers", "1"),
         *("--train.total-timesteps", "1e9", "--train.rollout-device", "cpu"),
     ]
-    made = Run.open(config.load("squared", options), Coded(16, 2, finite=False)).trainer
-    before = flat(made.weights)
+    run = Run.open(config.load("squared", options), Coded(16, 2, finite=False)).trainer
+    before = flat(run.weights)
     for epoch in range(precision.TOLERATED):
         try:
-            made.step()
+            run.step()
         except UserError as error:
-            told = "the rollout" in error.message and "observations" in error.hint
-            require(told, f"the message names another phase: {error}")
-            expected = math.ceil(precision.TOLERATED / made.config.minibatches)
+            named_phase = "the rollout" in error.message and "observations" in error.hint
+            require(named_phase, f"the message names another phase: {error}")
+            expected = math.ceil(precision.TOLERATED / run.config.minibatches)
             require(epoch + 1 == expected, f"stopped after {epoch + 1} epochs, not {expected}")
-            require(not changed(made.weights, before), "weights changed")
+            require(not changed(run.weights, before), "weights changed")
             return f"stopped after {precision.TOLERATED}: {error.message}"
     raise Failed(f"{precision.TOLERATED} epochs of NaN observations didn't stop it")
 
@@ -175,12 +175,12 @@ def stops(quick: bool) -> str:
 def memory(quick: bool) -> str:
     """Epochs don't leave memory behind, overlapped and sampled ones included."""
     epochs = 60 if quick else 300
-    with trainer(*OVERLAP) as made:
+    with trainer(*OVERLAP) as run:
         for _ in range(2 * SAMPLE_EVERY + 2):
-            made.step()
+            run.step()
         before = mx.get_active_memory()
         for _ in range(epochs):
-            made.step()
+            run.step()
         growth = mx.get_active_memory() - before
     return f"{epochs} epochs; {at_most('bytes left behind', growth, GROWTH)}"
 
@@ -195,8 +195,8 @@ def profile(quick: bool) -> str:
     """Phases of a lane add up to its time, and hardly any of it has no name."""
     texts = []
     for options in (SERIAL, OVERLAP):
-        with trainer(*options, env="breakout", base=timed(quick)) as made:
-            logs = [made.step() for _ in range(5)][2:]
+        with trainer(*options, env="breakout", base=timed(quick)) as run:
+            logs = [run.step() for _ in range(5)][2:]
         off, misc = [], []
         for record in logs:
             phases, epoch = parts(record), record["perf/epoch"]
@@ -215,15 +215,15 @@ def profile(quick: bool) -> str:
 def profile_cost(quick: bool) -> str:
     """Measuring phases costs less than 2 % of the speed, its part of a sampled epoch included."""
     need_time(quick)
-    with trainer("--profile", "True", env="breakout", base=timed(quick)) as made:
+    with trainer("--profile", "True", env="breakout", base=timed(quick)) as run:
         for _ in range(COMPILING):
-            made.step()
+            run.step()
         times: dict[str, list[float]] = {"off": [], "normal": [], "sampled": []}
         for _ in range(15):  # of one trainer: two differ by where their threads and arrays are
             for way in times:
-                made.profiler.rollout.enabled = made.profiler.train.enabled = way != "off"
-                made.profiler.samples = lambda epoch, way=way: way == "sampled"
-                times[way].append(made.step()["perf/epoch"])
+                run.profiler.rollout.enabled = run.profiler.train.enabled = way != "off"
+                run.profiler.samples = lambda epoch, way=way: way == "sampled"
+                times[way].append(run.step()["perf/epoch"])
     off, normal, sampled = map(min, times.values())  # the least disturbed of each
     cost = (normal + (sampled - normal) / SAMPLE_EVERY) / off - 1
     parts = f"of {1000 * off:.1f} ms; a sampled epoch {sampled / off - 1:.1%}"
@@ -232,8 +232,8 @@ def profile_cost(quick: bool) -> str:
 
 def trace(quick: bool) -> str:
     """A trace is written, and is what Perfetto reads."""
-    with trainer(*OVERLAP) as made:
-        document = recorded(made, 2)
+    with trainer(*OVERLAP) as run:
+        document = recorded(run, 2)
     spans = [event for event in document["traceEvents"] if event["ph"] == "X"]
     require(len(spans) > 20, f"{len(spans)} spans")
     for event in spans:
@@ -251,13 +251,13 @@ def capture(quick: bool) -> str:
         raise Skipped("captures are Metal's")
     if os.environ.get(VARIABLE) != "1":
         raise Skipped(f"{VARIABLE}=1 python tests/hardware --only capture")
-    with tempfile.TemporaryDirectory() as folder, trainer() as made:
+    with tempfile.TemporaryDirectory() as folder, trainer() as run:
         taken = MetalCapture(Path(folder) / "check.gputrace")
         try:
             for _ in range(SKIPPED + 1):
-                taken.begin(made.epoch)
-                made.step()
-                taken.end(made.epoch - 1)
+                taken.begin(run.epoch)
+                run.step()
+                taken.end(run.epoch - 1)
         finally:
             taken.close()
         require(taken.path.exists(), "no capture was written")
@@ -267,20 +267,20 @@ def capture(quick: bool) -> str:
 
 def files(quick: bool) -> str:
     """A checkpoint, its exports and what is imported of them are the same policy."""
-    with tempfile.TemporaryDirectory() as name, trainer() as made:
-        made.step()
+    with tempfile.TemporaryDirectory() as name, trainer() as run:
+        run.step()
         folder = Path(name)
         with on(mx.Device(mx.cpu)):  # where a policy is compared with itself, to the bit
-            saved = checkpoint.save(folder / "run", made)
+            saved = checkpoint.save(folder / "run", run)
             loaded = checkpoint.load(saved)
-            same(loaded.weights, made.weights, "the checkpoint")
+            same(loaded.weights, run.weights, "the checkpoint")
             for kind, suffix in (("bin", "bin"), ("safetensors", "safetensors")):
                 path = folder / f"policy.{suffix}"
                 export(loaded, Format(kind), path, checkpoint.recorded(saved))
-                found = importing.inspect(path)
-                _policy, weights = importing.weights_of(found, made.vec.spec, made.config)
-                same(weights, made.weights, kind)
-    return f"{len(named(made.weights))} arrays through a checkpoint, bin and safetensors"
+                source = importing.inspect(path)
+                _policy, weights = importing.weights_of(source, run.vec.spec, run.config)
+                same(weights, run.weights, kind)
+    return f"{len(named(run.weights))} arrays through a checkpoint, bin and safetensors"
 
 
 def same(weights: object, expected: object, where: str) -> None:

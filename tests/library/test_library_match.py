@@ -10,7 +10,7 @@ from native_envs import OURS
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.match.tally import Tally
+from puffer_mlx.playing.results import Tally
 
 SMALL: dict[str, Any] = {
     **{"total_agents": 16, "horizon": 8, "minibatch_size": 64, "total_timesteps": 256},

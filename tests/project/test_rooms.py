@@ -17,9 +17,10 @@ PACKAGE = Path(__file__).parents[2] / "puffer_mlx"
 # A room imports from rooms on the floors below it, and from those to its right on its own floor.
 FLOORS = (
     "cli library",
-    "check evaluation sweep display",
-    "training export match",
-    "rollout machines checkpoint selfplay",
+    "check sweep display",
+    "playing",
+    "training export",
+    "rollout machines checkpoint",
     "ppo policy vec",
     "ops profiling tracking",
     "config",
@@ -30,7 +31,6 @@ PLACE = {room: place for place, room in enumerate(reversed(" ".join(FLOORS).spli
 NUMPY_ONLY = {"vec", "config"}
 MLX_ONLY = {"policy", "ppo", "ops"}
 BOTH = {"rollout", "checkpoint", "profiling", "machines"}  # memory, files, costs, messages
-BOTH |= {"selfplay"}  # weights, and draws
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
 GUESTS |= {"trackio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves

@@ -32,8 +32,8 @@ def one(subject: Subject) -> Any:
     config, make = subject.config, vec.python_factory(subject.config)
     if isinstance(make, str):
         return gymnasium.make(make, **config.env).unwrapped
-    made = make(**config.env)
-    return made.unwrapped if isinstance(made, gymnasium.Env) else made
+    env = make(**config.env)
+    return env.unwrapped if isinstance(env, gymnasium.Env) else env
 
 
 def gymnasium_says(subject: Subject) -> Findings:
@@ -59,13 +59,13 @@ def gymnasium_says(subject: Subject) -> Findings:
             yield fail(_plain(error) or type(error).__name__, "Gymnasium's check_env stops here")
             return
     texts = dict.fromkeys(_plain(warning.message) for warning in caught)
-    found = [text for text in texts if not any(part in text for part in HARMLESS)]
-    for text in found:
+    complaints = [text for text in texts if not any(part in text for part in HARMLESS)]
+    for text in complaints:
         yield warn(text, "Gymnasium's check_env says so")
     bad, tried = outside(subject, env)
     if bad:
         yield bad
-    elif not found:
+    elif not complaints:
         yield ok(f"check_env found nothing; {tried} observations are in their space")
     yield from bounds(env)
 

@@ -79,15 +79,15 @@ def judge(item: Item, subject: Subject, broken: set[str]) -> list[Finding]:
     """What an item says; one that others need is added to ``broken`` if it fails."""
     if missing := [name for name in item.needs if name in broken]:
         return [skip(f"{NOT_LOOKED_AT}: {missing[0]} failed")]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found.extend(item.look(subject))
+        findings.extend(item.look(subject))
     except UserError as error:
-        found.append(fail(error.message, error.hint))
+        findings.append(fail(error.message, error.hint))
     except Exception as error:
         lines = "".join(traceback.format_exception(error)).splitlines()[1:-1]
         where = "; ".join(line.strip() for line in lines[-LINES + 1 :])
-        found.append(fail(f"{type(error).__name__}: {error}", where))
-    if item.name in BASIC and worst(found) == FAIL:
+        findings.append(fail(f"{type(error).__name__}: {error}", where))
+    if item.name in BASIC and worst(findings) == FAIL:
         broken.add(item.name)
-    return found
+    return findings

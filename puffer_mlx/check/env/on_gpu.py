@@ -46,19 +46,20 @@ def on_gpu(subject: Subject) -> Findings:
     if not subject.native:
         yield skip("environments in Python are stepped on the CPU")
         return
-    with subject.make() as made:
-        assert isinstance(made, NativeVec)
-        side, each = made.gpu_side, made.num_agents // made.num_environments
+    with subject.make() as environments:
+        assert isinstance(environments, NativeVec)
+        side = environments.gpu_side
+        each = environments.num_agents // environments.num_environments
     if side is None or each > 1:
         why = "; ".join(obstacles(vec.source_folder(subject.config), each))
         yield skip(f"stepped on the CPU alone: {why}. {GUIDE}")
         return
-    tried = compiled(side.rules)
-    if tried.verdict == FAIL or not has_gpu():
-        yield tried
+    compilation = compiled(side.rules)
+    if compilation.verdict == FAIL or not has_gpu():
+        yield compilation
         return
-    if tried.verdict == WARN:
-        yield tried
+    if compilation.verdict == WARN:
+        yield compilation
     yield from compared(subject)
 
 
@@ -126,33 +127,33 @@ def _assembly(name: str, text: str, *flags: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / f"{name}.cpp"
         source.write_text(text)
-        made = compile_shared(f"{name}-rules", [source], [*COMPILED, *flags], "c++")
-    return made.read_text()
+        path = compile_shared(f"{name}-rules", [source], [*COMPILED, *flags], "c++")
+    return path.read_text()
 
 
 def compared(subject: Subject) -> Findings:
     """What stepping it on the GPU gives."""
-    found = compare(subject.make, LAUNCHES)
-    if found is None:
+    result = compare(subject.make, LAUNCHES)
+    if result is None:
         yield warn(
             "its rows need more memory than a GPU's threads share: it is stepped on the CPU",
             "fewer numbers of an observation",
         )
         return
-    rate = found.agents / found.seconds
-    told = f"{found.agents} agents for {found.steps} steps, {found.ends} episodes ended"
-    if found.equal == found.agents:
-        yield ok(f"on the GPU as on the CPU, to the bit: {told}; {rate:,.0f} steps/s")
-    elif found.difference <= ROUNDING:
-        apart = found.agents - found.equal
+    rate = result.agents / result.seconds
+    counts = f"{result.agents} agents for {result.steps} steps, {result.ends} episodes ended"
+    if result.equal == result.agents:
+        yield ok(f"on the GPU as on the CPU, to the bit: {counts}; {rate:,.0f} steps/s")
+    elif result.difference <= ROUNDING:
+        apart = result.agents - result.equal
         yield ok(
-            f"on the GPU as on the CPU but for rounding ({found.difference:.1g}), from which"
-            f" {apart} agents went other ways: {told}; {rate:,.0f} steps/s"
+            f"on the GPU as on the CPU but for rounding ({result.difference:.1g}), from which"
+            f" {apart} agents went other ways: {counts}; {rate:,.0f} steps/s"
         )
     else:
         yield fail(
-            f"on the GPU something else happens, first at step {found.first}: numbers are"
-            f" {found.difference:.3g} apart; {told}",
+            f"on the GPU something else happens, first at step {result.first}: numbers are"
+            f" {result.difference:.3g} apart; {counts}",
             "look for what C leaves open: order of evaluation, overflow, numbers that aren't set",
         )
 

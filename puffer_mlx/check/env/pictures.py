@@ -8,8 +8,8 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, warn
 from puffer_mlx.check.env.random_play import Table
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.display.frames import find_draw
 from puffer_mlx.errors import UserError
+from puffer_mlx.playing.frames import find_draw
 from puffer_mlx.vec.base import VecEnv
 
 STEPS = 20
@@ -24,8 +24,8 @@ def _native(subject: Subject) -> Findings:
     folder = vec.source_folder(subject.config)
     if (folder / "draw.py").is_file():
         draw = find_draw(folder)
-        with subject.make() as made:
-            images = _images(made, lambda table: draw(table.rows.observations[0].copy()))
+        with subject.make() as environments:
+            images = _images(environments, lambda table: draw(table.rows.observations[0].copy()))
         yield from _moving(images)
     elif subject.whole.can_render:
         yield ok("a window of its own, by raylib; no draw.py for --gif and --terminal")
@@ -39,8 +39,8 @@ def _native(subject: Subject) -> Findings:
 
 def _python(subject: Subject) -> Findings:
     try:
-        with vec.make(subject.few(1), 1, render=True) as made:
-            images = _images(made, lambda _: made.render())  # pyright: ignore
+        with vec.make(subject.few(1), 1, render=True) as environments:
+            images = _images(environments, lambda _: environments.render())  # pyright: ignore
     except (UserError, AttributeError) as error:
         reason = error.message if isinstance(error, UserError) else "it can't be drawn"
         hint = 'for evaluate.py --gif offer render_mode "rgb_array" in Gymnasium\'s way'
@@ -49,9 +49,9 @@ def _python(subject: Subject) -> Findings:
     yield from _moving(images)
 
 
-def _images(made: VecEnv, look: Callable[[Table], np.ndarray]) -> list[np.ndarray]:
+def _images(environments: VecEnv, look: Callable[[Table], np.ndarray]) -> list[np.ndarray]:
     """Pictures of steps with random actions."""
-    rng, table = np.random.default_rng(0), Table(made)
+    rng, table = np.random.default_rng(0), Table(environments)
     images = []
     for _ in range(STEPS):
         table.step(table.legal(rng))

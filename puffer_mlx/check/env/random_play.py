@@ -19,12 +19,12 @@ ASKED = 256  # steps from one log to the next
 class Table:
     """All agents of vectorised environments, stepped together with random legal actions."""
 
-    def __init__(self, made: VecEnv, reset: bool = True) -> None:
-        self.vec = made
-        self.rows = allocate_rows(made, made.num_agents)
-        self._n = made.num_agents // made.num_groups
+    def __init__(self, environments: VecEnv, reset: bool = True) -> None:
+        self.vec = environments
+        self.rows = allocate_rows(environments, environments.num_agents)
+        self._n = environments.num_agents // environments.num_groups
         if reset:
-            made.reset(self.rows)
+            environments.reset(self.rows)
 
     def legal(self, rng: np.random.Generator) -> np.ndarray:
         """Random actions (N, heads) float32 that the masks allow."""
@@ -114,15 +114,15 @@ def play(
         reward_clip: ``train.reward_clip``.
     """
     rng = np.random.default_rng(0)
-    with make() as made:
-        table = Table(made)
+    with make() as environments:
+        table = Table(environments)
         first = table.rows.observations.astype(np.float32)
-        notes = Notes(made.num_agents, first, first.min(0), first.max(0))
-        notes.away = np.zeros(made.num_agents, bool)
-        age = np.zeros(made.num_agents, int)  # steps of each agent's episode
+        notes = Notes(environments.num_agents, first, first.min(0), first.max(0))
+        notes.away = np.zeros(environments.num_agents, bool)
+        age = np.zeros(environments.num_agents, int)  # steps of each agent's episode
         _observe(notes, table.rows)
-        _look_at_masks(notes, table.rows, made.spec.action.sizes)
-        made.log()  # of what was played before: nothing
+        _look_at_masks(notes, table.rows, environments.spec.action.sizes)
+        environments.log()  # of what was played before: nothing
         began = time.perf_counter()
         while notes.steps < STEPS:
             notes.seconds = time.perf_counter() - began
@@ -134,11 +134,11 @@ def play(
             age += 1
             _observe(notes, rows)
             _look_at_rewards(notes, rows, reward_clip)
-            _look_at_masks(notes, rows, made.spec.action.sizes)
+            _look_at_masks(notes, rows, environments.spec.action.sizes)
             _look_at_ends(notes, rows, before, age)
-            if notes.steps % ASKED == 0 and (log := made.log()):
+            if notes.steps % ASKED == 0 and (log := environments.log()):
                 notes.logs.append(log)
-        if log := made.log():
+        if log := environments.log():
             notes.logs.append(log)
     return notes
 
@@ -148,9 +148,9 @@ def _observe(notes: Notes, rows: Rows) -> None:
     np.minimum(notes.low, x.min(0), out=notes.low)
     np.maximum(notes.high, x.max(0), out=notes.high)
     if notes.wrong is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):
-        found = np.argwhere(~np.isfinite(x))  # none, if only the sum was too large
-        if len(found):
-            notes.wrong = notes.steps, int(found[0][0]), int(found[0][1])
+        places = np.argwhere(~np.isfinite(x))  # none, if only the sum was too large
+        if len(places):
+            notes.wrong = notes.steps, int(places[0][0]), int(places[0][1])
 
 
 def _look_at_rewards(notes: Notes, rows: Rows, clip: float) -> None:

@@ -28,12 +28,12 @@ SHARED = {
 
 def seeds(subject: Subject) -> Findings:
     """Equal seeds, equal runs, however many threads and groups; other seeds, other runs."""
-    found = difference(subject)
-    if found is None:
+    place = difference(subject)
+    if place is None:
         yield warn(f"nothing can be compared: {OTHERS}, from one run to the next", cause(subject))
         return
-    if found:
-        yield fail(f"one seed gives two different runs: {found}", cause(subject))
+    if place:
+        yield fail(f"one seed gives two different runs: {place}", cause(subject))
         return
     agree, apart = ["two runs"], []
     if subject.native:
@@ -42,10 +42,10 @@ def seeds(subject: Subject) -> Findings:
             (f"{THREADS} threads", f"one thread and {THREADS}", {"threads": THREADS}),
             ("two groups", "one group and two", {"groups": 2}),
         ):
-            if found := difference(subject, options):
-                yield fail(f"with {words} a seed gives another run: {found}", cause(subject))
+            if place := difference(subject, options):
+                yield fail(f"with {words} a seed gives another run: {place}", cause(subject))
                 return
-            (apart if found is None else agree).append(both)
+            (apart if place is None else agree).append(both)
     yield ok(f"one seed, one run: {', '.join(agree) or 'two runs'} agree to the bit")
     if apart:
         yield skip(f"{', '.join(apart)}: {OTHERS}, which can't be compared")
@@ -63,8 +63,8 @@ def alike(one: VecEnv, two: VecEnv) -> bool:
 
     An environment that makes its own (MY_VEC_INIT) may draw how many share the agents.
     """
-    counts = {(made.num_agents, made.num_environments) for made in (one, two)}
-    return len(counts) == 1
+    mine, its = ((each.num_agents, each.num_environments) for each in (one, two))
+    return mine == its
 
 
 def difference(subject: Subject, other: dict[str, int] | None = None) -> str | None:
@@ -78,14 +78,14 @@ def difference(subject: Subject, other: dict[str, int] | None = None) -> str | N
         if not alike(one, two):
             return None
         mine, its = Table(one), Table(two)
-        if found := first_difference(mine.rows, its.rows):
-            return f"after the reset, {found}"
+        if place := first_difference(mine.rows, its.rows):
+            return f"after the reset, {place}"
         for step in subject.steps(STEPS):
             actions = mine.legal(rng)
             mine.step(actions)
             its.step(actions)
-            if found := first_difference(mine.rows, its.rows):
-                return f"after {step} steps, {found}"
+            if place := first_difference(mine.rows, its.rows):
+                return f"after {step} steps, {place}"
     return ""
 
 
@@ -115,16 +115,16 @@ def cause(subject: Subject) -> str:
 
 def shared_things(subject: Subject) -> list[str]:
     """Lines of the environment's sources that look as if they shared something."""
-    folder, found = vec.source_folder(subject.config), []
+    folder, lines = vec.source_folder(subject.config), []
     for path in environment_files(folder):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             code = line.partition("//")[0]
-            found += [
+            lines += [
                 f"{path.name}:{number} ({what})"
                 for pattern, what in SHARED.items()
                 if re.search(pattern, code)
             ]
-    return found
+    return lines
 
 
 def state(subject: Subject) -> Findings:
@@ -161,9 +161,9 @@ def state(subject: Subject) -> Findings:
             steps.append(mine.legal(rng))
         two.restore(saved)
         for step, (actions, expected) in enumerate(zip(steps, going, strict=False), 1):
-            if found := first_difference(Rows(*expected), its.step(actions)):
+            if place := first_difference(Rows(*expected), its.step(actions)):
                 yield fail(
-                    f"{len(saved):,} bytes, but {step} steps after they are restored {found}",
+                    f"{len(saved):,} bytes, but {step} steps after they are restored {place}",
                     "MY_STATE_PLAIN is for structs without pointers of their own; with memory of"
                     " your own define MY_STATE, and save all of it"
                     if subject.native

@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import islice
 
 from puffer_mlx import vec
-from puffer_mlx.check.env.findings import Findings, fail, number, ok, percent, warn
+from puffer_mlx.check.env.findings import OK, Finding, Findings, fail, number, ok, percent
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
-from puffer_mlx.vec.step_speed import measure_stepping
+from puffer_mlx.vec.rollout_loop import measure_stepping
 
 EPOCHS = 4  # of which the first compiles
 LONGER = 3  # times ``--seconds`` that they may take
@@ -22,16 +22,16 @@ ROUND_TRIP = 100e-6  # seconds of a step from which processes are worth their tr
 
 def speed(subject: Subject) -> Findings:
     """Steps with random actions, as many at once as training would."""
-    with vec.make(subject.config, subject.cores) as made:
-        found = measure_stepping(made, min(subject.seconds, 2.0))
-        per_second, nanoseconds = found["steps_per_second"], found["busy_ns_per_step"]
-        how = made.description
+    with vec.make(subject.config, subject.cores) as environments:
+        speeds = measure_stepping(environments, min(subject.seconds, 2.0))
+        per_second, nanoseconds = speeds["steps_per_second"], speeds["busy_ns_per_step"]
+        how = environments.description
     text = f"{number(per_second)} steps/s alone, {number(nanoseconds / 1000)} us each"
     yield ok(f"{text} ({how})" if how else text)
 
 
 def training(subject: Subject) -> Findings:
-    """A few epochs of it: losses are finite; how much of the time is the environment's."""
+    """Losses of a few epochs are finite; the environment's part of their time is shown."""
     config = shortened(subject.few() if subject.native else subject.config)
     records = train(config, subject)
     whole = shortened(subject.config)
@@ -50,17 +50,14 @@ def training(subject: Subject) -> Findings:
     last = records[-1]
     share = last.get("perf/eval_env", 0.0) / last["perf/epoch"]
     text = f"{number(last['SPS'])} steps/s, of whose time the environment takes {percent(share)}"
-    if share < SLOW:
-        yield ok(text)
-    else:
-        yield warn(text, advice(subject))
+    yield Finding(OK, text, advice(subject) if share >= SLOW else "")  # a busy machine is no fault
 
 
 def train(config: Config, subject: Subject) -> list[Logs]:
     """The records of the first epochs, of which the very first compiles; fewer if they are slow."""
     records: list[Logs] = []
     began = time.perf_counter()
-    with vec.make(config, subject.cores) as made, Run.open(config, made) as run:
+    with vec.make(config, subject.cores) as environments, Run.open(config, environments) as run:
         for logs in islice(run.trainer, EPOCHS):
             records.append(logs)
             if len(records) > 1 and time.perf_counter() - began > LONGER * subject.seconds:

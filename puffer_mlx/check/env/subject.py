@@ -10,6 +10,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.random_play import Notes, play
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.playing.matches import without_statistics
 from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -30,7 +31,7 @@ class Subject:
 
     def __init__(self, config: Config, seconds: float, cores: int) -> None:
         self._asked = config
-        self.config = without_normalisation(config)
+        self.config = without_statistics(config)
         self.seconds = seconds
         self.cores = cores
 
@@ -38,9 +39,9 @@ class Subject:
     def whole(self) -> "Facts":
         """What the environments, made as for training, say of themselves."""
         vec.settle_family(self._asked)
-        self.config = without_normalisation(self._asked)
-        with vec.make(self.config, self.cores) as made:
-            return Facts(made)
+        self.config = without_statistics(self._asked)
+        with vec.make(self.config, self.cores) as environments:
+            return Facts(environments)
 
     @cached_property
     def notes(self) -> Notes:
@@ -112,29 +113,23 @@ class Subject:
         """A few of them, closed at the end; ``options`` as for ``few``."""
         config = self.few(**options)
         try:
-            made = vec.make(config, config.vec.num_threads)
+            environments = vec.make(config, config.vec.num_threads)
         except UserError:  # so few can't be: environments of different numbers of agents
             more = replace(config.vec, total_agents=self.config.vec.total_agents)
-            made = vec.make(replace(config, vec=more), config.vec.num_threads)
-        with made:
-            yield made
-
-
-def without_normalisation(config: Config) -> Config:
-    """A configuration of environments that show what there is."""
-    plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
-    return replace(config, vec=plain)
+            environments = vec.make(replace(config, vec=more), config.vec.num_threads)
+        with environments:
+            yield environments
 
 
 class Facts:
     """What vectorised environments say of themselves, kept when they are closed."""
 
-    def __init__(self, made: VecEnv) -> None:
-        self.spec = made.spec
-        self.native = isinstance(made, NativeVec)
-        self.num_agents = made.num_agents
-        self.num_environments = made.num_environments
-        self.agents_each = made.num_agents / made.num_environments
-        self.unread = list(made.unread)
-        self.description = made.description
-        self.can_render = bool(getattr(made, "can_render", False))
+    def __init__(self, environments: VecEnv) -> None:
+        self.spec = environments.spec
+        self.native = isinstance(environments, NativeVec)
+        self.num_agents = environments.num_agents
+        self.num_environments = environments.num_environments
+        self.agents_each = environments.num_agents / environments.num_environments
+        self.unread = list(environments.unread)
+        self.description = environments.description
+        self.can_render = bool(getattr(environments, "can_render", False))

@@ -142,8 +142,8 @@ class MinibatchCase:
         self.weights = tree_map(np.array, policy.init(mx.random.key(0)))
 
         keep = policy.keep(mx.array(self.terminals))
-        given = _arrays(self.weights), observations, _arrays(self.state), keep
-        outputs, values, _ = policy.scan(*given)
+        arguments = _arrays(self.weights), observations, _arrays(self.state), keep
+        outputs, values, _ = policy.scan(*arguments)
         heads = policy.distribution
         logprobs, _ = heads.log_prob_entropy(outputs, mx.array(self.actions), None)
         apart = rng.choice([-1, 1], (2, T * S)) * rng.choice([0.05, 0.5], (2, T * S))

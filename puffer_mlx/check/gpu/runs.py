@@ -67,9 +67,9 @@ def one_launch(quick: bool) -> str:
     """A GPU's environments do what the host's do, for the same actions, and are trained with."""
     need_gpu()
     rates = [_compared(env) for env in (*EXACT, "breakout")]
-    with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as made:
+    with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as run:
         for _ in range(2):
-            losses = [value for name, value in made.step().items() if name.startswith("loss/")]
+            losses = [value for name, value in run.step().items() if name.startswith("loss/")]
             require(bool(np.isfinite(losses).all()), "a loss isn't finite")
     return f"{AGENTS} agents: {', '.join(rates)}"
 
@@ -93,17 +93,17 @@ def _compared(env: str) -> str:
 def same_epoch(quick: bool) -> str:
     """An epoch on the GPU, from the same weights and the same rollout, has the CPU's losses."""
     need_gpu()
-    with on(mx.Device(mx.cpu)), trainer() as made:
-        weights, expected = made.weights, [made.step()]
-        buffer = made.collector.buffer
+    with on(mx.Device(mx.cpu)), trainer() as run:
+        weights, expected = run.weights, [run.step()]
+        buffer = run.collector.buffer
         seen = np.array(buffer.observations), np.array(buffer.actions)
-        after = flat(made.weights)
-    with trainer(weights=weights) as made:
-        ours = [made.step()]
-        buffer = made.collector.buffer
+        after = flat(run.weights)
+    with trainer(weights=weights) as run:
+        ours = [run.step()]
+        buffer = run.collector.buffer
         for name, one in zip(("observations", "actions"), seen, strict=True):
             require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
-        moved = float(np.abs(flat(made.weights) - after).max())
+        moved = float(np.abs(flat(run.weights) - after).max())
     return f"{at_most('losses', apart(ours, expected), LOSSES)}; weights differ by {moved:.1g}"
 
 
@@ -116,9 +116,9 @@ def first_ratios(quick: bool) -> str:
             for network in NETWORKS if precision == "fp32" else (config.Torch().network,):
                 logs: Logs = {}
                 options = "--train.precision", precision, "--torch.network", network
-                with trainer("--train.rollout-device", place, *options) as made:
+                with trainer("--train.rollout-device", place, *options) as run:
                     for _ in range(2):
-                        logs = made.step()
+                        logs = run.step()
                 error = logs.get("loss/first_ratio_error", float("nan"))
                 what = f"ratios of {network} in {precision}, acting on the {place.upper()}"
                 worst.add(what, error, max(RATIOS * unit(precision), 1e-5))
@@ -127,20 +127,20 @@ def first_ratios(quick: bool) -> str:
 
 def undisturbed(epochs: int) -> list[Logs]:
     """The records of an overlapped run."""
-    with trainer(*OVERLAP) as made:
-        return [made.step() for _ in range(epochs)]
+    with trainer(*OVERLAP) as run:
+        return [run.step() for _ in range(epochs)]
 
 
 def resume(quick: bool) -> str:
     """A run that goes on from a state, with a rollout collected and not trained on, is the same."""
     expected = undisturbed(5)
-    with trainer(*OVERLAP) as made:
-        logs = [made.step() for _ in range(3)]
-        weights, state = made.weights, made.state()
+    with trainer(*OVERLAP) as run:
+        logs = [run.step() for _ in range(3)]
+        weights, state = run.weights, run.state()
         arrays = {name: mx.array(np.array(a)) for name, a in state.arrays.items()}
-    with trainer(*OVERLAP) as made:
-        require(made.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
-        logs += [made.step() for _ in range(2)]
+    with trainer(*OVERLAP) as run:
+        require(run.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
+        logs += [run.step() for _ in range(2)]
     return at_most("losses apart by", apart(logs, expected), repeatable())
 
 
@@ -151,9 +151,9 @@ def learns(quick: bool) -> str:
     """A minute of Breakout, as this machine trains it by default, learns."""
     need_time(quick)
     scores: list[float] = []
-    with trainer("--vec.num-buffers", "2", env="breakout", base=()) as made:
-        speed = learned_in_a_minute(made, scores)
-        steps = made.global_step
+    with trainer("--vec.num-buffers", "2", env="breakout", base=()) as run:
+        speed = learned_in_a_minute(run, scores)
+        steps = run.global_step
     reached = f"{steps / 1e6:.1f} million steps, {speed / 1e6:.2f} million a second"
     if steps < STEPS:
         raise Skipped(f"{reached}: a minute is too short here to learn in")
@@ -164,17 +164,17 @@ def learns(quick: bool) -> str:
     return text
 
 
-def learned_in_a_minute(made: Trainer, scores: list[float]) -> float:
+def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
     """Train for a minute or ``STEPS``, the epochs that compile not counted; steps per second."""
     speeds, began = [], 0.0
-    for logs in made:
+    for logs in run:
         speeds.append(logs["SPS"])
         if "env/score" in logs:
             scores.append(logs["env/score"])
-        if made.epoch == COMPILING:
+        if run.epoch == COMPILING:
             began = time.perf_counter()
-        late = made.epoch > COMPILING and time.perf_counter() - began > MINUTE
-        if made.global_step >= STEPS or late:
+        late = run.epoch > COMPILING and time.perf_counter() - began > MINUTE
+        if run.global_step >= STEPS or late:
             break
     return statistics.median(speeds[COMPILING:] or speeds)
 
@@ -210,9 +210,9 @@ def speeds(quick: bool) -> str:
 
 
 def _measured(*options: str) -> str:
-    with trainer(*options, env="breakout", base=TIMED) as made:
-        logs = [made.step() for _ in range(COMPILING + ROUNDS)][COMPILING:]
-        acting, settings = made.collector.acting, made.config
+    with trainer(*options, env="breakout", base=TIMED) as run:
+        logs = [run.step() for _ in range(COMPILING + ROUNDS)][COMPILING:]
+        acting, settings = run.collector.acting, run.config
     launches = ""
     if isinstance(acting, RolloutsOnGPU):
         launches = f" ({min(acting.steps, settings.train.horizon)} steps a launch)"

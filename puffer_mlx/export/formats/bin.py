@@ -21,8 +21,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import (
     Contents,
     FileFormat,
-    Found,
     Option,
+    PolicyFile,
     Settings,
     Weights,
     reset_note,
@@ -147,29 +147,29 @@ class Bin(FileFormat):
             write_statistics(contents.memory, temporary)
         return [f"puffer_mlx reads their statistics from {beside}"]
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> PolicyFile:
         """Only what is the same of every such file; its numbers are read by ``weights``."""
         flat = names_of("flat")
         network = {"torch.network": flat[0]} if len(flat) == 1 else {}  # or the configuration tells
-        return Found(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
+        return PolicyFile(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
 
-    def sizes_for(self, found: Found, spec: EnvSpec, config: Config) -> Settings:
+    def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> Settings:
         """Hidden size and layers, where the configuration's don't make as many numbers."""
-        return sizes_of(found.path, spec, config)
+        return sizes_of(source.path, spec, config)
 
-    def dialect(self, found: Found, asked: str) -> str:
+    def dialect(self, source: PolicyFile, asked: str) -> str:
         """3.0's files are read where that dialect is asked for."""
         return asked if asked == "puffer3" else "native"
 
-    def weights(self, found: Found, policy: Policy) -> Weights:
+    def weights(self, source: PolicyFile, policy: Policy) -> Weights:
         """Numbers taken apart by the policy's shapes."""
-        return flat_files.read_bin(found.path, policy.init(mx.random.key(0)), self.alignment)
+        return flat_files.read_bin(source.path, policy.init(mx.random.key(0)), self.alignment)
 
-    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """By our own reader."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that numbers are missing, which was asked for
-            return super().run(found, policy, observations)
+            return super().run(source, policy, observations)
 
 
 def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:

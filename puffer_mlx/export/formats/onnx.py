@@ -30,7 +30,7 @@ from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.export.file_format import (
     Contents,
     FileFormat,
-    Found,
+    PolicyFile,
     mask_note,
     need,
     reset_note,
@@ -80,16 +80,16 @@ class Onnx(FileFormat):
         """The graph is of a step's outputs, and of nothing before or after it."""
         return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> PolicyFile:
         """Only files that puffer_mlx wrote."""
         need(self.extra, "onnx")
         return with_metadata(path, self, *read_onnx(path))
 
-    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """By onnxruntime."""
         need(self.extra, "onnxruntime")
         state = policy.initial_state(observations.shape[1])
-        return run_onnx(found.path, observations, stacked_state(policy, state))
+        return run_onnx(source.path, observations, stacked_state(policy, state))
 
 
 MEAN, VARIANCE, COUNT = (normalization.PREFIX + name for name in normalization.OBSERVATIONS)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puffer_mlx.checkpoint import tensor_files, weight_files
-from puffer_mlx.export.file_format import Contents, FileFormat, Found
+from puffer_mlx.export.file_format import Contents, FileFormat, PolicyFile
 from puffer_mlx.export.metadata import metadata, with_metadata
 
 
@@ -26,7 +26,7 @@ class Safetensors(FileFormat):
             contents.weights, path, properties, contents.memory, contents.bounds
         )
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> PolicyFile:
         """Of others' files, too, where the names are ours."""
         return with_metadata(path, self, *tensor_files.read(path))
 

@@ -26,7 +26,7 @@ from puffer_mlx.export.dialects import (
 from puffer_mlx.export.file_format import (
     Contents,
     FileFormat,
-    Found,
+    PolicyFile,
     Weights,
     mask_note,
     need,
@@ -78,19 +78,19 @@ class Torch(FileFormat):
             notes.append(note)
         return notes + super().notes(contents)
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> PolicyFile:
         """Only tensors are taken: a file that would run code is refused."""
         tensors = read_torch(path)
-        return Found(path, self, tensors, detect_torch(path, tensors))
+        return PolicyFile(path, self, tensors, detect_torch(path, tensors))
 
-    def weights(self, found: Found, policy: Policy) -> Weights:
+    def weights(self, source: PolicyFile, policy: Policy) -> Weights:
         """Under our names, channels last."""
-        return from_torch(policy, found.tensors)
+        return from_torch(policy, source.tensors)
 
-    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """By PyTorch, in classes like PufferLib's."""
-        tensors = found.tensors | normalization.tensors_of(found.memory)
-        tensors |= rescaling.tensors_of(found.bounds)
+        tensors = source.tensors | normalization.tensors_of(source.memory)
+        tensors |= rescaling.tensors_of(source.bounds)
         return run_torch(policy, tensors, observations)
 
 

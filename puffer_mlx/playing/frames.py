@@ -1,0 +1,260 @@
+"""Pictures of an agent at work: an environment's ``draw.py``, GIF and MP4 files.
+
+A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported where they are needed.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.playing.environment_scripts import script_function
+from puffer_mlx.system.files import publish
+
+Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
+
+COLOURS = 255  # of a GIF at most: the 256th marks pixels that stay as they are
+GIF_TICK = 0.01  # seconds; delays are whole numbers of it, and viewers slow down below two
+TEXT, LINE = 12, 16  # pixels: of a caption's letters, from one line to the next
+SAMPLES = 2**18  # pixels that the palette of a picture with more colours is made from
+
+
+class Frame(NamedTuple):
+    """What one agent sees at a step, and what arrived with it."""
+
+    image: np.ndarray  # (h, w, 3) uint8
+    step: int  # since the play began; 0 is the reset
+    episode: int  # counted from 0
+    reward: float  # that arrived with this picture
+    total: float  # rewards of the episode so far; where it ended, of the one that ended
+    terminal: bool  # an episode has ended, and the picture is the first of the next one
+
+
+def find_draw(folder: Path) -> Draw:
+    """The function ``draw`` of an environment's ``draw.py``, with its pictures checked.
+
+    Args:
+        folder: the environment's folder.
+
+    Raises:
+        UserError: there is no ``draw.py``, or no ``draw`` in it; later, from the function itself:
+            what it returned is no picture.
+    """
+    path = folder / "draw.py"
+    needed = "draw(observation) -> picture (h, w, 3) uint8, observation: one agent's, flat"
+    missing = UserError(
+        f"{folder.name} has no pictures: {path} doesn't exist",
+        f"scores need none; to have some, write {needed}",
+    )
+    draw = script_function(path, "draw", missing, needed)
+
+    def checked(observation: np.ndarray) -> np.ndarray:
+        image: Any = draw(observation)
+        kind = type(image).__name__
+        if isinstance(image, np.ndarray):
+            if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
+                return image
+            kind = f"{image.dtype} {image.shape}"
+        raise UserError(f"{path}: draw returned {kind}", f"expected {needed}")
+
+    return checked
+
+
+def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A picture no larger than this, in its own proportions.
+
+    Enlarged by a whole factor, or reduced by averaging the pixels that become one.
+    """
+    h, w = image.shape[:2]
+    factor = min(height / h, width / w)
+    if factor >= 1:
+        return enlarge(image, int(factor))
+    height, width = max(1, int(h * factor)), max(1, int(w * factor))
+    for axis, size in ((0, height), (1, width)):
+        edges = np.arange(size + 1) * image.shape[axis] // size
+        counts = np.diff(edges).reshape(-1, *[1] * (2 - axis))
+        image = np.add.reduceat(image, edges[:-1], axis=axis, dtype=np.float64) / counts
+    return np.rint(image).astype(np.uint8)
+
+
+def captioned(image: np.ndarray, lines: Sequence[str], others: Sequence[str] = ()) -> np.ndarray:
+    """A picture below lines of text; what they are wider than it is filled up with black.
+
+    Args:
+        image: (h, w, 3) uint8.
+        lines: what is written.
+        others: lines of further pictures of the same width.
+
+    Raises:
+        UserError: Pillow is missing.
+    """
+    image_class = _pillow()
+    from PIL import ImageDraw, ImageFont
+
+    font = ImageFont.load_default(TEXT)
+    needed = max(int(font.getlength(line)) for line in (*lines, *others)) + TEXT
+    width = max(image.shape[1], needed)
+    strip = image_class.new("RGB", (width, LINE * len(lines)))
+    for row, line in enumerate(lines):
+        ImageDraw.Draw(strip).text((TEXT // 2, LINE * row), line, (230, 230, 230), font)
+    below = np.pad(image, ((0, 0), (0, width - image.shape[1]), (0, 0)))
+    return np.concatenate([np.asarray(strip), below])
+
+
+def enlarge(image: np.ndarray, factor: int) -> np.ndarray:
+    """Every pixel as a square of factor x factor pixels."""
+    return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
+    """An endless GIF.
+
+    Small because Pillow makes equal neighbours one longer picture and doesn't store pixels again
+    that stay as they are, and because there is one palette: exact up to 255 colours in all, else
+    the nearest of 255.
+
+    Args:
+        frames: at least one, all of one size; held in memory.
+        fps: pictures per second, at most 50; delays are rounded to 10 ms so that they add up.
+        scale: pixels a side for each pixel.
+
+    Raises:
+        UserError: Pillow is missing, there is no frame, sizes differ, or fps can't be shown.
+    """
+    import io
+
+    image_class = _pillow()
+    if not 0 < fps <= 0.5 / GIF_TICK:
+        raise UserError(
+            f"a GIF can't show {fps:g} pictures per second",
+            f"more than 0, at most {0.5 / GIF_TICK:g}; an MP4 can show more",
+        )
+    images = list(_same_size(frames))
+    ticks = np.diff(np.rint(np.arange(len(images) + 1) / (fps * GIF_TICK))).astype(int)
+    palette, indices = _indexed(image_class, images)
+    pages = []
+    for page in indices:
+        pages.append(image_class.fromarray(enlarge(page[..., None], scale)[..., 0], mode="P"))
+        pages[-1].putpalette(palette)
+    file = io.BytesIO()
+    pages[0].save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=pages[1:],
+        duration=[int(t) * 10 for t in ticks],  # milliseconds
+        loop=0,
+        disposal=1,
+        optimize=False,  # it would give every picture a palette of its own
+    )
+    return file.getvalue()
+
+
+def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
+    """Write what ``gif_bytes`` makes, published by rename.
+
+    Raises:
+        UserError: as ``gif_bytes``, or the file can't be written.
+    """
+    data = gif_bytes(frames, fps, scale)
+    with publish(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def refuse_missing() -> None:
+    """Refuse to make GIFs where Pillow isn't installed; call it before anything is begun.
+
+    Raises:
+        UserError: it isn't.
+    """
+    _pillow()
+
+
+def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
+    """Write an H.264 video; frames are written as they come.
+
+    An odd width or height is filled up by doubling the last column or row: the format wants even
+    ones.
+
+    Args:
+        frames: at least one, all of one size.
+        path: the file, published by rename.
+        fps: pictures per second.
+        scale: pixels a side for each pixel.
+
+    Raises:
+        UserError: imageio-ffmpeg is missing, there is no frame, sizes differ, or the file can't be
+            written.
+    """
+    with needing("video"):
+        from imageio_ffmpeg import write_frames
+    images = _same_size(frames)
+    first = next(images)
+    h, w = (side * scale for side in first.shape[:2])
+    how: Any = {"fps": fps, "codec": "libx264", "quality": 8, "macro_block_size": 1}
+    with publish(path) as temporary:
+        writer = write_frames(str(temporary), (w + w % 2, h + h % 2), **how)
+        with contextlib.closing(writer):
+            next(writer)  # starts ffmpeg
+            for image in itertools.chain([first], images):
+                image = enlarge(image, scale)
+                writer.send(np.pad(image, ((0, h % 2), (0, w % 2), (0, 0)), mode="edge"))
+
+
+def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
+    """The frames' images, of which there is at least one."""
+    first: tuple[int, ...] | None = None
+    for frame in frames:
+        first = first or frame.image.shape
+        if frame.image.shape != first:
+            raise UserError(
+                f"picture {frame.step} is {frame.image.shape}, the first was {first}",
+                "draw.py must return pictures of one size",
+            )
+        yield frame.image
+    if first is None:
+        raise UserError("there is nothing to show: no frame was drawn", "--steps 1 or more")
+
+
+def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
+    """A palette of at most COLOURS for all images, and each image's indices (h, w) uint8."""
+    codes = [
+        image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for image in images
+    ]
+    colours = np.unique(np.concatenate([np.unique(code) for code in codes]))
+    if len(colours) <= COLOURS:
+        table = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1)
+        indices = [np.searchsorted(colours, code).astype(np.uint8) for code in codes]
+        return table.astype(np.uint8).tobytes(), indices
+    pixels = np.concatenate([image.reshape(-1, 3) for image in images])
+    sample = pixels[:: -(-len(pixels) // SAMPLES)]
+    quantised = image_class.fromarray(sample[None]).quantize(COLOURS)
+    table = bytes(quantised.getpalette()[: 3 * COLOURS])
+    return table, [
+        np.asarray(image_class.fromarray(image).quantize(palette=quantised, dither=0))
+        for image in images
+    ]
+
+
+@contextlib.contextmanager
+def needing(extra: str, what: str = "pictures need") -> Iterator[None]:
+    """A block that imports packages which puffer_mlx itself doesn't need.
+
+    Raises:
+        UserError: one isn't installed; ``pip install 'puffer-mlx[EXTRA]'`` has them.
+    """
+    try:
+        yield
+    except ImportError as error:
+        message = f"{what} {error.name}, which isn't installed"
+        raise UserError(message, f"pip install 'puffer-mlx[{extra}]'") from None
+
+
+def _pillow() -> Any:
+    with needing("gif"):
+        from PIL import Image
+    return Image

@@ -1,0 +1,29 @@
+"""Checkpoints of small policies that play, for the tests of commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.policy.policy import configured_policy
+
+
+def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, more="") -> str:
+    """A run's checkpoint; ``more``: further words of its command line."""
+    words = f"--policy.hidden-size {H} --device cpu {more}".split()
+    settings = config.load(env, words)
+    vec.settle_family(settings)
+    with vec.make(settings, 1) as environments:
+        spec, memory = environments.spec, getattr(environments, "memory", dict)()
+    policy = configured_policy(spec, settings)
+    weights = policy.init(mx.random.key(seed))
+    folder = checkpoint.run_folder(settings, run)
+    about = settings, spec, policy, weights
+    return str(checkpoint.write_weights(folder, 64, *about, memory=memory))
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """What a command wrote to ``--json x.json``."""
+    return json.loads((folder / "x.json").read_text())

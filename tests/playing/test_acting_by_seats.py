@@ -1,0 +1,204 @@
+"""Several policies in one rollout: each row is what its policy alone would have made of it."""
+
+import ctypes
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from native_envs import make
+from small_policies import weights_of
+
+from puffer_mlx.config import Policy, Torch
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.acting import choose_acting
+from puffer_mlx.rollout.acting_in_c import ActingInC, Actor, make_actor
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
+from puffer_mlx.rollout.buffer import RolloutBuffer, Views
+from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks
+from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.trees import leaves
+from puffer_mlx.vec import rollout_loop
+
+ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+CPU = mx.Device(mx.cpu)
+T = 12
+ENVIRONMENTS = {  # bytes and masks; agents who change places; two heads, floats, teams
+    "connect4_two": lambda vec: seats_in_blocks(vec, 2, 0.2),
+    "peloton": lambda vec: seats_as_declared(vec, 1, 0.3),
+    "target": lambda vec: seats_in_blocks(vec, 2, 0.2),
+}
+
+
+@pytest.fixture(autouse=True)
+def needs_extension(extension):
+    pass
+
+
+class Looped:
+    """Environments that step as those of Python do: group by group, in a loop of Python's."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def collect(self, *given: Any) -> Any:
+        itself: Any = self
+        return rollout_loop.collect(itself, *given)
+
+
+class Game:
+    """Two rollouts of an environment with self-play, by one way of acting; what was before each."""
+
+    def __init__(self, name: str, network="MinGRU", groups=2, agents=192) -> None:
+        self.vec = make(name, total_agents=agents, num_buffers=groups, num_threads=2)
+        self.seats: Seats = ENVIRONMENTS[name](self.vec)
+        settings = Policy(hidden_size=16, num_layers=2, reset_on_terminal=True)
+        self.policy = make_policy(self.vec.spec, settings, Torch(network=network))
+        self.weights = [weights_of(self.policy, seed) for seed in range(1 + self.seats.opponents)]
+        for own in self.weights if name == "peloton" else []:  # whose observations are up to 20
+            own["encoder"]["weight"] = own["encoder"]["weight"] / 20
+        self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
+        self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
+        self.groups = groups
+
+    def rollouts(self, acting: Any, weights: Any = None, looped: bool = False) -> list[np.ndarray]:
+        """Collect two; all that the second one wrote."""
+        vec: Any = Looped(self.vec) if looped else self.vec
+        self.buffer.reset(vec)
+        agents = self.buffer.rewards.shape[1]
+        for key in range(2):
+            self.buffer.begin(self.buffer)
+            self.noise = self.policy.distribution.noise(mx.random.key(key), (T, agents))
+            self.before = whole(self.states)
+            mx.eval(weights or self.weights, self.noise, self.states)
+            given = weights or self.weights, self.states, self.noise
+            self.states = acting.collect(self.buffer, vec, *given)
+        return self.written()
+
+    def written(self) -> list[np.ndarray]:
+        fields = [np.array(array) for array in self.buffer.fields.values() if array is not None]
+        return [*fields, *map(np.asarray, leaves(whole(self.states)))]
+
+    def in_c(self) -> ActingInC:
+        actors = make_actor(self.policy, self.seats)
+        assert actors is not None
+        return ActingInC(actors, PhaseTimer("rollout"))
+
+    def in_mlx(self, parts=each_group) -> ActingInMLX:
+        streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
+        return ActingInMLX(
+            compile_update(self.policy), streams, PhaseTimer("rollout"), parts, self.seats
+        )
+
+    def alone(self, policy: int) -> list[np.ndarray]:
+        """Of a policy's rows of the last rollout: what it does there, acting for all agents."""
+        actor, views = make_actor(self.policy), self.buffer.views
+        assert actor is not None
+        actor.prepare(self.weights[policy])
+        own = Views(*views[:3], *(np.zeros_like(array) for array in views[3:]))
+        states = tree_map(np.copy, self.before)
+        function, context = actor.bind(own, np.asarray(self.noise), states)
+        for t in range(T):
+            ACT(function)(context, t, 0, views.values.shape[1])
+        return self.of(policy, own, states)
+
+    def of(self, policy: int, views: Views, states: Any) -> list[np.ndarray]:
+        rows = self.seats.rows(policy)
+        steps = [array[:T, rows] for array in (views.actions, views.logprobs, views.values)]
+        return steps + [np.asarray(array)[rows] for array in leaves(states)]
+
+    def found(self, policy: int) -> list[np.ndarray]:
+        return self.of(policy, self.buffer.views, whole(self.states))
+
+
+def whole(states: list[Any]) -> Any:
+    """The groups' states behind one another, in NumPy's memory."""
+    return tree_map(lambda *parts: np.concatenate([np.asarray(a) for a in parts]), *states)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"), [("connect4_two", "MinGRU"), ("peloton", "LSTM"), ("target", "MLP")]
+)
+def test_in_c_each_row_is_its_policys_to_the_bit(name: str, network: str):
+    game = Game(name, network)
+    with game.vec:
+        game.rollouts(game.in_c())
+        for policy in range(1 + game.seats.opponents):
+            for mine, theirs in zip(game.found(policy), game.alone(policy), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+                assert np.abs(mine).max() > 0
+        assert (game.alone(0)[1] != game.alone(1)[1][:, :1]).any()  # policies that differ
+
+
+@pytest.mark.parametrize(("groups", "looped"), [(1, True), (2, False)])
+def test_equal_policies_are_no_self_play_to_the_bit(groups: int, looped: bool):
+    game, other = Game("connect4_two", groups=groups), Game("connect4_two", groups=groups)
+    with game.vec, other.vec:
+        one = make_actor(other.policy)
+        assert one is not None
+        expected = other.rollouts(ActingInC(one, PhaseTimer("rollout")), other.weights[0])
+        same = [game.weights[0]] * 3
+        for mine, theirs in zip(game.rollouts(game.in_c(), same, looped), expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "parts"),
+    [
+        ("connect4_two", "MinGRU", each_group),
+        ("target", "MLP", few_parts),
+    ],
+)
+def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
+    game = Game(name, network, groups=4)
+    with game.vec:
+        game.rollouts(game.in_mlx(parts))
+        for policy in range(1 + game.seats.opponents):
+            found, alone = game.found(policy), game.alone(policy)
+            assert (found[0] == alone[0]).mean() > 0.999  # a choice at a boundary of two
+            if (found[0] == alone[0]).all():
+                scale = 1e-5 * max(1, np.abs(alone[2]).max())
+                for mine, theirs in zip(found, alone, strict=True):
+                    np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=scale)
+
+
+def test_new_weights_are_taken_and_old_ones_known():
+    game = Game("connect4_two")
+    with game.vec:
+        way = game.in_c()
+        first = game.rollouts(way)
+        game.weights[1] = weights_of(game.policy, 9)
+        game.states = [game.policy.initial_state(96) for _ in range(2)]
+        second = game.rollouts(way)
+        assert any((a != b).any() for a, b in zip(first, second, strict=True))
+        for mine, theirs in zip(game.found(1), game.alone(1), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_way_that_several_policies_take():
+    game = Game("connect4_two")
+    run = compile_update(game.policy)
+    streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
+    about = game.policy, run, game.vec, streams, PhaseTimer("rollout"), game.seats
+    with game.vec:
+        assert isinstance(choose_acting(CPU, "fp32", *about), ActingInC)
+        assert isinstance(choose_acting(CPU, "bf16", *about), ActingInMLX)
+
+
+@pytest.mark.parametrize("rows", [[3, 2], [-1, 192]])
+def test_rows_that_an_actor_cant_have(rows: list[int]):
+    game = Game("connect4_two")
+    with game.vec:
+        actor = make_actor(game.policy)
+        assert isinstance(actor, Actor)
+        actor.prepare(game.weights[0])
+        states = tree_map(lambda array: np.zeros((2, 16), np.float32), game.states[0])
+        noise = np.zeros((T, 192, 1), np.float32)
+        with pytest.raises(ValueError, match="rows: expected some of 0 to 191, ascending"):
+            actor.bind(game.buffer.views, noise, states, np.array(rows, np.int32))

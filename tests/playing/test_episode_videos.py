@@ -1,0 +1,242 @@
+"""Videos while training: which there are, what they show, and that training doesn't notice."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from films import gif_pages
+from native_envs import DRIFT
+from oracles import named
+from running import BATCH, EPOCHS, TINY, cli, files, learned, only, records
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.checkpoint.environment_statistics import share
+from puffer_mlx.checkpoint.folder import held
+from puffer_mlx.errors import UserError
+from puffer_mlx.playing import episode_videos
+from puffer_mlx.playing.episode_videos import (
+    EpisodeVideos,
+    episode,
+    refuse_undrawable,
+    video_is_due,
+)
+from puffer_mlx.playing.episodes import score
+from puffer_mlx.playing.evaluation import Evaluator, settings
+from puffer_mlx.playing.frames import fit
+from puffer_mlx.training.trainer import Trainer
+
+PYTHON = Path(__file__).parents[1] / "envs" / "python"
+sys.path.append(str(PYTHON))
+WALK = f"{PYTHON / 'gym_walk.py'}:Walk"
+RELAY, GUESS = (f"{PYTHON / 'zoo_relay.py'}:{name}" for name in ("Relay", "Guess"))
+
+N, T, E = 12, 8, 4
+SMALL = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {N}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 48 --train.replay-ratio 1
+    --train.total-timesteps {E * N * T} --train.learning-rate 0.3 --eval-interval 1
+    --eval-episodes 12
+""".split()
+VIDEOS = "--eval-video-interval", "2"
+
+
+def configure(name, *more):
+    return c.load(name, [*SMALL, *more])
+
+
+def make(config):
+    return vec.make(config, 2)
+
+
+def trained(config, folder, begin=0, end=E, before=None):
+    """What training comes to, as bytes; its records; the trainer's weights and state."""
+    said = []
+    with make(config) as environments:
+        trainer = Trainer(config, environments, like=before and before[1])
+        if before:
+            trainer.restore(*before)
+        evaluator, logs = Evaluator(trainer, make), []
+        videos = EpisodeVideos(trainer, folder, said.append)
+        assert trainer.epoch == begin
+        while trainer.epoch < end:
+            logs.append(learned(trainer.step() | evaluator.after_epoch() | videos.after_epoch()))
+        state = trainer.state()
+        arrays = {**dict(named(trainer.weights)), **state.arrays}
+        assert said == []
+        found = {key: np.array(array).tobytes() for key, array in arrays.items()}
+        return found, logs, (trainer.weights, state)
+
+
+# ---- training isn't changed, and a run that goes on makes the same -------------------------------
+
+CASES = {
+    "C": ("squared", "--env.size", "3"),
+    "C, normalised, overlapped": (
+        *("cartpole", "--vec.normalize-observations", "1", "--train.overlap", "1"),
+    ),
+    "Gymnasium": (WALK, "--vec.backend", "sync"),
+    "PettingZoo": (RELAY, "--vec.backend", "sync"),
+}
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_a_run_with_videos_is_the_run_without(tmp_path, words):
+    plain, filmed = configure(*words), configure(*words, *VIDEOS)
+    arrays, logs, _ = trained(plain, tmp_path / "plain")
+    found, records, _ = trained(filmed, tmp_path / "filmed")
+    assert [key for key in arrays if arrays[key] != found[key]] == [] and records == logs
+    steps = [f"videos/{epoch * N * T:016d}.gif" for epoch in (2, 4)]
+    assert files(tmp_path) == {f"filmed/{name}" for name in steps}
+    for name in steps:
+        assert gif_pages((tmp_path / "filmed" / name).read_bytes())
+
+
+def test_a_run_that_goes_on_makes_the_same(tmp_path):
+    config = configure("squared", "--env.size", "3", *VIDEOS)
+    arrays, logs, _ = trained(config, tmp_path / "whole")
+    _, _, middle = trained(config, tmp_path / "parts", end=3)
+    torn = tmp_path / "parts" / "videos" / f"{4 * N * T:016d}.gif"
+    torn.write_bytes(b"of a run that was killed")
+    found, rest, _ = trained(config, tmp_path / "parts", begin=3, before=middle)
+    assert found == arrays and rest == logs[3:]
+    for name in files(tmp_path / "whole"):
+        whole, part = ((tmp_path / folder / name).read_bytes() for folder in ("whole", "parts"))
+        assert whole == part, name
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    (tmp_path / "videos").mkdir()
+    for name in f".{7:016d}-abcd_123.gif", f"{7:016d}.gif", ".mine.gif":
+        (tmp_path / "videos" / name).write_bytes(b"")
+    with held(tmp_path):
+        found = {name for name in files(tmp_path) if name.startswith("videos")}
+    assert found == {f"videos/{7:016d}.gif", "videos/.mine.gif"}
+
+
+@pytest.mark.parametrize(
+    ("interval", "every", "epochs"),
+    [
+        *((1, 0, []), (1, 1, [1, 2, 3, 4]), (1, 3, [3, 4])),
+        *((N * T * 3, 1, [3, 4]), (N * T + 1, 2, [3, 4])),
+    ],
+)
+def test_of_which_evaluations(interval, every, epochs):
+    """Those of an interval of 97 steps are after 192, 288 and 384: every second is the second."""
+    words = "--eval-interval", str(interval), "--eval-video-interval", str(every)
+    config = configure("squared", *words)
+    assert [epoch for epoch in range(E + 1) if video_is_due(config, epoch)] == epochs
+
+
+# ---- what they show ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("finals", [0, 1])
+def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
+    """Played greedily, actions are the same: its length and its return are; drawn as it went."""
+    words = "--eval-greedy=1", f"--train.bootstrap-truncated={finals}", "--vec.backend=sync"
+    config = configure(WALK, *words, *VIDEOS, "--vec.normalize-rewards=0", "--seed=1")
+    with make(config) as environments:
+        trainer = Trainer(config, environments)
+        trainer.step()  # observations are normalised by what was seen
+        frames = episode_videos._frames(trainer)
+        with make(settings(config, environments)) as others:
+            share(environments, others)
+            scores = score(trainer.policy, trainer.weights, others, 12, greedy=True)
+    (first,) = [record for record in scores.episodes if record["env"] == 0]
+    assert len(frames) == first["episode_length"] + finals  # else the last has no row of its own
+    if finals:
+        assert frames[-1].total == first["episode_return"]
+    raw = [frame.image[0].any(axis=1) for frame in frames]
+    places = [int(np.flatnonzero(row).mean()) * 7 // len(row) - 3 for row in raw]
+    rewards = [round(frame.reward, 3) for frame in frames[1:]]
+    assert places[1:] == rewards  # it is paid where it is
+    assert len(set(places)) > 1
+
+
+def test_a_long_episode_is_thinned_and_one_without_end_is_cut_off(monkeypatch):
+    monkeypatch.setattr(episode_videos, "PICTURES", 3)
+    monkeypatch.setattr(episode_videos, "LONGEST", 20)
+    config = configure("breakout")
+    drawn = []
+
+    def draw(observation):
+        drawn.append(observation)
+        return np.zeros((2, 2, 3), np.uint8)
+
+    with make(config) as environments:
+        trainer = Trainer(config, environments)
+        frames = episode(trainer.policy, trainer.weights, environments, draw)
+    assert [frame.step for frame in frames] == [0, 4, 8, 12, 16]
+    assert len(drawn) == 6 + 3 + 2  # 0 to 5; 6, 8, 10; 12, 16
+    assert {frame.image.shape for frame in frames} == {(320, 320, 3)}
+
+
+def test_large_pictures_are_reduced(tmp_path, monkeypatch):
+    config = configure("squared", "--env.size", "3", *VIDEOS)
+    picture = np.random.default_rng(0).integers(0, 256, (500, 700, 3)).astype(np.uint8)
+    monkeypatch.setattr(episode_videos, "find_draw", lambda _: lambda _: picture)
+    monkeypatch.setattr(episode_videos, "LONGEST", 2)
+    trained(config, tmp_path, end=2)
+    ((image, _),) = gif_pages(only(tmp_path, "videos/*.gif").read_bytes())
+    assert image.shape == fit(picture, 320, 320).shape == (228, 320, 3)
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+def refused(config) -> UserError:
+    with make(config) as environments, pytest.raises(UserError) as caught:
+        refuse_undrawable(config, environments)
+    return caught.value
+
+
+def test_an_environment_that_cannot_be_drawn(tmp_path):
+    for name in DRIFT["native"], GUESS:
+        error = refused(configure(name, *VIDEOS))
+        assert error.message.startswith("base.eval_video_interval 2: "), name
+        assert error.hint.endswith("; or --eval-video-interval 0"), name
+    with make(config := configure(DRIFT["native"])) as environments:
+        refuse_undrawable(config, environments)  # nobody asked for any
+
+
+@pytest.mark.parametrize("fault", ["draw", "disk"])
+def test_a_failure_is_a_line_and_the_run_goes_on(tmp_path, monkeypatch, fault):
+    config = configure("squared", "--env.size", "3", "--eval-video-interval", "1")
+    if fault == "draw":
+        monkeypatch.setattr(episode_videos, "find_draw", lambda _: lambda _: 1 // 0)
+        why = "integer division or modulo by zero"
+    else:
+        (tmp_path / "videos").write_text("in the way")
+        why = "can't write "
+    said = []
+    with make(config) as environments:
+        trainer = Trainer(config, environments)
+        videos = EpisodeVideos(trainer, tmp_path, said.append)
+        for logs in trainer:
+            assert "perf/video" in logs | videos.after_epoch() and videos.newest is None
+    assert len(said) == E
+    assert said[0].startswith(f"no video after {N * T} steps, the run goes on: {why}")
+    assert not list(tmp_path.rglob("*.gif"))
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    each = "--eval-interval", str(BATCH), "--eval-episodes", "8"
+    assert not cli("train").main([*TINY, *each, "--eval-video-interval", "4"])
+    steps = [f"{BATCH * epoch:016d}.gif" for epoch in (4, EPOCHS)]
+    assert sorted(path.name for path in tmp_path.glob("checkpoints/*/*/videos/*")) == steps
+    told = [record["epoch"] for record in records(tmp_path) if "perf/video" in record]
+    assert told == [4, EPOCHS]
+    assert "no video" not in capsys.readouterr().out
+
+
+def test_the_command_refuses_before_it_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli("train").main([DRIFT["native"], *SMALL, *VIDEOS]) == 2
+    assert "base.eval_video_interval 2: drift has no pictures" in capsys.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()

@@ -1,0 +1,222 @@
+"""Evaluation after training: puffer4's goes on with its environments, puffer5's begins anew."""
+
+import numpy as np
+import oracles
+import pytest
+from oracles import named
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.playing import evaluation
+from puffer_mlx.training.collector import Collector
+from puffer_mlx.training.epoch_logs import importance
+from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.trainer import Trainer
+
+N, T, E = 8, 4, 2
+OPTIONS = f"""
+    --device cpu --policy.hidden-size 4 --policy.num-layers 1 --vec.total-agents {N}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 16 --env.size 3
+    --train.total-timesteps {E * N * T} --train.algorithm puffer5
+"""
+
+
+def configure(*more):
+    return c.load("squared", [*OPTIONS.split(), *more])
+
+
+class Telling(oracles.CodedVec):
+    """Says after each rollout what it is told to say; whether it was closed."""
+
+    closed = False
+
+    def __init__(self, agents, *said):
+        super().__init__(agents, 2, (3,))
+        self.said = iter(said)
+
+    def log(self):
+        return next(self.said, {})
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def rollouts(monkeypatch):
+    """Those of an evaluation, as they are collected."""
+    seen = []
+
+    class Watched(Collector):
+        def take(self):
+            seen.append(super().take())
+            return seen[-1]
+
+    monkeypatch.setattr(evaluation, "Collector", Watched)
+    return seen
+
+
+def native(config):
+    return vec.make(config, rollout_cores(config))
+
+
+def trained(config):
+    """After its last epoch; the environments are closed."""
+    with native(config) as environments:
+        trainer = Trainer(config, environments)
+        first = trainer.collector.buffer.observations[0].tolist()
+        return trainer, list(trainer), first
+
+
+# ---- what is rolled out --------------------------------------------------------------------------
+
+
+def test_environments_and_noise_are_those_of_the_beginning(rollouts):
+    """And the weights are the last; recurrent states are zero, and carried on from there."""
+    config = configure("--reset-state", "True", "--eval-episodes", "1000")
+    with native(config) as environments:
+        key = np.array(Trainer(config, environments).state().arrays["key"])
+    trainer, *_ = trained(config)
+    found = list(evaluation.evaluate(trainer, native))
+    assert len(found) == len(rollouts) > 2
+    start = [rollout.start for rollout in rollouts]
+    np.testing.assert_array_equal(np.array(start[0].key), key)
+    for one in start:
+        for (_, ours), (_, theirs) in zip(named(one.weights), named(trainer.weights), strict=True):
+            np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    states = [np.concatenate([np.array(x) for _, x in named(one.states)]) for one in start]
+    assert not states[0].any() and states[1].any() and (states[1] != states[2]).any()
+    again, *_ = trained(config)
+    assert list(evaluation.evaluate(again, native)) == found  # nothing of the training's end is in
+
+
+def test_the_first_rows_are_those_of_training(monkeypatch):
+    trainer, _, first = trained(configure("--eval-episodes", "1"))
+    seen = []
+    begin = Collector.begin
+
+    def watched(self, weights, key):
+        seen.append(self.buffer.observations[0].tolist())
+        return begin(self, weights, key)
+
+    monkeypatch.setattr(Collector, "begin", watched)
+    list(evaluation.evaluate(trainer, native))
+    assert seen[0] == first
+
+
+def test_the_agents_that_were_asked_for(rollouts):
+    """In fewer groups, if they don't fill the run's."""
+    trainer, _, _ = trained(configure("--eval-agents", "3", "--eval-episodes", "2"))
+    list(evaluation.evaluate(trainer, native))
+    assert rollouts[0].buffer.observations.shape[1] == 3
+    made = evaluation.evaluated(trainer.config)
+    assert (made.vec.total_agents, made.vec.num_buffers, made.base.reset_state) == (3, 1, False)
+    assert trainer.config.vec.num_buffers == 2
+    assert evaluation.evaluated(configure()).vec.total_agents == N
+
+
+def test_agents_that_no_environments_have():
+    config = configure("--eval-agents", "5")
+    pairs = Telling(N)
+    pairs.num_environments = N // 2
+    with pytest.raises(UserError, match="eval_agents 5 is not a multiple of an environment's 2"):
+        evaluation.refuse_agents(config, pairs)
+    evaluation.refuse_agents(configure("--eval-agents", "6"), pairs)
+    evaluation.refuse_agents(configure("--eval-agents", "5", "--train.algorithm", "puffer4"), pairs)
+    evaluation.refuse_agents(configure(), pairs)
+    while_training = "--train.algorithm", "puffer4", "--eval-interval", "100"
+    with pytest.raises(UserError, match="eval_agents 5 is not a multiple"):
+        evaluation.refuse_agents(configure("--eval-agents", "5", *while_training), pairs)
+
+
+def test_observations_are_normalised_as_they_were():
+    words = OPTIONS.replace("--env.size 3", "--train.replay-ratio 1").split()
+    words += "--vec.normalize-observations", "1", "--eval-episodes", "5"
+    config = c.load("cartpole", words)
+    made = []
+
+    def make(config):
+        made.append(native(config))
+        return made[-1]
+
+    with native(config) as environments:
+        trainer = Trainer(config, environments)
+        list(trainer)
+        assert list(evaluation.evaluate(trainer, make))
+        ours, theirs = environments.memory(), made[0].memory()  # type: ignore
+    assert ours.keys() == theirs.keys() and ours
+    for name, array in ours.items():
+        np.testing.assert_array_equal(theirs[name], array)
+
+
+# ---- when it ends --------------------------------------------------------------------------------
+
+
+def told(*said, episodes=10, algorithm="puffer5"):
+    """The trainer, and score and episodes after each rollout of environments that say this."""
+    words = "--eval-episodes", str(episodes), "--train.algorithm", algorithm
+    trainer = Trainer(configure(*words), Telling(N))
+    list(trainer)
+    environments = Telling(N, *said)
+    found = list(evaluation.evaluate(trainer, lambda _: environments))
+    assert environments.closed == (algorithm == "puffer5" and episodes > 0)
+    assert {record["agent_steps"] for record in found} <= {trainer.global_step}
+    return trainer, found, [(r.get("env/score"), r.get("env/n")) for r in found]
+
+
+def test_it_ends_with_as_many_episodes_as_asked_for():
+    """The mean is over all of them; a score is all that an environment has to tell."""
+    six, four = {"score": 1.0, "n": 6.0}, {"score": 6.0, "n": 4.0}
+    trainer, found, scores = told(six, four, six)
+    assert scores == [(1, 6), (3, 10)]  # (6 * 1 + 4 * 6) / 10
+    assert evaluation.short_note(trainer, found[-1]) is None
+    assert told(six, four, six, episodes=9)[2] == scores
+    assert [n for _, n in told(six, four, six, episodes=11)[2]] == [6, 10, 16]
+    assert told(six, episodes=0)[2] == []
+
+
+def test_episodes_that_never_end():
+    """As many steps without the end of one as training took: E rollouts of T steps."""
+    one = {"score": 1.0, "n": 1.0}
+    trainer, found, scores = told()
+    assert scores == [(None, None)] * E
+    note = evaluation.short_note(trainer, found[-1])
+    assert note and "after 0 of 10 episodes: no episode ended in 64 steps" in note
+    assert len(told({}, one, {}, one)[2]) == 4 + E  # counted anew after each
+
+
+def test_it_ends_when_the_trainer_is_to_stop():
+    trainer = Trainer(configure("--eval-episodes", "100"), Telling(N))
+    list(trainer)
+    said = [{"score": 1.0, "n": 1.0}] * 50
+    for _ in evaluation.evaluate(trainer, lambda _: Telling(N, *said)):
+        trainer.stop = True
+    assert evaluation.short_note(trainer, {}) is None
+    assert not list(evaluation.evaluate(trainer, lambda _: Telling(N, *said)))
+
+
+def test_puffer4_goes_on_with_its_own_environments():
+    trainer = Trainer(configure("--train.algorithm", "puffer4"), Telling(N))
+    list(trainer)
+    (record,) = evaluation.evaluate(trainer, lambda _: pytest.fail("new environments"))
+    assert record == {"agent_steps": (E + 1) * N * T}
+    assert evaluation.short_note(trainer, record) is None
+
+
+# ---- what an epoch's record has ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [1.5, 0.75])
+def test_importance_is_the_mean_ratio(ratio):
+    losses = {"kl": ratio - 1 - np.log(ratio), "old_kl": -np.log(ratio)}
+    assert importance(losses, "5.0") == {"importance": pytest.approx(ratio, rel=1e-12)}
+    assert importance(losses, "4.0") == {}
+
+
+def test_importance_of_a_run():
+    _, records, _ = trained(configure("--train.learning-rate", "0.05"))
+    for record in records:
+        expected = 1 + record["loss/kl"] - record["loss/old_kl"]
+        assert record["importance"] == pytest.approx(expected) and record["importance"] != 1
+    _, records, _ = trained(configure("--train.algorithm", "puffer4"))
+    assert all("importance" not in record for record in records)

@@ -1,0 +1,324 @@
+"""Pictures: draw.py, GIF and MP4 read back, and a terminal's characters."""
+
+import builtins
+import io
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from films import gif_pages, read_video
+from rich.console import Console
+from running import files
+
+from puffer_mlx.display.terminal_video import HalfBlocks, _style, caption, play_in_terminal
+from puffer_mlx.errors import UserError
+from puffer_mlx.playing.frames import (
+    Frame,
+    enlarge,
+    find_draw,
+    fit,
+    gif_bytes,
+    write_gif,
+    write_mp4,
+)
+
+
+def frame(image, step=0, terminal=False, episode=0, total=0.0) -> Frame:
+    return Frame(np.asarray(image, np.uint8), step, episode, 0.0, total, terminal)
+
+
+def ball(t, height=20, width=30) -> Frame:
+    """A white square on green that moves to the right."""
+    image = np.full((height, width, 3), (0, 90, 0), np.uint8)
+    image[5:9, t : t + 4] = 255
+    return frame(image, t)
+
+
+def noise(t, height=40, width=50) -> Frame:
+    """Many colours."""
+    return frame(np.random.default_rng(t).integers(0, 256, (height, width, 3)), t)
+
+
+# ---- draw.py -------------------------------------------------------------------------------------
+
+
+def drawer(folder, body: str):
+    (folder / "draw.py").write_text(f"import numpy as np\n{body}\n")
+    return find_draw(folder)
+
+
+def test_draw_is_found_and_gets_the_observation(tmp_path):
+    draw = drawer(tmp_path, "def draw(x): return np.full((2, 3, 3), x[0], np.uint8)")
+    assert draw(np.array([7.0])).tolist() == [[[7] * 3] * 3] * 2
+    other = tmp_path / "other"
+    other.mkdir()
+    second = drawer(other, "def draw(x): return np.zeros((1, 1, 3), np.uint8)")
+    assert draw(np.array([7.0])).shape == (2, 3, 3) and second(np.array([7.0])).shape == (1, 1, 3)
+
+
+def test_an_environment_without_pictures(tmp_path):
+    with pytest.raises(UserError, match=r"draw\.py doesn't exist\n  hint: scores need none"):
+        find_draw(tmp_path)
+    with pytest.raises(UserError, match=r"draw\.py defines no function draw"):
+        drawer(tmp_path, "draw = 3")
+
+
+def test_what_is_no_picture(tmp_path):
+    pictures = {
+        "None": "NoneType",
+        "np.zeros((2, 3, 3))": r"float64 \(2, 3, 3\)",
+        "np.zeros((2, 3), np.uint8)": r"uint8 \(2, 3\)",
+        "np.zeros((2, 3, 4), np.uint8)": r"uint8 \(2, 3, 4\)",
+        "np.zeros((0, 3, 3), np.uint8)": r"uint8 \(0, 3, 3\)",
+    }
+    draw = drawer(tmp_path, f"def draw(i): return [{', '.join(pictures)}][int(i[0])]")
+    for number, found in enumerate(pictures.values()):
+        with pytest.raises(UserError, match=f"draw returned {found}\n  hint: expected draw"):
+            draw(np.array([number]))
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def test_enlarge():
+    image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    large = enlarge(image, 3)
+    assert large.shape == (6, 6, 3)
+    for y in range(6):
+        for x in range(6):
+            assert large[y, x].tolist() == image[y // 3, x // 3].tolist()
+
+
+def test_fit():
+    for size, room, fitted in [
+        ((4, 6), (4, 6), (4, 6)),
+        ((4, 6), (9, 100), (8, 12)),  # by whole factors
+        ((4, 6), (100, 13), (8, 12)),
+        ((4, 6), (2, 100), (2, 3)),
+        ((100, 40), (10, 3), (7, 3)),  # in proportion
+        ((50, 1), (5, 5), (5, 1)),
+        ((3, 500), (9, 9), (1, 9)),
+    ]:
+        image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
+        result = fit(image, *room)
+        assert result.shape == (*fitted, 3) and result.dtype == np.uint8
+        if fitted[0] >= size[0]:
+            assert (result == enlarge(image, fitted[0] // size[0])).all()
+        else:
+            assert abs(result.mean() - image.mean()) < 6
+
+
+def test_reducing_averages():
+    image = np.zeros((4, 6, 3), np.uint8)
+    image[:2, :3] = 200, 100, 0
+    image[0, 0] = 255, 255, 255
+    reduced = fit(image, 2, 3)
+    # Columns 0-1 and 2-3 of rows 0-1, then nothing below.
+    assert reduced[0, 0].tolist() == [round((3 * 200 + 255) / 4), round((3 * 100 + 255) / 4), 64]
+    assert reduced[0, 1].tolist() == [100, 50, 0]
+    assert reduced[0, 2].tolist() == [0, 0, 0] and not reduced[1].any()
+
+
+# ---- GIF -----------------------------------------------------------------------------------------
+
+
+def test_a_gif_holds_every_pixel():
+    for scale in [1, 3]:
+        frames = [ball(t) for t in range(12)]
+        read = gif_pages(gif_bytes(frames, 10, scale))
+        assert len(read) == 12
+        for (image, delay), source in zip(read, frames, strict=True):
+            assert (image == enlarge(source.image, scale)).all() and delay == 100
+
+
+def test_colours():
+    """255 in all are exact, whichever picture they are in; of more the nearest are taken."""
+    for count in [2, 255, 256, 3000]:
+        codes = np.arange(count) * 5000
+        colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
+        halves = np.array_split(colours, 2)
+        width = len(halves[0])
+        frames = [frame(np.resize(half, (2, width, 3)), t) for t, half in enumerate(halves)]
+        read = gif_pages(gif_bytes(frames, 10))
+        worst = max(
+            int(np.abs(image.astype(int) - source.image).max())
+            for (image, _), source in zip(read, frames, strict=True)
+        )
+        assert (worst == 0) == (count <= 255) and worst < 64
+
+
+def test_equal_pictures_are_one_that_stays_longer():
+    order = [0, 0, 0, 1, 2, 2, 0]
+    read = gif_pages(gif_bytes([ball(t) for t in order], 10))
+    assert [delay for _, delay in read] == [300, 100, 200, 100]
+    assert all(
+        (image == ball(t).image).all() for (image, _), t in zip(read, (0, 1, 2, 0), strict=True)
+    )
+    assert [delay for _, delay in gif_pages(gif_bytes([ball(3)] * 5, 10))] in ([500], [0])
+
+
+def test_delays_are_tens_of_milliseconds_that_add_up():
+    delays = [delay for _, delay in gif_pages(gif_bytes([ball(t) for t in range(20)], 15))]
+    assert set(delays) == {60, 70}
+    assert abs(sum(delays) - 20 / 15 * 1000) <= 5
+
+
+def test_a_gif_stays_small():
+    """What doesn't change isn't stored again: less than a tenth of pictures on their own."""
+    backdrop = noise(0, 120, 160).image // 64 * 64
+    frames = []
+    for t in range(100):
+        image = backdrop.copy()
+        image[50:56, t : t + 6] = 255
+        frames.append(frame(image, t))
+    alone = len(gif_bytes(frames[:1], 10))
+    assert len(gif_bytes(frames, 10)) < 100 * alone / 10
+
+
+def test_a_gif_cannot_show_every_speed():
+    for fps in [0, -1, 50.5, float("nan"), float("inf")]:
+        with pytest.raises(UserError, match="a GIF can't show"):
+            gif_bytes([ball(0)], fps)
+
+
+def test_write_gif(tmp_path):
+    write_gif(iter([ball(0), ball(1)]), tmp_path / "new" / "x.gif", 10)
+    assert len(gif_pages((tmp_path / "new" / "x.gif").read_bytes())) == 2
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(UserError, match=r"can't write .*taken/x\.gif"):
+        write_gif([ball(0)], tmp_path / "taken" / "x.gif", 10)
+    assert files(tmp_path) == {"new/x.gif", "taken"}
+
+
+# ---- MP4 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "shown"), [((20, 30), 2, (40, 60)), ((33, 41), 1, (34, 42))]
+)
+def test_a_video_read_back(tmp_path, size, scale, shown):
+    frames = [ball(t, *size) for t in range(25)]
+    write_mp4(iter(frames), tmp_path / "x.mp4", 12.5, scale)
+    assert files(tmp_path) == {"x.mp4"}
+    video = read_video(tmp_path / "x.mp4")
+    assert (video.fps, video.codec) == (12.5, "h264")
+    assert video.images.shape == (25, *shown, 3)
+    for image, source in zip(video.images, frames, strict=True):
+        expected = enlarge(source.image, scale).astype(int)
+        h, w = expected.shape[:2]
+        assert np.abs(image[:h, :w] - expected).mean() < 8  # colours at half the resolution
+
+
+@pytest.mark.parametrize("write", [write_gif, write_mp4])
+def test_frames_that_make_no_film(tmp_path, write):
+    with pytest.raises(UserError, match="no frame was drawn"):
+        write(iter([]), tmp_path / "x", 10)
+    with pytest.raises(UserError, match=r"picture 1 is \(3, 3, 3\), the first was \(20, 30, 3\)"):
+        write(iter([ball(0), frame(np.zeros((3, 3, 3)), 1)]), tmp_path / "x.mp4", 10)
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("write", "missing", "extra"),
+    [(write_gif, "PIL", "gif"), (write_mp4, "imageio_ffmpeg", "video")],
+)
+def test_missing_libraries(tmp_path, monkeypatch, write, missing, extra):
+    real = builtins.__import__
+
+    def without(name, *args, **how):
+        if name.split(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name, *args, **how)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(
+        UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[{extra}\]"
+    ):
+        write([ball(0)], tmp_path / "x.mp4", 10)
+
+
+# ---- the terminal --------------------------------------------------------------------------------
+
+
+def printed(image, width, height, text="", colours: Any = "truecolor") -> str:
+    _style.cache_clear()  # rich's styles remember the colours of the first terminal they met
+    file = io.StringIO()
+    console = Console(
+        file=file, force_terminal=True, color_system=colours, width=width, height=height
+    )
+    console.print(HalfBlocks(np.asarray(image, np.uint8), text), end="")
+    return file.getvalue()
+
+
+RED, BLUE, GREY = (255, 0, 0), (0, 0, 255), (9, 9, 9)
+
+
+def test_two_pixels_are_a_character():
+    """Neighbours of the same colours share the escape sequence."""
+    image = [[RED, RED, BLUE], [BLUE, BLUE, RED], [GREY, RED, RED]]
+    assert printed(image, 3, 3, "hello") == (
+        "hel\n"
+        "\x1b[38;2;255;0;0;48;2;0;0;255m▀▀\x1b[0m\x1b[38;2;0;0;255;48;2;255;0;0m▀\x1b[0m\n"
+        "\x1b[38;2;9;9;9m▀\x1b[0m\x1b[38;2;255;0;0m▀▀\x1b[0m"
+    )
+
+
+def test_terminals_with_few_colours():
+    assert printed([[RED], [BLUE]], 1, 2, colours="standard") == "\n\x1b[31;44m▀\x1b[0m"
+
+
+def test_pictures_fit_the_window():
+    """Half a character is as wide as high; the caption takes a line."""
+    for size, window, characters in [
+        ((100, 100), (40, 11), (10, 20)),
+        ((100, 200), (40, 30), (10, 40)),
+        ((4, 4), (9, 9), (4, 8)),
+    ]:
+        text = printed(np.full((*size, 3), 7), *window)
+        lines = text.split("\n")[1:]
+        assert (len(lines), {line.count("▀") for line in lines}) == (characters[0], {characters[1]})
+
+
+def test_caption():
+    now = frame([[RED]], step=1234, episode=2, total=5.5)
+    assert caption(now) == "episode 3   return 5.5   step 1,234"
+    assert caption(now._replace(terminal=True)) == "episode 2 ended   return 5.5   step 1,234"
+
+
+def screen() -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, force_terminal=True, width=30, height=9), file
+
+
+def test_play_in_terminal_draws_every_frame_on_the_second_screen():
+    console, file = screen()
+    play_in_terminal([ball(t)._replace(total=t) for t in range(3)], 1000, console)
+    drawn = file.getvalue()
+    assert drawn.index("\x1b[?1049h") < drawn.index("return 0") < drawn.index("return 1")
+    assert drawn.index("return 1") < drawn.index("return 2") < drawn.index("\x1b[?1049l")
+
+
+def test_ctrl_c_ends_quietly_and_gives_the_terminal_back():
+    def frames():
+        yield ball(0)
+        raise KeyboardInterrupt
+
+    console, file = screen()
+    play_in_terminal(frames(), 1000, console)
+    assert file.getvalue().index("\x1b[?1049l") > file.getvalue().index("return 0")
+    assert "\x1b[?25h" in file.getvalue()  # the cursor too
+
+
+def test_frames_come_in_time():
+    console, _ = screen()
+    began = time.perf_counter()
+    play_in_terminal([ball(t) for t in range(6)], 20, console)
+    assert time.perf_counter() - began >= 5 / 20
+
+
+def test_without_a_terminal_there_is_nothing_to_play_on():
+    taken = []
+    with pytest.raises(UserError, match="not a terminal\n  hint: run it in one, or write a file"):
+        play_in_terminal((taken.append(t) for t in range(3)), 10, Console(file=io.StringIO()))  # type: ignore
+    assert taken == []

@@ -1,0 +1,192 @@
+"""The ladder: scripted opponents one after another, of both kinds, and what is said of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from kept import edit, kept_copy
+from native_envs import UPSTREAM_5_ROOT, folder_of
+from saved_policies import record_of, save
+
+from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.playing import ladder
+from puffer_mlx.playing.episodes import Scores
+from puffer_mlx.playing.ladder import Ladder, Rung
+from puffer_mlx.policy.policy import Policy, configured_policy
+from puffer_mlx.spec import EnvSpec
+
+# ---- A folder with a bot.py ----------------------------------------------------------------------
+
+
+def test_each_skill_is_a_match(against, here):
+    """With the results that the same match has by itself."""
+    save("connect4_two")
+    line = "--games 40 --json x.json --seed 3"
+    assert against("connect4_two", "17", "--against", "bot:0.75", *line.split())[0] == 0
+    pair = record_of(here)["pairs"][0]
+    code, out, err = against("connect4_two", "17", "--ladder", *line.split())
+    assert (code, err) == (0, "")
+    record = record_of(here)
+    rungs = {rung["name"]: rung for rung in record["rungs"]}
+    assert list(rungs) == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1"]
+    found = rungs["bot:0.75"]
+    assert found["tally"] == {key: pair[key] for key in ("wins", "draws", "losses")}
+    assert [found[key] for key in ("score", "low", "high")] == [
+        pair[key] for key in ("score", "low", "high")
+    ]
+    assert record["score"] == pytest.approx(sum(rung["score"] for rung in rungs.values()) / 5)
+    assert (record["policy"], record["seed"], record["greedy"]) == ("17", 3, False)
+    first, header, *rows, last = out.splitlines()
+    assert first == "ladder of connect4_two, 40 games on each rung" and len(header) < 80
+    assert header.split() == ["wins", "draws", "losses", "score", "95", "%"]
+    assert [row.split()[0] for row in rows] == list(rungs)
+    assert last.split() == ["mean", f"{record['score']:.3f}"]
+
+
+def test_a_script_is_met_where_bot_eval_says(against, here):
+    """connect4_two-openings begins with random stones, but not against its scripted players."""
+    same = "--torch.network MLP --policy.dialect puffer3 --policy.num-layers 1"
+    rungs = []
+    for env, line in (
+        ("connect4_two-openings", ""),
+        ("connect4_two", ""),
+        ("connect4_two", "--env.opening-stones 24"),
+    ):
+        save(env, more=same)
+        words = f"17 --ladder --games 60 --seed 3 --json x.json {line}".split()
+        assert against("connect4_two", *words)[0] == 0
+        rungs.append(record_of(here)["rungs"])
+    assert rungs[0] == rungs[1] != rungs[2]
+
+
+def test_bots_that_nobody_plays(against):
+    save("connect4_two")
+    for line, why in (
+        ("--against random --games 2", "unused here: selfplay.eval_bots (for --ladder)"),
+        ("--ladder --games 2", "unused here: selfplay.eval_bots (of bots that an environment"),
+    ):
+        code, out, _ = against("connect4_two", "17", *line.split(), "--selfplay.eval-bots=1")
+        assert code == 0 and why in out and out.count("unused here") == 1
+
+
+def test_environments_without_scripted_opponents():
+    for env in "squared", "gym:CartPole-v1":
+        with pytest.raises(UserError, match=r"has no scripted opponents\n  hint: a bot\.py"):
+            ladder.plays_bots_itself(config.load(env))
+    assert not ladder.plays_bots_itself(config.load("connect4_two"))
+    locks = config.load(str(folder_of("locks")))
+    assert ladder.plays_bots_itself(locks)  # it may have some
+    with pytest.raises(UserError, match="locks has no scripted opponents"):
+        played(locks)
+
+
+# ---- An environment that plays them itself -------------------------------------------------------
+
+
+def peloton(*changes: tuple[str, str], bot_eval: str = "") -> str:
+    """A copy of peloton, changed, whose file has a section [bot_eval]."""
+
+    def change(root: Path) -> None:
+        for old, new in changes:
+            edit(root / "ocean" / "peloton" / "peloton.h", old, new)
+        file = root / "config" / "peloton.ini"
+        file.write_text(f"{file.read_text()}\n[bot_eval]\n{bot_eval}\n")
+
+    return str(kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / "peloton")
+
+
+def made(settings: config.Config) -> tuple[EnvSpec, Policy]:
+    spec = vec.look_up_spec(settings)
+    return spec, configured_policy(spec, settings)
+
+
+def played(settings: config.Config, games: int = 10) -> Ladder:
+    spec, policy = made(settings)
+    weights = policy.init(mx.random.key(1))
+    return ladder.play_bots(
+        settings, spec, policy, weights, lambda own: vec.make(own, 1), games, seed=0
+    )
+
+
+BOTS = "--selfplay.eval-bots=0,1", "--policy.hidden-size=8", "--selfplay.eval-bot-envs=8"
+TELLS = "env->log.perf += score;", "env->log.perf += env->bot;"
+
+
+def test_bots_of_an_environment():
+    """perf says which one it is here."""
+    settings = config.load(peloton(TELLS, bot_eval="riders = 1"), BOTS)
+    progress = []
+    spec, policy = made(settings)
+    found = ladder.play_bots(
+        settings,
+        spec,
+        policy,
+        policy.init(mx.random.key(1)),
+        lambda own: vec.make(own, 1),
+        12,
+        seed=0,
+        progress=lambda done, total: progress.append((done, total)),
+    )
+    assert found.rungs == (Rung("bot 0", 12, 0, 0, 0), Rung("bot 1", 12, 1, 1, 1))
+    assert (found.what, found.score) == ("perf", 0.5)
+    assert progress[-1] == (24, 24) and progress == sorted(progress)
+    text = str(found).splitlines()
+    assert text[1].split() == ["games", "perf", "95", "%"]
+    assert text[3].split() == ["bot", "1", "12", "1.000", "1.000", "to", "1.000"]
+    assert text[4].split() == ["mean", "0.500"]
+
+
+def test_what_of_env_is_different_against_bots():
+    """PufferLib's own keys, and those of [bot_eval], which wins."""
+    folder = peloton(
+        (TELLS[0], "env->log.perf += env->most;"),
+        ('dict_get(kwargs, "strength")', 'dict_get(kwargs, "num_bots") + env->num_agents'),
+        bot_eval="riders = 2\nname = two, 2",
+    )
+    settings = config.load(folder, BOTS)
+    assert settings.bot_eval == {"riders": 2.0, "name": "two, 2"} and settings.unused == []
+    assert settings.env["riders"] != 2
+    assert [rung.score for rung in played(settings).rungs] == [3, 3]
+    own = ladder.against_bots(settings).env
+    assert (own["num_agents"], own["num_bots"], own["riders"]) == (1, 1, 2)
+    settings.bot_eval["num_agents"] = 4.0
+    assert ladder.against_bots(settings).env["num_agents"] == 4
+
+
+def test_interval_of_means(monkeypatch):
+    """Of 0, 0, 1 and 1: their deviation is sqrt(1/3), and the mean's half of that."""
+    episodes = [{"perf": float(i > 1), "score": 9.0, "env": i, "n": 1.0} for i in range(4)]
+    found = Scores(episodes, environments=4, each=1, unfinished=0, steps=32, seconds=0.0)
+    monkeypatch.setattr(ladder, "score", lambda *_, **__: found)
+    settings = config.load(peloton(bot_eval="riders = 1"), [*BOTS, "--selfplay.eval-bots=0"])
+    (rung,) = played(settings, 4).rungs
+    half = 1.959964 / 2 / 3**0.5
+    assert rung[:3] == ("bot 0", 4, 0.5) and rung.tally is None
+    assert (rung.low, rung.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
+
+
+def test_games_that_do_not_end(monkeypatch):
+    """An episode has 32 steps, and each environment plays two."""
+    settings = config.load(peloton(bot_eval="riders = 1"), BOTS)
+    for steps in 3, 40:
+        monkeypatch.setattr(ladder, "MAX_STEPS", steps)
+        with pytest.raises(UserError, match=f"had not ended their games after {steps} steps"):
+            played(settings)
+
+
+def test_a_policy_that_sees_something_else():
+    settings = config.load(peloton(bot_eval="riders = 1"), BOTS)
+    spec, policy = made(settings)
+    other = replace(spec, observation_size=5)
+    weights = policy.init(mx.random.key(1))
+    with pytest.raises(UserError, match=r"and the policy knows 5 and \(3,\)"):
+        ladder.play_bots(settings, other, policy, weights, lambda own: vec.make(own, 1), 4, 0)
+
+
+def test_a_saved_configuration_keeps_them(here):
+    settings = config.load(peloton(bot_eval="riders = 1\nname = two, 2"), BOTS)
+    config.write_ini(settings, here / "config.ini")
+    assert config.load(str(here / "config.ini")).bot_eval == {"riders": 1.0, "name": "two, 2"}
+    assert "bot_eval" not in config.to_dict(config.load("connect4_two"))

@@ -1,0 +1,191 @@
+"""A league's parts by hand: ratings, draws, what leaves a full pool, logs, and going on."""
+
+import json
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from test_league_parity import EACH, KEYS, TAGS, B, E, league, recorded, steps_of, weights
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.training.game_results import Results
+from puffer_mlx.training.league import League
+from puffer_mlx.training.league_table import Entry, draw_any, draw_by_age, expected, moved, thinned
+
+NOBODY = np.zeros(E, bool)
+QUICK = {**KEYS, "min_games": 4, "max_size": 6}
+
+
+def result(score: list[float], games: list[int], ended: np.ndarray = NOBODY) -> Results:
+    return Results(np.array(score, np.float64), np.array(games, np.int64), ended)
+
+
+def test_ratings_by_hand():
+    """400 points are odds of 10 to 1; who wins against 400 more gains 16 x 10/11."""
+    assert expected(0, 0) == 0.5
+    assert expected(400, 0) == pytest.approx(10 / 11)
+    assert moved(0, 400, 1, 16) == pytest.approx((160 / 11, 400 - 160 / 11))
+    assert moved(50, 50, 0.5, 16) == (50, 50)
+    assert sum(moved(3, 80, 0.7, 32)) == pytest.approx(83)
+
+
+def test_a_full_pool_loses_every_second_one_of_its_older_half():
+    entries = [Entry(None, i, 0.0) for i in range(10)]
+    assert [e.step for e in thinned(entries, 9)] == [1, 3, 5, 6, 7, 8, 9]
+    assert thinned(entries, 10) is entries
+    assert [e.step for e in thinned(entries[:2], 1)] == [1]
+    assert [e.step for e in thinned(entries[:3], 2)] == [1, 2]
+    for most in range(1, 40):
+        assert len(thinned([Entry(None, i, 0.0) for i in range(most + 1)], most)) <= most
+
+
+def test_newer_entries_are_drawn_rather_but_not_the_newest():
+    """Of 9 the first 4, with weights 1, 1.414, 1.732 and 2; of 5 any."""
+    rng = np.random.default_rng(0)
+    entries = [Entry(None, i, 0.0) for i in range(9)]
+    drawn = np.bincount([draw_by_age(entries, rng).step for _ in range(20000)], minlength=9)
+    assert drawn[4:].sum() == 0
+    shares = np.sqrt([1, 2, 3, 4]) / np.sqrt([1, 2, 3, 4]).sum()
+    np.testing.assert_allclose(drawn[:4] / 20000, shares, atol=0.015)
+    assert {draw_by_age(entries[:5], rng).step for _ in range(200)} == set(range(5))
+    assert {draw_by_age(entries[:6], rng).step for _ in range(50)} == {0}
+    uniform = np.bincount([draw_any(entries, rng).step for _ in range(20000)])
+    np.testing.assert_allclose(uniform / 20000, 1 / 9, atol=0.01)
+
+
+def test_a_beaten_opponent_stays_until_each_of_its_environments_has_ended_a_game():
+    """Opponent 3 has environments 6 and 11; the others aren't concerned."""
+    made = league(rules="puffer4", **QUICK)
+    both, one, other = (np.isin(np.arange(E), which) for which in ([6, 11], [6], [11]))
+    made.after(EACH, result([0, 0, 3.5], [0, 0, 4], both), weights(1))  # beaten; now it counts
+    third = made.table.opponents[2]
+    assert third.pending is not None and made.fresh == frozenset()
+    assert (third.winrate_at_swap, third.epochs_to_align) == (0.875, None)
+    assert steps_of(made) == ([0, 0, 0], [0, 1])  # and the learner's weights are an entry
+    third.pending = made.table.pool[1]
+    made.after(2 * EACH, result([0, 0, 1], [0, 0, 1], one), weights(2))
+    made.after(3 * EACH, result([0, 0, 0], [0, 0, 1], one), weights(3))
+    assert steps_of(made)[0] == [0, 0, 0] and third.games == 6
+    made.after(4 * EACH, result([0, 0, 0], [0, 0, 1], other), weights(4))
+    assert steps_of(made)[0] == [0, 0, 1] and made.fresh == {3}
+    assert (third.games, third.score, third.epochs_to_align, third.started) == (0, 0, 3, 4 * EACH)
+    logs = made.after(5 * EACH, result([0, 0, 0], [0, 0, 0]), weights(5))
+    assert made.fresh == frozenset()
+    assert (logs["pool/epochs_to_align_bank_2"], logs["pool/winrate_at_swap_bank_2"]) == (3, 0.875)
+    assert logs["pool/swaps"] == 1 and "pool/winrate_bank_2" not in logs
+
+
+def test_what_is_logged():
+    made = league(rules="puffer4", **KEYS)
+    made.after(0, result([1, 0, 2], [2, 0, 2]), weights(0))
+    logs = made.after(EACH, result([2, 0, 0], [2, 0, 0]), weights(1))
+    for name in "pool/winrate", "env/historical_winrate":
+        assert (logs[f"{name}_bank_0"], logs[f"{name}_bank_2"], logs[name]) == (0.75, 1, 0.875)
+        assert f"{name}_bank_1" not in logs
+    assert (logs["pool/size"], logs["pool/num_banks"], logs["pool/swaps"]) == (1, B, 0)
+    assert logs["env/elo"] == made.table.elo > KEYS["elo_init"] > logs["pool/opponent_elo_bank_1"]
+    assert all(isinstance(value, float | int) for value in logs.values())
+
+
+@pytest.mark.parametrize(("rules", "at"), [("puffer4", 77), ("puffer5", 150)])
+def test_a_league_goes_on_from_its_state_as_if_it_had_not_ended(rules, at):
+    """Weights in files, everything else as JSON text; what was evicted and still plays, too."""
+    keys = {**QUICK, "opp_timeout_steps": 11 * EACH}
+    results = recorded(300, seed=5, skill=0.75)
+    made, again = league(rules=rules, **keys), league(rules=rules, **{**keys, "seed": 8})
+    for call in range(at):
+        made.after(call * EACH, results[call], weights(call))
+    go_on(again, made)
+    assert again.fresh == made.fresh
+    for call in range(at, 300):
+        logs = [one.after(call * EACH, results[call], weights(call)) for one in (made, again)]
+        assert logs[0] == logs[1] and made.fresh == again.fresh
+        assert steps_of(made) == steps_of(again)
+    assert made.table.swaps > 5
+    assert made.state()[1] == again.state()[1]
+
+
+def go_on(again: League, made: League) -> None:
+    arrays, numbers = made.state()
+    arrays = {name: mx.array(np.array(array)) for name, array in arrays.items()}
+    again.restore(arrays, json.loads(json.dumps(numbers)))
+
+
+def test_a_state_knows_which_games_have_ended_for_a_replacement():
+    """A league goes on from each moment when some of those have, and some haven't."""
+    made, others = league(rules="puffer4", **QUICK), []
+    for call, each in enumerate(recorded(300, seed=5, skill=0.75)):
+        logs = made.after(call * EACH, each, weights(call))
+        for other in others:
+            assert other.after(call * EACH, each, weights(call)) == logs
+        shares = [made.table.aligned[np.array(TAGS) == b + 1].mean() for b in range(B)]
+        waits = [one.pending is not None for one in made.table.opponents]
+        if len(others) < 10 and any(w and 0 < s < 1 for w, s in zip(waits, shares, strict=True)):
+            others.append(league(rules="puffer4", **QUICK))
+            go_on(others[-1], made)
+    assert len(others) == 10
+
+
+def test_a_state_has_every_entry_once_and_evicted_opponents_too():
+    made, seen = league(rules="puffer4", **QUICK), set()
+    for call, each in enumerate(recorded(300, seed=6, skill=0.75)):
+        made.after(call * EACH, each, weights(call))
+        arrays, _ = made.state()
+        in_use = {id(one.entry) for one in made.table.opponents}
+        in_use |= {id(one.pending) for one in made.table.opponents if one.pending}
+        pool = {id(entry) for entry in made.table.pool}
+        assert len(arrays) == len(pool | in_use) + 1
+        seen.add(bool(in_use - pool))
+    assert seen == {True, False}
+
+
+def test_a_state_of_another_run_is_refused():
+    made = league(rules="puffer4", **QUICK)
+    arrays, numbers = made.state()
+    for change, message in (
+        ({"rules": "puffer5"}, "selfplay.rules puffer5, expected puffer4"),
+        ({"opponents": numbers["opponents"][:2]}, "opponents 2, expected 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            made.restore(arrays, {**numbers, **change})
+    for name, array, message in (
+        ("0.layer.0", mx.zeros(2), r"0.layer.0 is \(2,\), expected \(1,\)"),
+        ("0.layer.0", mx.zeros(1, mx.int32), "0.layer.0 is"),
+        ("aligned", mx.zeros(3), "environments 3, expected 12"),
+    ):
+        with pytest.raises(UserError, match=message):
+            made.restore({**arrays, name: array}, numbers)
+
+
+SENSELESS = [
+    *((("pool",), []), (("pool",), [-1]), (("pool",), [True]), (("pool",), 0), (("pool",), [5])),
+    *((("entries", 0, "elo"), float("nan")), (("entries", 0, "elo"), "high")),
+    *((("entries", 0, "step"), -1), (("elo",), float("inf")), (("stepped",), None)),
+    *((("swaps",), -1), (("fresh",), [4]), (("fresh",), ["a"]), (("rng", "state"), -1)),
+    *((("rng", "state", "state"), 10**60), (("rng", "bit_generator"), "MT19937")),
+    *((("opponents", 1, "games"), -1), (("opponents", 1, "score"), None)),
+    *((("opponents", 1, "entry"), -1), (("opponents", 1, "pending"), -1)),
+    *((("opponents", 1, "started"), 0.5), (("opponents", 1, "winrate_at_swap"), "x")),
+    *((("opponents", 1), None), (("opponents",), {"a": 1, "b": 2, "c": 3})),
+]
+
+
+def test_a_state_that_makes_no_sense_is_refused():
+    made = league(rules="puffer4", **QUICK)
+    arrays, numbers = made.state()
+    table = made.table
+    for path, value in SENSELESS:
+        damaged = json.loads(json.dumps(numbers))
+        place = damaged
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        with pytest.raises(UserError, match="saved pool of opponents makes no sense"):
+            made.restore(arrays, damaged)
+    for value in float("nan"), float("-inf"):
+        with pytest.raises(UserError, match=r"makes no sense .*0\.layer\.0 isn't finite"):
+            made.restore({**arrays, "0.layer.0": mx.array([value])}, numbers)
+    for gone in ("elo", "rng", "entries", "pool"):
+        with pytest.raises(UserError, match="makes no sense"):
+            made.restore(arrays, {name: each for name, each in numbers.items() if name != gone})
+    assert made.table is table

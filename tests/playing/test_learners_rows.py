@@ -1,0 +1,169 @@
+"""The learner's rows alone are trained on: to the bit, whatever the opponents' contain."""
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from native_envs import UPSTREAM_5_ROOT
+from oracles import named
+
+from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.seats import Seats, seats_in_blocks
+from puffer_mlx.training.observers import watched
+from puffer_mlx.training.reader import Learned
+from puffer_mlx.training.trainer import Trainer
+
+AGENTS, T = 64, 8
+SMALL = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {AGENTS}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 128 --train.replay-ratio 1.5
+    --train.total-timesteps {20 * AGENTS * T} --selfplay.enabled 1
+""".split()
+OF_4 = "--vec.num-frozen-banks 1 --vec.frozen-bank-pct 0.125 --selfplay.rules puffer4"
+OF_5 = "--vec.num-policies 2 --vec.hist-policy-percent 0.25 --selfplay.rules puffer5"
+CARRIES = ["--reset-state", "0", "--torch.network", "LSTM"]
+WAYS = {
+    "puffer4": [*OF_4.split()],
+    "puffer5, states carried": ["--train.algorithm", "puffer5", *OF_5.split(), *CARRIES],
+    "ppo, samples in one operation": [  # on a CPU
+        *("--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer", "adam"),
+        *("--policy.dialect", "sb3", *OF_4.split()),
+    ],
+    "ppo, segments": ["--train.algorithm", "ppo", *OF_4.split(), *CARRIES],
+    "in bf16, through MLX": ["--train.precision", "bf16", *OF_4.split()],
+}
+
+
+def configure(*more: str, name: str = "connect4_two") -> config.Config:
+    found = config.load(name, [*SMALL, *more])
+    config.validate(found)
+    return found
+
+
+def spoilt(where: mx.array, number: float, array: mx.array) -> mx.array:
+    return mx.where(where, number, array)
+
+
+class Vandal:
+    """Acts, then writes a number into rows of the rollout, and into the states they began with."""
+
+    def __init__(self, inner: Any, rows: np.ndarray, number: float) -> None:
+        self.inner, self.rows, self.number, self.in_c = inner, rows, number, inner.in_c
+
+    def collect(
+        self, buffer: RolloutBuffer, environments: Any, weights: Any, states: list, noise: mx.array
+    ) -> Any:
+        after = self.inner.collect(buffer, environments, weights, states, noise)
+        bad = np.split(np.isin(np.arange(AGENTS), self.rows)[:, None], len(states))
+        for group, own in enumerate(states):  # what they began with is read again in training
+            where = mx.array(bad[group].tolist())
+            states[group] = tree_map(partial(spoilt, where, self.number), own)
+        views = buffer.views._asdict() | {"rewards": buffer.rows.rewards}
+        for name, array in views.items():
+            if array is not None and array.dtype == np.float32:
+                array[:T, self.rows] = 1.0 if name == "terminals" else self.number
+            elif array is not None:
+                array[:T, self.rows] = 1
+        return after
+
+
+def trained(settings: config.Config, rows: Any = (), number: float = 0.0) -> dict[str, bytes]:
+    """The weights after an epoch whose rollout was spoilt, and the losses."""
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        trainer.collector.acting = Vandal(trainer.collector.acting, np.array(rows, int), number)
+        logs = trainer.step()
+        found = {name: np.array(array).tobytes() for name, array in named(trainer.weights)}
+        losses = {name: value for name, value in logs.items() if name.startswith("loss/")}
+        return {**found, "losses": str(losses).encode()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_opponents_rows_change_no_weight(way: str):
+    settings = configure(*WAYS[way])
+    with vec.make(settings, 1) as environments:
+        opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
+    assert len(opponents) == AGENTS / 8
+    whole = trained(settings)
+    assert trained(settings, opponents, float("nan")) == whole
+    assert trained(settings, opponents, 3.0) == whole
+    assert trained(settings, opponents - 1, 3.0) != whole  # the learner's, next to them
+
+
+@pytest.mark.parametrize("way", ["puffer4", "puffer5, states carried"])
+def test_all_rows_if_one_asks_for_it(way: str):
+    settings = configure(*WAYS[way], "--selfplay.train-on-opponents", "1")
+    with vec.make(settings, 1) as environments:
+        opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
+    assert trained(settings, opponents, 3.0) != trained(settings)
+
+
+def test_sections_of_learners_go_round():
+    """56 learners, minibatches of 16 agents, 6 of them: 96 rows, the first 40 twice."""
+    settings = configure("--train.algorithm", "puffer5", *OF_5.split())
+    with vec.make(settings, 1) as environments:
+        seats = seats_in_blocks(environments, 1, 0.125)
+    learners = seats.learners.tolist()
+    learned = Learned(settings, seats)
+    assert learned.rows.tolist() == learners + learners[:40]
+    assert learned.agents == 56
+    settings.train.minibatch_size = 8 * T  # which divides 56: each section is there once
+    assert Learned(settings, seats).rows.tolist() == learners
+    settings.selfplay.train_on_opponents = True
+    assert Learned(settings, seats).rows.tolist() == list(range(AGENTS))
+
+
+def test_a_pass_of_ppo_is_over_the_learners():
+    """56 learners in minibatches of 16: three of a pass, none of them twice; six in all."""
+    settings, orders = configure(*WAYS["ppo, segments"]), []
+
+    def observer(name: str, step: Any, *arguments: Any) -> Any:
+        if name == "shuffle":
+            orders.append(np.array(arguments[-1]))
+        return step(*arguments)
+
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        trainer.learner.steps = watched(trainer.learner.steps, observer)
+        trainer.step()
+    assert [order.shape for order in orders] == [(3, 16), (3, 16)]
+    for order in orders:
+        assert len(np.unique(order)) == 48 and order.max() < 56
+
+
+def test_opponents_that_are_trained_on_begin_from_nothing():
+    """Upstream's: of them no recurrent state is kept."""
+    settings = configure("--train.algorithm", "puffer4", *OF_4.split())
+    settings.selfplay.train_on_opponents = True
+    seats = Seats(*(np.array(a, np.int32) for a in ([0, 0, 0, 1], [0, 0, 1, 1], [0, 1])))
+    learned = Learned(settings, seats)
+    states = learned.states({"h": mx.ones((4, 2))})
+    assert np.array(states["h"]).tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
+    recorded, computed = mx.zeros((1, 4)), mx.ones((1, 4))
+    assert np.array(learned.of_learner(computed, recorded)).tolist() == [[1, 1, 1, 0]]
+
+
+def test_environments_of_one_agent_are_refused():
+    settings = configure(*OF_4.split(), name="squared")
+    with (
+        vec.make(settings, 1) as environments,
+        pytest.raises(UserError, match="squared has 1 agents an environment"),
+    ):
+        Trainer(settings, environments)
+
+
+def test_the_seats_that_a_folder_of_release_5_says():
+    folder = str(UPSTREAM_5_ROOT / "ocean" / "peloton")
+    sizes = "--vec.total-agents 96 --train.minibatch-size 384 --train.total-timesteps 3072"
+    settings = configure(*OF_5.split(), *sizes.split(), name=folder)
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        assert trainer.self_play is not None
+        assert trainer.self_play.seats.policy.tolist() == ([0] * 36 + [0, 1, 1] * 4) * 2
+        logs = list(trainer)
+    assert len(logs) == 4 and logs[-1]["pool/size"] >= 1

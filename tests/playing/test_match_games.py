@@ -1,0 +1,388 @@
+"""Games of two: who sits where, what counts as a win, and that players share nothing."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from kept import edit, kept_copy
+from native_envs import UPSTREAM_5_ROOT, folder_of, make, parameters
+from small_policies import weights_of
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.playing.games import play_pair, watch
+from puffer_mlx.playing.players import Player, policy_player, random_player, scripted_player
+from puffer_mlx.playing.results import PairResult, Tally
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.zoo.vec import ZooVec
+
+pytest.importorskip("gymnasium")
+sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
+Zoo = importlib.import_module("zoo_duel").Duel
+
+SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
+
+
+class Duel:
+    """Environment e has games of e + 1 steps; the larger choices of the last step win.
+
+    Agents of the first half get how much larger their own were, those of the second half as much
+    less. An agent sees its seat and the step of its game. ``lone``: an episode ends for agent 0
+    alone.
+    """
+
+    spec, finals, num_groups = SPEC, False, 1
+
+    def __init__(self, count: int, agents: int = 2, lone: bool = False) -> None:
+        self.num_environments, self.num_agents, self.lone = count, agents * count, lone
+        self.agents = agents
+
+    def reset(self, out) -> None:
+        self.step = np.zeros(self.num_environments, int)
+        self._show(out)
+
+    def _show(self, out) -> None:
+        out.observations[:, 0] = np.arange(self.num_agents) % self.agents
+        out.observations[:, 1] = self.step.repeat(self.agents)
+
+    def send(self, group, actions, out) -> None:
+        choices = actions.reshape(-1, 2, self.agents // 2)
+        self.step += 1
+        over = self.step > np.arange(self.num_environments)
+        won = (choices[:, 0] - choices[:, 1]) * over[:, None]
+        out.rewards[:] = np.stack([won, -won], 1).ravel()
+        out.terminals[:] = over.repeat(self.agents)
+        if self.lone:
+            out.terminals[1 :: self.agents] = 0
+        self.step[over] = 0
+        self._show(out)
+
+    def wait(self, group) -> None:
+        pass
+
+
+def duel(first: Player, second: Player, count=4, each=3, seed=0, **how: Any) -> PairResult:
+    keywords = {key: how.pop(key) for key in ("agents", "lone") if key in how}
+    vec = cast(Environments, Duel(count, **keywords))
+    return play_pair(first, second, vec, each, seed, **how)
+
+
+def constant(choice: float) -> Player:
+    return Player(f"{choice}", lambda n, _: lambda rows: np.full((n, 1), choice, np.float32))
+
+
+SEAT = Player("its seat", lambda n, _: lambda rows: rows.observations[:, :1])
+
+
+def count_up() -> Player:
+    """Chooses how often it was asked since it sat down."""
+
+    def sit_down(n, seed):
+        asked = iter(range(10**6))
+        return lambda rows: np.full((n, 1), next(asked), np.float32)
+
+    return Player("count", sit_down)
+
+
+def test_every_environment_plays_as_many_games():
+    seen = []
+    found = duel(constant(2), constant(1), progress=seen.append)
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total == Tally(12, 0, 0)
+    assert found.steps == len(seen) == 12  # the slowest: three games of four steps
+    assert seen[-1] == 12 and seen == sorted(seen) and seen[0] == 1
+
+
+def test_players_that_draw_nothing_play_few_distinct_games():
+    """Environment e has games of e + 1 steps, so four environments have four."""
+    fixed = [constant(choice)._replace(draws=False) for choice in (2, 1)]
+    found = duel(fixed[0], fixed[1])
+    assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
+    assert found.independent == Tally(4, 0, 0) and found.interval is None
+    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games)"
+    for one, other in (fixed[0], constant(1)), (constant(2), fixed[1]):  # who may draw
+        found = duel(one, other)
+        assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
+    ups = count_up()._replace(draws=False)  # each of its games is another one
+    found = duel(ups, fixed[1])
+    assert (found.distinct, found.interval) == (12, found.total.interval)
+    found = duel(fixed[0], fixed[1], count=20, each=2)
+    assert (found.distinct, found.interval) == (20, Tally(20, 0, 0).interval)
+
+
+def test_distinct_games_of_environments_with_last_observations():
+    """Where a game's last rows are shown, what is chosen there belongs to no game."""
+    fixed = [constant(choice)._replace(draws=False) for choice in (2.0, 1.0)]
+    found = zoo(fixed[0], fixed[1])
+    assert (found.total, found.distinct) == (Tally(12, 0, 0), 2)
+
+
+def test_who_wins_who_loses_and_draws():
+    assert duel(constant(1), constant(2)).total == Tally(0, 0, 12)
+    assert duel(constant(2), constant(2)).total == Tally(0, 12, 0)
+    player = count_up()  # which shares nothing with itself
+    assert duel(player, player).total == duel(player, player).total == Tally(0, 12, 0)
+
+
+def test_seats():
+    """Who chooses its seat beats 0.5 in seat 1 and loses in seat 0, whoever is named first."""
+    half = constant(0.5)
+    assert duel(SEAT, half).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(half, SEAT).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(SEAT, SEAT).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+
+
+def test_teams():
+    """Each player acts for half of the seats, the first half or the second, and sees them alone."""
+    sat: list[tuple[int, ...]] = []
+
+    def sit_down(n, _):
+        def choose(rows):
+            sat.append(tuple(rows.observations[:, 0].astype(int)))
+            return np.full((n, 1), 0.5, np.float32)
+
+        return choose
+
+    quiet = Player("", sit_down)
+    found = duel(SEAT, quiet, agents=6)  # of 0 1 2 and 3 4 5, against halves
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total.games == 12
+    assert set(sat) == {(3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2)}
+
+
+def test_what_all_of_a_team_got_counts():
+    """Of four agents: 0 + 1 against 2 + 3, and 3 alone is more than any other."""
+
+    def chooses(*choices: float) -> Player:
+        """What an agent chooses by its seat."""
+        table = np.array(choices, np.float32)
+        look = lambda rows: table[rows.observations[:, :1].astype(int)]  # noqa: E731
+        return Player("", lambda n, _: look)
+
+    one = chooses(2, 2, 2, 2)
+    assert duel(one, chooses(3, 0, 3, 0), agents=4).total == Tally(12, 0, 0)
+    assert duel(one, chooses(4, 1, 0, 3), agents=4).sides == (Tally(6, 0, 0), Tally(0, 0, 6))
+    assert duel(one, chooses(4, 0, 0, 4), agents=4).total == Tally(0, 12, 0)
+
+
+def test_rewards_of_a_whole_episode_count():
+    class Early(Duel):
+        """Pays 1 to agent 0 at the start of each game, and 0.5 to agent 1 at its end."""
+
+        def send(self, group, actions, out) -> None:
+            begins = self.step == 0
+            super().send(group, actions, out)
+            out.rewards[0::2] = begins
+            out.rewards[1::2] = 0.5 * out.terminals[1::2]
+
+    vec = cast(Environments, Early(4))
+    found = play_pair(constant(0), constant(0), vec, 3, 0)
+    assert found.sides == (Tally(6, 0, 0), Tally(0, 0, 6))
+
+
+def test_rewards_of_the_game_before_do_not_count():
+    """Environment 0 has games of one step, whose choices are 0, 1 and 2."""
+    assert duel(count_up(), constant(0.5)).total == Tally(11, 0, 1)
+
+
+def test_players_draw_from_the_seed_each_its_own():
+    seeds = []
+
+    def sit_down(n, seed):
+        seeds.append(seed)
+        return constant(0).sit_down(n, seed)
+
+    player = Player("", sit_down)
+    for seed in 0, 0, 1:
+        duel(player, player, seed=seed)
+    assert seeds[:2] == seeds[2:4] and len(set(seeds)) == 4
+
+
+def test_what_no_match_can_be_played_in():
+    one = constant(1)
+    for agents in 1, 3:
+        with pytest.raises(UserError, match=rf"duel has {agents} .*\n  hint: .*connect4_two"):
+            duel(one, one, agents=agents)
+    with pytest.raises(UserError, match="ended for some of an environment's 2 agents alone"):
+        duel(one, one, lone=True)
+    with pytest.raises(UserError, match=r"3 of 4 environments .* 3 games after 5 steps"):
+        duel(one, one, max_steps=5)
+
+
+# ---- PufferLib 5.0's, which say whose seats theirs are -------------------------------------------
+
+
+def peloton(folder: Path, first: Player, second: Player) -> PairResult:
+    """Three riders: the first against the two others, says the environment."""
+    with NativeVec(folder, total_agents=12, env=parameters("peloton")) as vec:
+        return play_pair(first, second, vec, 1, 0)
+
+
+def test_seats_that_an_environment_gives():
+    """Of a folder of 5.0 whose first seat is the learner's; two agents get more than one does."""
+    sat: list[int] = []
+
+    def sit_down(n, _):
+        sat.append(n)
+        return lambda rows: np.full((n, 1), 2, np.float32)
+
+    found = peloton(folder_of("peloton"), Player("", sit_down), constant(2))
+    assert found.sides == (Tally(0, 0, 2), Tally(2, 0, 0))
+    assert sat == [2 * 1 + 2 * 2]  # in two environments the one, in two the other two
+
+
+def test_who_plays_is_told_to_environments_that_want_to_know():
+    tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
+    folder = edited_peloton("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged)
+    assert peloton(folder, constant(0), constant(0)).sides == (Tally(0, 0, 2), Tally(2, 0, 0))
+
+
+def test_seats_that_are_no_two_sides():
+    for own in "0", "1":
+        folder = edited_peloton("env->agents[i].policy = i > 0;", f"env->agents[i].policy = {own};")
+        with pytest.raises(UserError, match="peloton has 3 agents an environment, and a match"):
+            peloton(folder, constant(0), constant(0))
+
+
+def edited_peloton(old: str, new: str) -> Path:
+    def change(root: Path) -> None:
+        edit(root / "ocean" / "peloton" / "peloton.h", old, new)
+
+    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / "peloton"
+
+
+# ---- PettingZoo's --------------------------------------------------------------------------------
+
+
+def zoo(first: Player, second: Player, count: int = 4, each: int = 3, **env) -> PairResult:
+    agents = count * env.get("agents", 2)
+    with ZooVec(Zoo, name="duel", total_agents=agents, backend="sync", env=env) as vec:
+        return play_pair(first, second, vec, each, 0)
+
+
+def choosing(n: int) -> Player:
+    return constant(float(n))
+
+
+@pytest.mark.parametrize("agents", [2, 4])
+def test_games_in_python(agents):
+    """Last observations have rows of their own, in which nothing is won twice."""
+    found = zoo(choosing(2), choosing(1), agents=agents)
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
+    assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
+    assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
+    assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
+
+
+def test_who_leaves_before_the_game_is_over():
+    """Agent 1's choices count once then: 3 + 1 against 3 + 3, and 6 + 2 of who chooses twice it."""
+    one, two = choosing(1), choosing(2)
+    found = zoo(one, one, agents=4, leaves=True)
+    assert found.sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert zoo(two, one, agents=4, leaves=True).total == Tally(12, 0, 0)
+
+
+def test_each_policy_normalises_for_itself():
+    """The network sees what its statistics make of the rows; the other player sees them plain."""
+    seen = []
+
+    class Plain:
+        """In a policy's place."""
+
+        distribution, has_memory = None, False
+        initial_state = keep = staticmethod(lambda _: None)
+
+        def act(self, weights, observations, *_):
+            seen.append(np.array(observations))
+            return mx.zeros((len(observations), 1)), 0, 0, mx.zeros(1)
+
+    memory = {
+        "observations.mean": np.array([1.0, 0.0]),
+        "observations.variance": np.array([4.0, 1.0]),
+        "observations.count": np.array(9.0),
+    }
+    one = policy_player("", cast(Any, Plain()), None, True, memory)
+    other = policy_player("", cast(Any, Plain()), None, True)
+    zoo(one, other, count=2, each=1)
+    assert [rows[:, 0].tolist() for rows in seen[2:4]] == [[0.0, 0.0], [1.0, 1.0]]  # step 1
+    np.testing.assert_allclose(seen[0][:, 0], -0.5, rtol=1e-6)
+
+
+# ---- connect4_two --------------------------------------------------------------------------------
+
+
+def play(first: Player, second: Player, games: int = 256, seed: int = 0) -> PairResult:
+    with make("connect4_two", total_agents=2 * games) as vec:
+        return play_pair(first, second, vec, 1, seed)
+
+
+RANDOM = random_player(ActionSpec((7,)))
+
+
+def bot(skill: float) -> Player:
+    return scripted_player("bot", folder_of("connect4_two"), skill, 1)
+
+
+def test_the_scripted_player_beats_random_choices():
+    """0.961 of many games, as the opponent in C does; without skill it is random itself."""
+    at_0, at_1 = play(bot(1), RANDOM).sides
+    assert at_0.games == at_1.games == 128
+    assert min(at_0.score, at_1.score) > 0.88
+    assert 0.38 < play(bot(0), RANDOM).total.score < 0.62
+
+
+def test_a_policy_against_itself():
+    """It draws its choices, so games differ; about half of them are won."""
+    with make("connect4_two", total_agents=2) as vec:
+        policy = make_policy(vec.spec, config.Policy(16, 1), config.Torch())
+    player = policy_player("", policy, weights_of(policy, 3), False)
+    result = play(player, player)
+    assert 0.38 < result.total.score < 0.62
+    assert result == play(player, player)
+    assert result != play(player, player, seed=1)
+
+
+def test_one_game_to_look_at():
+    with make("connect4_two", total_agents=2) as vec:
+        game = watch(bot(1), RANDOM, vec, 0)
+        seen = []
+        with pytest.raises(StopIteration) as end:
+            while True:
+                seen.append(next(game))
+    assert end.value.value == 2.0  # the scripted player's 1, less the other's -1
+    stones = [int(observation[:84].sum()) for observation in seen]
+    assert stones == list(range(len(seen))) and 7 <= len(seen) <= 42
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "defines no function choose"),
+        ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
+    ],
+)
+def test_a_script_that_is_none(tmp_path, text, said):
+    with pytest.raises(UserError, match="has no scripted player"):
+        scripted_player("bot", tmp_path, 1, 1)
+    (tmp_path / "bot.py").write_text(text)
+    with pytest.raises(UserError, match=said):
+        play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
+
+
+def test_random_choices_are_legal_and_even():
+    """Of two heads, one masked."""
+    choose = random_player(ActionSpec((2, 3))).sit_down(3000, 0)
+    masks = np.tile(np.array([1, 1, 0, 1, 1], np.uint8), (3000, 1))
+    rows = cast(Any, type("", (), {"masks": masks}))
+    actions = choose(rows)
+    assert actions.shape == (3000, 2) and actions.dtype == np.float32
+    for head, legal in enumerate(([0, 1], [1, 2])):
+        values, counts = np.unique(actions[:, head], return_counts=True)
+        assert values.tolist() == legal and counts.min() > 1350
+    continuous = random_player(ActionSpec((1, 1))).sit_down(5, 0)(rows)
+    assert continuous.shape == (5, 2) and continuous.dtype == np.float32

@@ -1,0 +1,151 @@
+"""In a run opponents act by the league's weights, from the states that are theirs."""
+
+from itertools import islice
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from small_policies import weights_of
+
+from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.machines.single_process import SingleProcess
+from puffer_mlx.training.game_results import Results
+from puffer_mlx.training.self_play import begin_self_play
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.trees import leaves
+
+AGENTS, T = 64, 6
+WORDS = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {AGENTS}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 96 --reset-state 0
+    --train.total-timesteps {9 * AGENTS * T} --selfplay.enabled 1 --selfplay.rules puffer4
+    --vec.num-frozen-banks 2 --vec.frozen-bank-pct 0.125
+""".split()
+
+
+class Fixed:
+    """A league whose opponents are these: opponent 2 is another one from each rollout on."""
+
+    def __init__(self, policy: Any) -> None:
+        self.trees = [weights_of(policy, seed) for seed in range(9)]
+        mx.eval(self.trees)
+        self.calls: list[tuple[int, Any]] = []
+        self.results: list[Results] = []
+
+    @property
+    def opponents(self) -> list[Any]:
+        return self.told(len(self.calls))
+
+    def told(self, rollouts: int) -> list[Any]:
+        """Who acts after so many rollouts."""
+        return [self.trees[0], self.trees[1 + rollouts]]
+
+    @property
+    def fresh(self) -> frozenset[int]:
+        return frozenset({2} if self.calls else ())
+
+    def after(self, step: int, results: Results, weights: Any) -> dict[str, float]:
+        self.calls.append((step, weights))
+        self.results.append(results)
+        return {"pool/told": len(self.calls)}
+
+    def state(self) -> Any:
+        return {}, {}
+
+
+class Spy:
+    """Acts, and notes by what weights and from what states."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.in_c, self.seen = inner, inner.in_c, []
+
+    def collect(
+        self, buffer: Any, environments: Any, weights: Any, states: Any, noise: mx.array
+    ) -> Any:
+        first = np.concatenate([np.array(leaves(state)[0].astype(mx.float32)) for state in states])
+        self.seen.append((weights, first))
+        return self.inner.collect(buffer, environments, weights, states, noise)
+
+
+@pytest.mark.parametrize(("overlap", "lower"), [("0", "bf16"), ("1", "fp32")])
+def test_by_the_leagues_weights(overlap: str, lower: str):
+    settings = config.load(
+        "connect4_two", [*WORDS, "--train.overlap", overlap, "--train.precision", lower]
+    )
+    config.validate(settings)
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        assert trainer.self_play is not None
+        league: Any = Fixed(trainer.policy)
+        trainer.self_play.league = league
+        trainer.collector.acting = spy = Spy(trainer.collector.acting)
+        first, second = (trainer.self_play.seats.rows(opponent) for opponent in (1, 2))
+        assert len(first) == len(second) == AGENTS / 8
+        learners = [trainer.weights]
+        for epoch in range(3):
+            logs = trainer.step()
+            assert logs["pool/told"] == epoch + 1
+            learners.append(trainer.weights)
+        # Asked after each rollout, with the weights of then, and before the next one is begun.
+        assert [step for step, _ in league.calls] == [k * AGENTS * T for k in range(3)]
+        assert all(told is own for (_, told), own in zip(league.calls, learners, strict=False))
+        assert len(spy.seen) == 3 + int(overlap)
+        for k, (weights, states) in enumerate(spy.seen):
+            acted = learners[max(0, k - int(overlap))]  # one update behind
+            for found, given in zip(weights, [acted, *league.told(k)], strict=True):
+                for mine, theirs in zip(leaves(found), leaves(given), strict=True):
+                    assert lower == "fp32" or mine.dtype == mx.bfloat16
+                    assert mx.allclose(mine.astype(mx.float32), theirs, 1e-2, 1e-2).item()
+            assert np.abs(states[first]).any() == (k > 0)
+            assert not np.abs(states[second]).any()  # another one each time
+
+
+def test_in_an_evaluation_a_new_opponent_begins_anew_once():
+    """Its state is carried from one rollout to the next, as everybody's."""
+    settings = config.load("connect4_two", [*WORDS, "--eval-episodes", "1_000_000"])
+    config.validate(settings)
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        assert trainer.self_play is not None
+        trainer.step()
+        trainer.self_play.league.table.fresh = frozenset({2})
+        spy: Any = Spy(trainer.collector.acting)
+        trainer.collector.acting = spy
+        assert len(list(islice(trainer.evaluate(), 3))) == 3
+        others, theirs = trainer.self_play.seats.rows(1), trainer.self_play.seats.rows(2)
+        assert [np.abs(states[theirs]).any() for _, states in spy.seen] == [False, True, True]
+        assert all(np.abs(states[others]).any() for _, states in spy.seen)
+
+
+def test_games_are_counted_by_whose_row_has_the_reward():
+    """Of connect4 it comes with the terminal. No game is longer than 42 moves."""
+    settings = config.load("connect4_two", [*WORDS, "--train.horizon", "48"])
+    config.validate(settings)
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        assert trainer.self_play is not None
+        league: Any = Fixed(trainer.policy)
+        trainer.self_play.league = league
+        seats, rows = trainer.self_play.seats, trainer.collector.buffer.rows
+        for _ in range(2):
+            trainer.step()
+            for opponent in 1, 2:
+                learners = seats.rows(opponent) - 1  # who sit beside the opponent's agents
+                over = rows.terminals[1:, learners] > 0
+                score = (1 + rows.rewards[1:, learners][over]) / 2
+                assert league.results[-1].score[opponent - 1] == score.sum()
+                assert league.results[-1].games[opponent - 1] == over.sum() >= len(learners)
+
+
+def test_several_ranks_are_refused():
+    class Two(SingleProcess):
+        size = 2
+
+    settings = config.load("connect4_two", WORDS)
+    with (
+        vec.make(settings, 1) as environments,
+        pytest.raises(UserError, match="2 ranks train together"),
+    ):
+        begin_self_play(settings, environments, None, Two())

@@ -1,0 +1,155 @@
+"""Who acts for which agents: both releases' layouts, against their text written out."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from kept import edit, kept_copy
+from native_envs import UPSTREAM_5_ROOT, Stepper, folder_of, make, parameters
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks, set_tags
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.rows import allocate_rows
+
+
+def python_vec(agents: int, each: int, groups: int = 1) -> Any:
+    """Environments that say nothing of seats."""
+    spec = SimpleNamespace(name="fake")
+    return SimpleNamespace(
+        spec=spec, num_agents=agents, num_groups=groups, num_environments=agents // each
+    )
+
+
+def test_blocks_of_two_players():
+    """32 agents of a buffer, 2 banks of 25 %: 8 self-play environments, then 4 and 4."""
+    seats = seats_in_blocks(python_vec(64, 2, groups=2), 2, 0.125)
+    buffer = [0] * 8 + [1] * 4 + [2] * 4
+    assert seats.tags.tolist() == buffer * 2
+    assert seats.policy.tolist() == [seat for tag in buffer * 2 for seat in (0, tag)]
+    assert seats.environments.tolist() == [agent // 2 for agent in range(64)]
+    assert seats.opponents == 2
+    assert seats.rows(1).tolist() == [17, 19, 21, 23, 49, 51, 53, 55]
+    assert sorted([*seats.learners, *seats.rows(1), *seats.rows(2)]) == [*range(64)]
+
+
+def test_blocks_of_teams_are_whole_environments():
+    """36 agents, teams of 3: 20 % are 7.2 agents, 2 whole teams; slots 0 to 2 are the learner's."""
+    seats = seats_in_blocks(python_vec(36, 6), 1, 0.2)
+    assert seats.tags.tolist() == [0, 0, 0, 0, 1, 1]
+    assert seats.rows(1).tolist() == [27, 28, 29, 33, 34, 35]
+
+
+@pytest.mark.parametrize(
+    ("opponents", "part", "why"),
+    [
+        (1, 0.01, "plays|play in 0 of 16"),  # less than a team
+        (2, 0.25, "play in 16 of 16"),  # half of the agents: 4.0 wants less
+        (0, 0.25, "0 opponents"),
+        (9, 0.05, "9 opponents"),
+    ],
+)
+def test_blocks_that_are_refused(opponents: int, part: float, why: str):
+    with pytest.raises(UserError, match=why):
+        seats_in_blocks(python_vec(32, 2), opponents, part)
+
+
+@pytest.mark.parametrize("build", [seats_in_blocks, seats_as_declared])
+def test_odd_numbers_of_agents_are_refused(build):
+    with pytest.raises(UserError, match="fake has 3 agents an environment"):
+        build(python_vec(12, 3), 1, 0.3)
+
+
+def test_environments_of_several_sizes_are_refused():
+    with (
+        make("relay", total_agents=12) as vec,
+        pytest.raises(UserError, match="relay has 1 and 2 and 3 agents an environment"),
+    ):
+        seats_in_blocks(vec, 1, 0.4)
+
+
+def test_opponents_take_turns_where_nobody_says_whose_seats_are_whose():
+    """10 environments of a buffer, 45 %: the last 4 are historical."""
+    seats = seats_as_declared(python_vec(40, 2, groups=2), 3, 0.45)
+    assert seats.tags.tolist() == [0, 0, 0, 0, 0, 0, 1, 2, 3, 1] * 2
+    assert seats.policy.tolist() == [seat for tag in seats.tags for seat in (0, tag)]
+
+
+def test_seats_as_an_environment_of_release_5_says():
+    """Each peloton's first rider is policy 0's, the others are policy 1's."""
+    with make("peloton", total_agents=24, num_buffers=2) as vec:
+        seats = seats_as_declared(vec, 1, 0.5)
+        assert seats.tags.tolist() == [0, 0, 1, 1] * 2
+        assert seats.policy.tolist() == ([0] * 6 + [0, 1, 1] * 2) * 2
+        # Riders change places, and their rows with them: whose they are stays with the row.
+        stepper = Stepper(vec)
+        for step in range(30):
+            stepper.step(np.full((24, 1), step % 3, np.float32))
+        assert seats_as_declared(vec, 1, 0.5).policy.tolist() == seats.policy.tolist()
+
+
+def test_seats_that_nobody_has_are_refused():
+    with make("peloton", total_agents=24) as vec:
+        with pytest.raises(UserError, match="opponent 2 has no seat in peloton"):
+            seats_as_declared(vec, 2, 0.5)
+        with pytest.raises(UserError, match="others play in 0 of 8 environments"):
+            seats_as_declared(vec, 1, 0.1)
+        with pytest.raises(UserError, match="num_policies is 1"):
+            seats_as_declared(vec, 0, 0.5)
+    folder = edited_peloton("env->agents[i].policy = i > 0;", "env->agents[i].policy = 2 * i;")
+    with (
+        NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec,
+        pytest.raises(UserError, match="gives seats to policy 2"),
+    ):
+        seats_as_declared(vec, 1, 0.5)
+
+
+def edited_peloton(old: str, new: str) -> Path:
+    def change(root: Path) -> None:
+        edit(root / "ocean" / "peloton" / "peloton.h", old, new)
+
+    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / "peloton"
+
+
+def tags_seen(vec: Any, seats: Seats) -> list[int]:
+    """What environments know of their tags: these ones show it instead of an observation."""
+    set_tags(vec, seats)
+    rows = allocate_rows(vec, vec.num_agents)
+    vec.reset(rows)
+    return rows.observations[:, 0].astype(int).tolist()
+
+
+def test_environments_of_release_5_know_their_tag():
+    folder = edited_peloton("obs[k] = (obs_t)env->strength[k];", "obs[k] = (obs_t)env->tag;")
+    with NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec:
+        seats = seats_as_declared(vec, 1, 0.5)
+        assert tags_seen(vec, seats) == [0] * 12 + [1] * 12
+        state = vec.state()
+        assert state is not None
+        with NativeVec(folder, total_agents=24, env=parameters("peloton")) as other:
+            other.restore(state)
+            assert tags_seen(other, seats) == [0] * 12 + [1] * 12
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_environments_of_release_4_that_want_tags_know_theirs(wants: bool):
+    def change(folder: Path) -> None:
+        header = folder / "connect4_two.h"
+        edit(header, "    int mover;", "    int tag, boundary_reached;\n    int mover;")
+        shown = "    show_turn(env);\n}\n\n// The end"
+        edit(header, shown, "    env->observations[0] = env->observations[126] = env->tag;" + shown)
+        if wants:
+            edit(folder / "binding.c", "#define Env", "#define MY_USES_TAGS\n#define Env")
+
+    folder = kept_copy(folder_of("connect4_two"), change)
+    with NativeVec(folder, total_agents=16, env={}) as vec:
+        seats = seats_in_blocks(vec, 1, 0.25)
+        expected = [0] * 8 + [1] * 8
+        assert tags_seen(vec, seats) == (expected if wants else [0] * 16)
+        behind = Normalized(vec, False, True, 0.99)  # which hides them
+        assert seats_in_blocks(behind, 1, 0.25).policy.tolist() == seats.policy.tolist()
+        none = seats._replace(tags=np.zeros_like(seats.tags))
+        assert tags_seen(behind, none) == [0] * 16

@@ -1,0 +1,147 @@
+"""A run with opponents goes on to the bit: their weights, pending swaps, games under way."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_run import emulated_gpu
+from oracles import named
+from running import learned
+
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.rollout import acting
+from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
+from puffer_mlx.training.trainer import Trainer
+
+AGENTS, T, EPOCHS = 64, 5, 12
+SMALL = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {AGENTS}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 80 --train.replay-ratio 1
+    --train.total-timesteps {EPOCHS * AGENTS * T} --train.learning-rate 0.05
+    --selfplay.enabled 1 --selfplay.max-size 4
+""".split()
+GAMES = "connect4_two", "rock_paper_scissors"  # longer than a rollout; and shorter, with rewards
+RULES = {  # opponents change often: beaten after a few games, or after four rollouts
+    "puffer4": f"""
+        --selfplay.rules puffer4 --vec.num-frozen-banks 2 --vec.frozen-bank-pct 0.125
+        --selfplay.min-games 4 --selfplay.swap-winrate 0.3 --selfplay.snapshot-interval
+        {3 * AGENTS * T}
+    """.split(),
+    "puffer5": f"""
+        --selfplay.rules puffer5 --vec.num-policies 3 --vec.hist-policy-percent 0.5
+        --checkpoint-interval 2 --selfplay.opp-timeout-steps {4 * AGENTS * T} --reset-state 0
+    """.split(),
+}
+KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(6 * AGENTS * T)
+
+
+@pytest.fixture(autouse=True)
+def uncompiled():
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+def configure(*more: str, name: str = GAMES[0]) -> config.Config:
+    found = config.load(name, [*SMALL, *more])
+    config.validate(found)
+    return found
+
+
+def outcome(trainer: Trainer) -> dict[str, bytes]:
+    state = trainer.state()
+    arrays = {**dict(named(trainer.weights)), **state.arrays}
+    found = {name: np.array(a).tobytes() for name, a in arrays.items()}
+    numbers = {name: n for name, n in state.numbers.items() if name != "uptime"}
+    return {**found, "numbers": repr(numbers).encode()}
+
+
+def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any], Any]:
+    """A run's checkpoints after every epoch, its records, and how it ended."""
+    made, logs = [], []
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        for epoch, record in enumerate(trainer):
+            logs.append(learned(record))
+            about = settings, environments.spec, trainer.policy, trainer.weights, trainer.state()
+            made.append(checkpoint.write_weights(folder, epoch, *about))
+        return made, logs, outcome(trainer)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "more"),
+    [
+        (GAMES[0], "puffer4", ("--train.overlap", "1")),
+        (GAMES[1], "puffer5", ()),
+        (GAMES[0], "puffer5", KERNEL),
+    ],
+)
+def test_from_every_epoch_on(monkeypatch, tmp_path: Path, name: str, rules: str, more):
+    settings = configure(*RULES[rules], *more, name=name)
+    if more is KERNEL:
+        monkeypatch.setattr(acting, "make_actor", lambda *_: None)  # who act in C on a CPU
+    with emulated_gpu() if more is KERNEL else nullcontext():
+        goes_on(settings, tmp_path, name, rules, more is KERNEL)
+
+
+def goes_on(settings: config.Config, folder: Path, name: str, rules: str, in_kernel: bool) -> None:
+    made, logs, end = whole(settings, folder)
+    states = [checkpoint.load_state(folder) for folder in made]
+    if name == "rock_paper_scissors":
+        assert any(np.array(state.arrays["selfplay.under_way"]).any() for state in states)
+    if rules == "puffer4":  # some opponent waits for its games to end
+        opponents = [one for state in states for one in state.numbers["selfplay"]["opponents"]]
+        assert any(one["pending"] is not None for one in opponents)
+    assert logs[-1]["pool/swaps"] >= 1
+    for epoch, folder in enumerate(made[:-1]):
+        with vec.make(settings, 1) as environments:
+            trainer = Trainer(settings, environments)
+            assert isinstance(trainer.collector.acting, ActingInKernel) == in_kernel
+            found = checkpoint.load(folder)
+            assert trainer.restore(found.weights, checkpoint.load_state(folder))
+            again = [learned(record) for record in trainer]
+            assert again == logs[epoch + 1 :]
+            assert outcome(trainer) == end
+
+
+@pytest.mark.parametrize(("rules", "overlap"), [("puffer4", "1"), ("puffer5", "0")])
+def test_training_that_failed_is_repeated(tmp_path: Path, rules: str, overlap: str):
+    """Its rollout was counted: that isn't done again, here or where its state goes on."""
+    settings = configure(*RULES[rules], "--train.overlap", overlap)
+    _, logs, end = whole(settings, tmp_path)
+    with vec.make(settings, 1) as environments, vec.make(settings, 1) as others:
+        trainer, other = Trainer(settings, environments), Trainer(settings, others)
+        found = [learned(trainer.step()) for _ in range(5)]
+        steps = trainer.learner.steps
+
+        def fails(*_: Any) -> Any:
+            raise OSError("once")
+
+        trainer.learner.steps = steps._replace(optimise=fails)
+        with pytest.raises(OSError, match="once"):
+            trainer.step()
+        assert trainer.pending is not None
+        given = trainer.weights, trainer.state()
+        trainer.learner.steps = steps
+        assert found + [learned(record) for record in trainer] == logs
+        assert outcome(trainer) == end
+        if overlap == "1":  # else the rollout isn't collected again: its steps are left out
+            other.restore(*given)
+            assert found + [learned(record) for record in other] == logs
+            assert outcome(other) == end
+
+
+def test_a_run_without_opponents_has_none_to_go_on_with():
+    settings = configure(*RULES["puffer4"])
+    alone = configure("--selfplay.enabled", "0")
+    with vec.make(alone, 1) as environments:
+        trainer = Trainer(alone, environments)
+        trainer.step()
+        state = trainer.state()
+        assert not any(name.startswith("selfplay") for name in state.arrays)
+        with pytest.raises(UserError, match="the run's state has no opponents"):
+            Trainer(settings, environments).restore(trainer.weights, state)
