@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from puffer_mlx.sweep.early_stop import EarlyStop, Threshold, quantile_line, threshold
-from puffer_mlx.sweep.observations import Observations
+from puffer_mlx.sweep.observations import (
+    EarlyStop,
+    Observations,
+    Threshold,
+    quantile_line,
+    threshold,
+)
 from puffer_mlx.sweep.settings import SweepSettings
 
 LINE = Threshold(slope=1.0, constant=0.0, front_cost=1000.0, near_best=9.0)
