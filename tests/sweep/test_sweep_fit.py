@@ -50,7 +50,7 @@ GIVES_WAY = [
     ({REPLAY: 0.25}, {REPLAY: 0.25 * 1.25**4}),
     ({BUFFERS: 7, MINIBATCH: 2048}, {BUFFERS: 4, MINIBATCH: 1024}),
 ]
-NOTHING_HELPS = [
+NOTHING_HELPS: list[tuple[dict[str, int | float], list[str]]] = [
     ({HORIZON: 8}, ["--train.minibatch-size", "8192"]),  # its range ends at 64
     ({MINIBATCH: 4096}, ["--train.learning-rate", "-1"]),  # not for its size
 ]
