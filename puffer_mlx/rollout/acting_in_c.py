@@ -20,9 +20,8 @@ from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.equations import IN_C, acting_of
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.policy import IN_C, Policy, acting_of
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
@@ -314,7 +313,7 @@ def _add(native: Any, product: Arrays, activation: int = 0) -> None:
 
 
 class Layers:
-    """Where a network adds its layers, one after the other: ``networks.forms.Forms.pack``'s step.
+    """Where a network adds its layers, one after the other: ``networks.Forms.pack``'s step.
 
     Args:
         native: the extension's actor, which has a method for each kind of layer.

@@ -8,9 +8,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import kernel_on_gpu, pack
-from puffer_mlx.ops.pack.gpu import unpack
-from puffer_mlx.ops.pack.operation import REFERENCE as PACKING
+from puffer_mlx.ops import pack, unpack
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
@@ -212,7 +210,7 @@ def joined(states: list[State], groups: range) -> State:
     if not others:
         return first
     dtypes = {array.dtype for array in leaves(first)}
-    if kernel_on_gpu(pack, PACKING) is None or dtypes != {mx.float32}:
+    if pack.form() is None or dtypes != {mx.float32}:
         return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
     places = [*zip(leaves(first), *map(leaves, others), strict=True)]
     shapes = [(sum(map(len, place)), *place[0].shape[1:]) for place in places]

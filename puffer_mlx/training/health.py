@@ -18,8 +18,8 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.trees import named
 
-# Minibatches under way at most: each holds its activations. A host that submits to CUDA takes longer
-# than the GPU; while that computes a rollout, the host gets ahead.
+# Minibatches under way at most: each holds its activations. A host that submits to CUDA takes
+# longer than the GPU; while that computes a rollout, the host gets ahead.
 AHEAD, AHEAD_OF_CUDA = 2, 4
 CHOSEN = {"actions", "logprobs", "values"}  # of a rollout: what the policy made
 

@@ -413,7 +413,7 @@ class Trainer:
             self.begin_rollout()
         try:
             sampled = self.profiler.samples(self.epoch) or self.epoch % SAMPLE_EVERY == 1
-            rollout = self.collector.take(sampled)
+            rollout = self.collector.take(ahead=not sampled)
         except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
             if ENDED not in str(error):
                 raise

@@ -16,7 +16,7 @@ from puffer_mlx.check.gpu.items import FAIL, PASS, SKIP, judge
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
-from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.ppo import closed_form, precision
 from puffer_mlx.profiling import timeline
 from puffer_mlx.rollout.buffer import RolloutBuffer

@@ -22,9 +22,9 @@ from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy import activations, custom
-from puffer_mlx.policy.encoders.impala.encoder import Impala, convolve
-from puffer_mlx.policy.encoders.nature.encoder import Nature
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.encoders.impala import Impala, convolve
+from puffer_mlx.policy.encoders.nature import Nature
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

@@ -19,7 +19,7 @@ from small_policies import PUFFER5, beyond, policy_of, weights_of
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.rollout import acting_in_c
 from puffer_mlx.rollout.acting_in_c import make_actor

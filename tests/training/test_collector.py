@@ -117,8 +117,8 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     """Copies of every rollout, taken when training takes it: then nothing is under way."""
     seen, take = [], trainer.collector.take
 
-    def watched(*arguments):
-        rollout = take(*arguments)
+    def watched(**ahead):
+        rollout = take(**ahead)
         seen.append(copies(rollout))
         return rollout
 

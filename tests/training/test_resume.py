@@ -27,7 +27,7 @@ from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.config.resolve import known_envs
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.sources import environments_folder
 

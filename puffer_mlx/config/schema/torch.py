@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.key import key
-from puffer_mlx.config.parts import encoder_folders, network_folders
+from puffer_mlx.config.parts import encoder_files, network_folders
 from puffer_mlx.config.schema.section import Named
 
 FORGETFUL = "MLP"  # the network without a memory
@@ -25,7 +25,7 @@ class Torch(Named):
         "Observation to hidden vector; Nature and Impala are convolutional, for images; Combined"
         " has one of them for each image among the parts of a Dict or Tuple; auto is the one that"
         " fits (Impala for small images), else the default.",
-        choices=("auto", *encoder_folders()),
+        choices=("auto", *encoder_files()),
         custom="module:Class",
     )
     decoder: str = key(

@@ -21,9 +21,8 @@ from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.equations import training_of
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import largest_kl
 from puffer_mlx.trees import leaves
@@ -74,7 +73,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Takes down the layers that a network adds: ``networks.forms.Forms.pack``'s step."""
+    """Takes down the layers that a network adds: ``networks.Forms.pack``'s step."""
 
     def __init__(self) -> None:
         self.layers: list[Five] = []
