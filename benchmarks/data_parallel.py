@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from puffer_mlx.machines import starting
+from puffer_mlx.machines import launching
 from puffer_mlx.system import program
 
 _paths = sys.path[0], os.environ.get("PYTHONPATH")
@@ -51,7 +51,7 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
         if ranks == 1:
             code = subprocess.run(command).returncode
         else:
-            code = starting.start_ranks(ranks, command, on_gpus=options.backend == "nccl")
+            code = launching.start_ranks(ranks, command, on_gpus=options.backend == "nccl")
         if code:
             raise SystemExit(f"{ranks} ranks ended with {code}")
         (log,) = Path(folder).glob("logs/*/*.jsonl")

@@ -14,7 +14,7 @@ import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx.system.blas import blas_name
-from puffer_mlx.system.mlx_cache import choose_cache_limit
+from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.policy.networks.mingru.network import FORWARD, mingru, mingru_reference
 
 

@@ -29,7 +29,7 @@ import mlx.nn as nn
 
 from puffer_mlx.ops.recurrence import gpu as kernels
 from puffer_mlx.system.blas import blas_name
-from puffer_mlx.system.mlx_cache import choose_cache_limit
+from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.ops import linear
 from puffer_mlx.policy.networks.gru import network as of_gru
 from puffer_mlx.policy.networks.gru.network import gru, gru_reference

@@ -16,8 +16,8 @@ from puffer_mlx.sweep.gaussian_process import (
     Posterior,
     log_likelihood,
 )
+from puffer_mlx.sweep.methods import BEYOND, COST_NOISE, SHORTER, TARGETS, Protein
 from puffer_mlx.sweep.observations import pareto_front, pruned
-from puffer_mlx.sweep.protein import BEYOND, COST_NOISE, SHORTER, TARGETS, Protein
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 

@@ -28,7 +28,8 @@ from minimal_command import report, run
 
 from puffer_mlx.ops import discount
 from puffer_mlx.policy.policy import configured_policy
-from puffer_mlx.ppo import optimizers, priority, schedules
+from puffer_mlx.ppo import optimizers, priority
+from puffer_mlx.ppo.schedules import annealed
 from puffer_mlx.rollout.buffer import RolloutBuffer
 
 # isort: split
@@ -138,8 +139,10 @@ def train(config, environments):
         state = policy.initial_state(N) if config.base.reset_state else state
         state = collect(buffer, environments, policy, act, weights, state, noise)
 
-        lr = mx.array(schedules.learning_rate(settings, epoch, E))
-        ent_coef = mx.array(schedules.entropy_coefficient(settings, epoch, E))
+        rate = settings.lr_schedule if settings.anneal_lr else "constant"
+        lr = annealed(rate, settings.learning_rate, settings.min_lr_ratio, epoch, E)
+        bonus = "cosine" if settings.anneal_ent_coef else "constant"
+        ent_coef = annealed(bonus, settings.ent_coef, settings.min_ent_coef_ratio, epoch, E)
         beta = priority.annealed_beta(settings.prio_beta0, settings.prio_alpha, epoch, E)
         key, draw_key = mx.random.split(key)
         uniforms = 1 - mx.random.uniform(shape=(K, S), key=draw_key)  # (0, 1]
@@ -149,9 +152,9 @@ def train(config, environments):
         for k in range(K):
             adv = advantages(values, rewards, terminals, ratios, finals, settings)
             rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
-            (total, ratio, value, statistics), grads = gradient(weights, batch, ent_coef)
+            (total, ratio, value, statistics), grads = gradient(weights, batch, mx.array(ent_coef))
             weights, optimizer_state, _ = optimizer.step(
-                weights, grads, optimizer_state, total, lr, settings
+                weights, grads, optimizer_state, total, mx.array(lr), **optimizer.numbers(settings)
             )
             column = mx.broadcast_to(rows[None], (T, S))  # the next minibatch sees these:
             values = mx.put_along_axis(values, column, value, axis=1)

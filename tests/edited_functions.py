@@ -64,7 +64,10 @@ EDITS = {
         "ppo/optimizers/adam/__init__.py", "- rate * m", "- 2 * rate * m", "cartpole", MLP
     ),
     "clip": Edit(
-        "ppo/finite.py", "lambda g: g * scale", "lambda g: g * scale + 0.01", kernel="muon"
+        "ppo/optimizers/__init__.py",
+        "lambda g: g * scale",
+        "lambda g: g * scale + 0.01",
+        kernel="muon",
     ),
     "log-probability": Edit(
         "policy/distributions.py",
@@ -128,7 +131,7 @@ def kernels(spec, config) -> list[str]:
         getattr(import_module(f"puffer_mlx.{module}"), name)
         for module, name in (
             *(("ppo.advantage", "advantages"), ("ppo.priority", "choose")),
-            *(("ppo.closed_form.operation", "losses"), ("ppo.optimizers", "find")),
+            *(("ppo.closed_form", "losses"), ("ppo.optimizers", "find")),
             *(("policy.policy", "configured_policy"), ("ppo.loss", "Minibatch")),
             *(("ppo.loss", "Coefficients"), ("system.backend", "building_for")),
         )
@@ -141,7 +144,7 @@ def kernels(spec, config) -> list[str]:
         return [mx.zeros(shape, dtype) for shape, dtype in shapes]
 
     T, S = 4, 8
-    policy, find = configured(spec, config), find(config.train.optimizer)
+    policy, optimizer = configured(spec, config), find(config.train.optimizer)
     weights, x = policy.init(mx.random.key(0)), mx.zeros((T, S))
     with building_for("metal", launch):
         numbers = {"gamma": 0.9, "gae_lambda": 0.9, "rho_clip": 1.0, "c_clip": 1.0}
@@ -153,8 +156,8 @@ def kernels(spec, config) -> list[str]:
         batch = Minibatch(*(x.reshape(-1) for _ in range(4)))
         settings = Coefficients(0.2, 0.5, 0.2), mx.array(0.01)
         losses(policy.decoder, weights["decoder"], y, actions, masks, batch, *settings)
-        state = find.init(weights)
-        find.step(weights, weights, state, mx.array(0.0), mx.array(0.1), config.train)
+        given = weights, weights, optimizer.init(weights), mx.array(0.0), mx.array(0.1)
+        optimizer.step(*given, **optimizer.numbers(config.train))
     return sorted({*names})
 
 

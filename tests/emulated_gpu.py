@@ -24,6 +24,7 @@ import pytest
 from puffer_mlx.ops.gpu import launch, nvrtc
 from puffer_mlx.system.compiler import compile_shared
 
+LOW = mx.float16, mx.bfloat16  # float32 in NumPy
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
 SHIM = """
@@ -387,7 +388,9 @@ class Compiled:
         def kernel(**made: Any):
             def call(**given: Any):
                 number = next(left)
-                inputs = [np.array(array) for array in given["inputs"]]
+                inputs = [
+                    np.array(a.astype(mx.float32) if a.dtype in LOW else a) for a in given["inputs"]
+                ]
                 assert self.calls[number]["name"] == made["name"]
                 assert self.calls[number]["output_shapes"] == given["output_shapes"]
                 outputs = self.run(number, *inputs)
@@ -405,3 +408,37 @@ class Compiled:
         launch.compiled.cache_clear()
         assert next(left, None) is None
         return result
+
+
+def pretend_gpu(patch: pytest.MonkeyPatch) -> None:
+    """Operations take their forms for a GPU."""
+    patch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+
+
+class Functions:
+    """Functions of arrays, recorded as a GPU would launch them, then compiled all at once.
+
+    ``cases``: by a key of any kind, a function that returns a list of arrays, and its arguments.
+    """
+
+    def __init__(self, backend: str, folder: Path, cases: dict[Any, tuple]) -> None:
+        self.cases = cases
+        with recording(backend) as recorder, pytest.MonkeyPatch.context() as patch:
+            pretend_gpu(patch)
+            self.calls = {key: recorder.record_all(*case) for key, case in cases.items()}
+        self.compiled = Compiled(recorder, folder)
+
+    def run(self, key: Any, *arrays: Any, function: Any = None) -> list[np.ndarray]:
+        """What a case gives by its kernels.
+
+        Args:
+            key: the case's.
+            *arrays: other arrays of the same shapes; none: the case's own.
+            function: another one, with the same launches.
+        """
+        recorded, *own = self.cases[key]
+        with pytest.MonkeyPatch.context() as patch:
+            pretend_gpu(patch)
+            given = map(mx.array, arrays or own)
+            found = self.compiled.play(self.calls[key], function or recorded, *given)
+        return [np.array(a.astype(mx.float32) if a.dtype in LOW else a) for a in found]

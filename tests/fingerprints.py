@@ -22,8 +22,7 @@ from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import optimizers, small_networks
-from puffer_mlx.ppo.closed_form import operation
+from puffer_mlx.ppo import closed_form, optimizers, small_networks
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +49,7 @@ def functions_of(reference: Reference) -> tuple[str, ...]:
         given += [m for cls in decoders for m in (cls.product, cls.split, cls.logstd)]
     if reference is small_networks.REFERENCE:
         given += [optimizers.find("adam").step]
-    if reference in (operation.LOSS, operation.LOGPROBS, small_networks.REFERENCE):
+    if reference in (closed_form.LOSS, closed_form.LOGPROBS, small_networks.REFERENCE):
         given += [Fused.split, *(cls.log_prob_entropy for cls in spaces)]
     return reference.functions + tuple(map(fingerprints.name_of, given))
 

@@ -1,6 +1,7 @@
 """What the tests of native environments share: parameters, and a plain loop around a NativeVec."""
 
 import re
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,12 @@ class Stepper:
         """The rows of a group."""
         return part(self.rows, group * self.n, (group + 1) * self.n)
 
-    def step(self, actions: np.ndarray) -> Rows:
-        """Step all groups at once with actions (N, heads)."""
+    def step(self, actions: Any) -> Rows:
+        """Step all groups at once with actions (N, heads), (N,) or one number for all."""
+        actions = np.asarray(actions, np.float32)
+        if actions.ndim < 2:
+            shape = self.vec.num_agents, self.vec.spec.action.heads
+            actions = np.ascontiguousarray(np.broadcast_to(actions.reshape(-1, 1), shape))
         for group in range(self.vec.num_groups):
             mine = actions[group * self.n : (group + 1) * self.n]
             self.vec.send(group, mine, self.group(group))
@@ -122,3 +127,13 @@ def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
         text = (folder / "squared.h").read_text()
         (folder / "squared.h").write_text(re.sub(rf"\b{word}\b", f"GO_{word}", text))
     return folder
+
+
+def bot_of(name: str, word: str = "choose") -> Any:
+    """A function, or a value, of an environment's scripted player."""
+    return runpy.run_path(str(folder_of(name) / "bot.py"))[word]
+
+
+def draw_of(name: str) -> Any:
+    """What draws an environment's observation."""
+    return runpy.run_path(str(folder_of(name) / "draw.py"))["draw"]

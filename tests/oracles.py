@@ -328,3 +328,25 @@ class SmallVec(CodedVec):
     def rows(self, agents, k):
         observations, *others = super().rows(agents, k)
         return [observations * np.array([0.1, 1e-3, 1e-3, 0.1]), *others]
+
+
+class RandomVec(CodedVec):
+    """Random, but the same in every run; a fifth of the steps ends an episode.
+
+    ``change`` edits the rewards (N,) of step k.
+    """
+
+    def __init__(self, agents: int, sizes=(3, 2), masked=True, change: Any = None) -> None:
+        super().__init__(agents, 2, sizes, masked)
+        self.change = change or (lambda reward, k: reward)
+
+    def rows(self, agents, k):
+        rng, N = np.random.default_rng(k), self.num_agents
+        mask = None
+        if self.spec.mask_size:
+            mask = (rng.random((N, self.spec.mask_size)) < 0.6).astype(np.uint8)
+            mask[:, [1, -1]] = 1
+        terminals = (rng.random(N) < 0.2) * float(k > 0)
+        rewards = self.change(rng.normal(size=N) * 2, k) * float(k > 0)
+        rows = rng.normal(size=(N, 4)), rewards, terminals, mask
+        return [None if row is None else row[agents] for row in rows]

@@ -1,15 +1,16 @@
 """What a trained policy scores in whole episodes: as it is in memory, and by its files."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from puffer_mlx import vec
+from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import environment_statistics
+from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.playing.episodes import SEED_STRIDE, score
 from puffer_mlx.training.trainer import Trainer
 
@@ -39,7 +40,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
     return found.summary()["score"].mean
 
 
-def by_file(script: ModuleType, word: str, path: Path | str, *more: str) -> float:
+def by_file(script: Any, word: str, path: Path | str, *more: str) -> float:
     """What scripts/evaluate.py says of a file's policy on the environment of this name."""
     line = [word, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
     assert script.main(line) == 0
@@ -48,3 +49,38 @@ def by_file(script: ModuleType, word: str, path: Path | str, *more: str) -> floa
 
 def close(expected: float) -> Any:
     return pytest.approx(expected, rel=1e-4)  # statistics are float32 in files
+
+
+def files_play(
+    scripts: Callable[[str], Any],
+    folder: Path,
+    word: str,
+    saved: Path,
+    words: list[str],
+    expected: float,
+) -> list[str]:
+    """Check that all files of a policy score as it does in memory.
+
+    A checkpoint, what is exported of it, and what is imported of that.
+
+    Args:
+        scripts: see the fixture.
+        folder: the working one.
+        word: for the environment.
+        saved: the checkpoint.
+        words: what the policy needs where its file doesn't say so.
+        expected: its score.
+
+    Returns:
+        The notes of each export; what was imported lies in ``torch``, ``safetensors`` and ``onnx``.
+    """
+    script, made, notes = scripts("evaluate"), checkpoint.load(saved), []
+    assert by_file(script, word, saved) == close(expected)
+    for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
+        report = export(made, Format(kind), folder / name, checkpoint.recorded(saved))
+        notes.append(" ".join(report.notes))
+        assert scripts("import_").main([name, word, "--out", kind]) == 0
+        assert by_file(script, word, kind) == close(expected)
+    for path in (folder / "w.safetensors", saved / "weights.safetensors"):
+        assert by_file(script, word, path, *words) == close(expected)
+    return notes

@@ -1,7 +1,7 @@
 """What the tests of sweeps share: a space, and runs that are no processes but a formula."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
-from puffer_mlx.sweep.engine.driver import Driver, Limits
+from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
 from puffer_mlx.sweep.engine.study import POINT, RUN, Study
@@ -78,37 +78,26 @@ class Formula:
         self.ends.append("ended")
 
 
-class Nobody:
-    """Whom nothing is told; remembers the runs that ended."""
-
-    def __init__(self) -> None:
-        self.over: list[FrozenTrial] = []
-
-    def draw(self, going: Sequence[Any]) -> None: ...
-
-    def ended(self, run: FrozenTrial) -> None:
-        self.over.append(run)
-
-
-def open_study(path: Path | str, how: SweepSettings, seed: int = 1) -> Study:
+def open_study(path: Path | str, how: SweepSettings, seed: int = 1, **about: Any) -> Study:
     """The study in a journal, begun if it isn't there."""
     storage = open_storage(str(path))
     sampler = make_sampler(SPACE, how, seed, lambda values: values)
-    return opening.open_study(storage, "formula", Sweep(how, SPACE, []), ABOUT, sampler)
+    swept = Sweep(how, SPACE, [])
+    return opening.open_study(storage, "formula", swept, {**ABOUT, **about}, sampler)
 
 
-def never() -> Callable[[Sequence[Point]], str]:
-    """A judge who ends no run early."""
-    return lambda points: ""
-
-
-def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Nobody:
-    told = Nobody()
-    limits = more.pop("limits", Limits(how.max_runs))
+def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Driver:
     places = more.pop("places", [Place()])
-    judge = more.pop("judge", never)
-    Driver(study, start, places, limits, told, judge, pause=0.0).run()
-    return told
+    judge = more.pop("judge", lambda: lambda points: "")  # ends no run early
+    tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
+    return Driver(study, start, places, how.max_runs, judge=judge, pause=0.0, **tell)
+
+
+def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
+    """Sweep to the end; the runs that ended, in their order."""
+    over: list[FrozenTrial] = []
+    driver(study, how, start, **{"ended": over.append, **more}).run()
+    return over
 
 
 def known(study: Study) -> list[tuple]:

@@ -2,6 +2,7 @@
 
 from puffer_mlx.checkpoint.branches import find, find_weights, score_of
 from puffer_mlx.checkpoint.contents import (
+    CheckpointManager,
     encoder_as_trained,
     load,
     load_state,
@@ -22,7 +23,6 @@ from puffer_mlx.checkpoint.folder import (
     prepare,
     run_folder,
 )
-from puffer_mlx.checkpoint.manager import CheckpointManager
 
 __all__ = [
     "BEST",

@@ -79,9 +79,9 @@ def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
     """
     with reading(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
-        own = [p for p in paths if STEPS.fullmatch(p.name) and not p.is_symlink()]
-        found = [label(path, holding) for path in own]  # links may lead anywhere
-    labels = sorted((one for one in found if one), key=lambda one: one.order)
+        folders = [p for p in paths if STEPS.fullmatch(p.name) and not p.is_symlink()]
+        every = [label(path, holding) for path in folders]  # links may lead anywhere
+    labels = sorted((one for one in every if one), key=lambda one: one.order)
     return sorted(labels, key=lambda one: (one.led_to(labels[-1]), *one.order))
 
 
@@ -93,7 +93,8 @@ def newest(runs: Path, holding: str = WEIGHTS) -> Label | None:
     """
     with reading(runs):
         folders = list(runs.iterdir()) if runs.is_dir() else []
-    heads = [made[-1] for run in folders if run.is_dir() and (made := checkpoints(run, holding))]
+    labels = (checkpoints(run, holding) for run in folders if run.is_dir())
+    heads = [each[-1] for each in labels if each]
     return max(heads, key=lambda head: (head.saved, head.folder), default=None)
 
 
@@ -121,7 +122,7 @@ def _find(path: str, config: Config, holding: str) -> Path:
     """As ``find``; a folder that can't be looked at is an OSError."""
     root = home = Path(config.base.checkpoint_dir) / config.slug
     if path == "latest":
-        found = newest(root, holding)
+        checkpoint = newest(root, holding)
     else:
         candidates = (Path(path), root / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
@@ -133,12 +134,12 @@ def _find(path: str, config: Config, holding: str) -> Path:
                 message = f"{root} is a link to {target}, out of its folder"
                 raise UserError(message, f"name {target}")
             return root.parent / target.name
-        found = next(reversed(checkpoints(root, holding)), None)
-    if found is None:
+        checkpoint = next(reversed(checkpoints(root, holding)), None)
+    if checkpoint is None:
         if path == "latest" or root.is_dir():
             raise UserError(f"there is no checkpoint in {root}", f"train first, or {WHICH}")
         raise UserError(*_nowhere(path, home))
-    return found.folder
+    return checkpoint.folder
 
 
 def _nowhere(path: str, home: Path) -> tuple[str, str]:
@@ -151,10 +152,10 @@ def _nowhere(path: str, home: Path) -> tuple[str, str]:
     message = f"there is no checkpoint in {path}"
     if home / path != Path(path):
         message += f": neither {path} nor {home / path} is a folder"
-    own = sorted(run.name for run in home.glob("*"))
+    runs = sorted(run.name for run in home.glob("*"))
     others = sorted(f"{run.parent.name}/{run.name}" for run in home.parent.glob("*/*"))
-    if own:
-        return message, f"runs there are: {', '.join(own[-3:])}"
+    if runs:
+        return message, f"runs there are: {', '.join(runs[-3:])}"
     if others:
         return message, f"{home.name} has no run yet; of others there are {', '.join(others[-3:])}"
     return message, f"train first, or {WHICH}"
@@ -210,45 +211,45 @@ def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
         marks = [(folder / name).stat() for name in (WEIGHTS, holding)]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    step, line, saved, score = _told(folder, marks[0].st_mtime_ns, marks[0].st_ino)
+    step, line, saved, score = _records(folder, marks[0].st_mtime_ns, marks[0].st_ino)
     return Label(folder, line, step, saved or marks[-1].st_mtime_ns, score)
 
 
 def score_of(folder: Path) -> float | None:
     """The score of a checkpoint's policy; None if it has none, or there is no checkpoint."""
-    found = label(folder)
-    return found.score if found else None
+    checkpoint = label(folder)
+    return checkpoint.score if checkpoint else None
 
 
 def saved(folder: Path) -> int:
     """When a checkpoint was saved, in nanoseconds since 1970; 0 if there is none."""
-    found = label(folder)
-    return found.saved if found else 0
+    checkpoint = label(folder)
+    return checkpoint.saved if checkpoint else 0
 
 
 @lru_cache(100_000)  # a run that keeps all of its checkpoints looks at them with every save
-def _told(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
-    """Step, line, time of saving (0 if it isn't told) and score; damage is said by who loads."""
-    told = {**_metadata(folder / WEIGHTS), **_metadata(folder / STATE)}
-    numbers = _json(told.get("numbers"))
-    step = _json(told.get("step"))
+def _records(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
+    """Step, line, time of saving (0: unknown) and score; whoever loads it reports damage."""
+    metadata = {**_metadata(folder / WEIGHTS), **_metadata(folder / STATE)}
+    numbers = _json(metadata.get("numbers"))
+    step = _json(metadata.get("step"))
     if not isinstance(step, int) and STEPS.fullmatch(folder.name):
         step = int(folder.name)
     if not isinstance(step, int) and isinstance(numbers, dict):
         step = numbers.get("global_step")  # a folder of an older version, under another name
-    saved, score = _json(told.get("saved")), _json(told.get("score"))
+    saved, score = _json(metadata.get("saved")), _json(metadata.get("score"))
     return (
         step if isinstance(step, int) else 0,
-        _line(_json(told.get("line"))),
+        _line(_json(metadata.get("line"))),
         saved if isinstance(saved, int) else 0,
         score if isinstance(score, int | float) and math.isfinite(score) else None,
     )
 
 
-def _line(told: Any) -> Line:
+def _line(pairs: Any) -> Line:
     """A line out of JSON; the first if it is none."""
     try:
-        line = tuple((int(branch), int(begin)) for branch, begin in told)
+        line = tuple((int(branch), int(begin)) for branch, begin in pairs)
     except (TypeError, ValueError, OverflowError):
         return FIRST
     return line or FIRST

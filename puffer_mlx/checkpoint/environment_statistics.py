@@ -79,9 +79,9 @@ def as_trained(config: Config, path: Path) -> Config:
     if free and normalization.normalises(read_statistics(path)):
         settings = replace(settings, normalize_observations=True)
     if config.python and not typed(config, RESCALE):
-        found = rescales(path)
-        if found is not None and found != settings.rescale_actions:
-            settings = replace(settings, rescale_actions=found)
+        rescaled = rescales(path)
+        if rescaled is not None and rescaled != settings.rescale_actions:
+            settings = replace(settings, rescale_actions=rescaled)
     return config if settings is config.vec else replace(config, vec=settings)
 
 
@@ -128,14 +128,14 @@ def refuse_other_units(vec: VecEnv, path: Path) -> None:
     """
     if path.suffix != ".safetensors" or not path.is_file():
         return
-    own, there = rescaling.take(path, read(path)[0])[1], vec.spec.action.bounds
-    if own != there:
-        said = "rescaled to {}".format
+    learned, taken = rescaling.take(path, read(path)[0])[1], vec.spec.action.bounds
+    if learned != taken:
+        ours = f"rescaled to {learned}" if learned else "taken as they are"
+        theirs = f"rescaled to {taken}" if taken else "as they are"
         raise UserError(
-            f"{path} is a policy whose actions are {said(own) if own else 'taken as they are'},"
-            f" and {vec.spec.name} has them {said(there) if there else 'as they are'}",
-            f"--vec.rescale-actions {int(bool(own))}"
-            if bool(own) != bool(there)
+            f"{path} is a policy whose actions are {ours}, and {vec.spec.name} has them {theirs}",
+            f"--vec.rescale-actions {int(bool(learned))}"
+            if bool(learned) != bool(taken)
             else "name the environment that it was trained for",
         )
 

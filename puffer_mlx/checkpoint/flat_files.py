@@ -228,9 +228,9 @@ def _native(names: list[str]) -> bool:
     first = ["encoder.weight", "decoder.weight"]
     if "decoder.logstd" in names:
         first.append("decoder.logstd")
-    own = [name.removeprefix("network.") for name in names[len(first) :]]
+    others = [name.removeprefix("network.") for name in names[len(first) :]]
     return names[: len(first)] == first and any(
-        own == list(forms.flat(1, forms.layers(own)))
+        others == list(forms.flat(1, forms.layers(others)))
         for forms in FORMS.values()
         if forms.flat and forms.layers
     )

@@ -67,9 +67,9 @@ def check(path: Path, memory: Memory) -> None:
         UserError: a part is missing, or of another shape, or isn't finite, or is below 0.
     """
     for what in {name.partition(".")[0] for name in memory}:
-        found = [np.asarray(memory.get(f"{what}.{part}", np.nan)) for part in PARTS]
-        mean, variance, count = found
-        wrong = [part for part, a in zip(PARTS, found, strict=True) if not np.isfinite(a).all()]
+        parts = [np.asarray(memory.get(f"{what}.{part}", np.nan)) for part in PARTS]
+        mean, variance, count = parts
+        wrong = [part for part, a in zip(PARTS, parts, strict=True) if not np.isfinite(a).all()]
         if mean.shape != variance.shape or mean.ndim != 1 or count.shape != ():
             wrong = list(PARTS)
         elif not wrong and (variance.min(initial=0) < 0 or count < 0):

@@ -78,12 +78,12 @@ def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, st
         UserError: the file can't be written.
     """
     parts = {name: _bytes(tensors[name]) for name in sorted(tensors)}
-    about = {name: (NAMES[tensors[name].dtype], tensors[name].shape) for name in parts}
-    crc, end = _crc(about, metadata), 0
+    kinds = {name: (NAMES[tensors[name].dtype], tensors[name].shape) for name in parts}
+    crc, end = _crc(kinds, metadata), 0
     header: dict[str, Any] = {}
     for name, part in parts.items():
         crc = zlib.crc32(part.data, crc)
-        dtype, shape = about[name]
+        dtype, shape = kinds[name]
         offsets = [end, end := end + part.nbytes]
         header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": offsets}
     text = json.dumps({"__metadata__": {**metadata, CRC: f"{crc:08x}"}, **header}).encode()
@@ -143,17 +143,17 @@ def _header(path: Path, file: BinaryIO) -> Header:
     if size < 10 or not 2 <= length <= min(size - 8, HEADER_MOST):
         raise _damaged(path, f"{size} bytes don't begin with a header")
     try:
-        said = json.loads(file.read(length).decode())
+        entries = json.loads(file.read(length).decode())
     except (ValueError, RecursionError):
         raise _damaged(path, "its header isn't JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(entries, dict):
         raise _damaged(path, "its header is no dictionary")
-    metadata = said.pop("__metadata__", None)
+    metadata = entries.pop("__metadata__", None)
     metadata = {} if metadata is None else metadata  # MLX writes null where there are none
     texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
     if not texts:
         raise _damaged(path, "its metadata aren't texts")
-    tensors = {name: _entry(path, name, what) for name, what in said.items()}
+    tensors = {name: _entry(path, name, entry) for name, entry in entries.items()}
     end = 0
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin != end:
@@ -164,10 +164,10 @@ def _header(path: Path, file: BinaryIO) -> Header:
     return Header(tensors, metadata, 8 + length)
 
 
-def _entry(path: Path, name: str, said: Any) -> Entry:
+def _entry(path: Path, name: str, entry: Any) -> Entry:
     """What a header says of one tensor, checked."""
     keys = ("dtype", "shape", "data_offsets")
-    dtype, shape, offsets = map(said.get, keys) if isinstance(said, dict) else (None,) * 3
+    dtype, shape, offsets = map(entry.get, keys) if isinstance(entry, dict) else (None,) * 3
     if not (_counts(shape) and _counts(offsets) and len(offsets) == 2):
         raise _damaged(path, f"what it says of {name!r} makes no sense")
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -178,16 +178,16 @@ def _entry(path: Path, name: str, said: Any) -> Entry:
     return Entry(dtype, tuple(shape), *offsets)
 
 
-def _counts(found: Any) -> TypeGuard[list[int]]:
+def _counts(value: Any) -> TypeGuard[list[int]]:
     """Whether this is a list of whole numbers from 0 on."""
-    return isinstance(found, list) and all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in found
+    return isinstance(value, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value
     )
 
 
-def _crc(about: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
+def _crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
     """Of all that isn't tensors' bytes; theirs follow in the order of the names."""
-    text = json.dumps([sorted(metadata.items()), sorted(about.items())])
+    text = json.dumps([sorted(metadata.items()), sorted(kinds.items())])
     return zlib.crc32(text.encode())
 
 

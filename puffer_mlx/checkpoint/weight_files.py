@@ -33,8 +33,8 @@ def save_safetensors(
         bounds: what its actions are rescaled to, if they are.
     """
     beside = {**normalization.tensors_of(memory or {}), **rescaling.tensors_of(bounds)}
-    own = {name: mx.array(w) for name, w in beside.items()}
-    tensor_files.write(path, {**dict(named(weights)), **own}, metadata or {})
+    tensors = dict(named(weights)) | {name: mx.array(array) for name, array in beside.items()}
+    tensor_files.write(path, tensors, metadata or {})
 
 
 def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:
@@ -101,14 +101,14 @@ def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
     return weights
 
 
-def _check_shapes(path: Path, found: Mapping[str, tuple[int, ...]], like: Weights) -> None:
+def _check_shapes(path: Path, shapes: Mapping[str, tuple[int, ...]], like: Weights) -> None:
     """Refuse tensors of other names or shapes."""
     tensors = dict(named(like))
     wrong = [
-        f"{name}: {found.get(name, 'missing')}, expected {w.shape}"
+        f"{name}: {shapes.get(name, 'missing')}, expected {w.shape}"
         for name, w in tensors.items()
-        if found.get(name) != w.shape
-    ] + [f"{name}: not in this policy" for name in found if name not in tensors]
+        if shapes.get(name) != w.shape
+    ] + [f"{name}: not in this policy" for name in shapes if name not in tensors]
     if wrong:
         raise UserError(
             f"{path} is of another policy: {'; '.join(wrong)}",

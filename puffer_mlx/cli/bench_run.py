@@ -26,7 +26,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.run import Run
-from puffer_mlx.vec.step_speed import measure_stepping
+from puffer_mlx.vec.rollout_loop import measure_stepping
 
 EVERY = 5.0  # seconds between two lines of progress at least
 

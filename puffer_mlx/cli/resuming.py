@@ -6,7 +6,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.config import parse_command_line, trust
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.launched import rank_said
+from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program
 
 
@@ -26,7 +26,7 @@ def find_resumed(
     """
     config, _ = parse_command_line(words, training=False)
     found = checkpoint.find(which, config, checkpoint.STATE)
-    if not rank_said():  # the first rank holds it for all of them
+    if not launched_rank():  # the first rank holds it for all of them
         stack.enter_context(held(found.parent))
     found = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
     resumed = checkpoint.load(found, trust.known(config))

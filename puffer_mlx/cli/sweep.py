@@ -190,10 +190,9 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
 
 def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
     """Run what is to be run, and say what came of it; the exit code."""
-    from puffer_mlx.sweep.engine.driver import Driver, Limits
-    from puffer_mlx.sweep.engine.known import judging
-    from puffer_mlx.sweep.engine.records import Records
+    from puffer_mlx.sweep.engine.driver import Driver, judging
     from puffer_mlx.sweep.engine.table import Screen
+    from puffer_mlx.sweep.engine.trainings import Records
 
     settings, config = trainings.settings, trainings.config
     gpus = gpus_of(config, settings.gpus)
@@ -202,11 +201,16 @@ def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
     title = f"sweep {found.name} of {config.env_name}: {about}, {found.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
     with Screen(made, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
-        records = Records(made, trainings, screen)
-        judges = judging(made, trainings.space, settings)
-        limits = Limits(settings.max_runs)
+        records = Records(made, trainings)
+
+        def ended(run: Any) -> None:
+            screen.ended(run)
+            records.ended(run)
+
+        judge = judging(made, trainings.space, settings)
+        most, start = settings.max_runs, trainings.start
         try:
-            Driver(made, trainings.start, where, limits, records, judges).run()
+            Driver(made, start, where, most, screen.draw, ended, judge).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {found.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)

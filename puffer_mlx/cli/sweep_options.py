@@ -10,28 +10,13 @@ from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.default_ranges import OF_4, OF_5
+from puffer_mlx.sweep import settings
 from puffer_mlx.sweep.reading import OF_A_RANGE, method_named
-from puffer_mlx.sweep.settings import METHODS, SweepSettings
 
 HANG = 600.0
 TYPES = {"--hang": number(float, 1), "--start-from": str}
 LATEST = "latest"
 FOLDER = "sweeps"
-SECTION = {  # of [sweep]: what help says
-    "method": f"what chooses the next run: {', '.join(METHODS)}",
-    "metric": "the number of a record that is a run's score",
-    "goal": "maximize or minimize",
-    "target_score": "of runs that reach it the cheapest is best; none: more is always better",
-    "seeds": "runs of a suggestion, as long as it is promising",
-    "seeds_score": "their scores as one: mean, median or worst",
-    "max_runs": "runs that finish",
-    "max_suggestion_cost": "no run is suggested that is expected to cost more; seconds",
-    "downsample": "points of its curve that a run tells",
-    "early_stop_quantile": "runs below it are ended early; 0, as with Protein: none is",
-    "gpus": "how many are used; 0: all",
-    "sweep_only": "words with commas: only keys with one of them are swept",
-}
 ABOUT = """\
 Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
@@ -70,14 +55,11 @@ class Own(NamedTuple):
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "sweep")
     group = _add_own(parser)
-    for key, text in SECTION.items():
-        default = getattr(SweepSettings, key)
-        shown = f" (default {default})" if default not in ("", ()) else ""
-        _add_key(group, f"sweep.{key}", f"{text}{shown}")
-    for key in SweepSettings.__dataclass_fields__:
-        if key not in SECTION:
-            _add_key(group, f"sweep.{key}", argparse.SUPPRESS)
-    for name in dict.fromkeys([*OF_4, *OF_5]):
+    for key, declared in settings.KEYS.items():
+        shown = f" (default {declared.default})" if declared.default != "" else ""
+        text = f"{declared.help}{shown}" if declared.help else argparse.SUPPRESS
+        _add_key(group, f"sweep.{key}", text)
+    for name in dict.fromkeys([*settings.OF_4, *settings.OF_5]):
         for key in OF_A_RANGE:
             _add_key(group, f"sweep.{name}.{key}", argparse.SUPPRESS)
     add_verbosity(parser)
@@ -103,7 +85,7 @@ def _add_key(group: Any, name: str, text: str) -> None:
 def _method(text: str) -> str:
     """What was typed can be typed again; a file's unknown method is a note (``reading``)."""
     if method_named(text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not among {', '.join(METHODS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not among {', '.join(settings.METHODS)}")
     return text
 
 

@@ -9,7 +9,7 @@ import contextlib
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.train_options import add_options, configured
 from puffer_mlx.config.command_line import build_parser, first_look
-from puffer_mlx.machines.launched import rank_said
+from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import voice
 
 OF_RESUMED = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int | None:
         return None
     resumed = own = None
     with contextlib.ExitStack() as held:
-        if rank_said():
+        if launched_rank():
             held.enter_context(voice.speaking(voice.QUIET))
         given = first_look(argv[1:], "--resume", *OF_RESUMED)
         if (which := given.pop("--resume", None)) is not None:

@@ -24,10 +24,9 @@ from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines import joining, starting
-from puffer_mlx.machines.alone import Alone
-from puffer_mlx.machines.launched import started
+from puffer_mlx.machines import joining, launching
 from puffer_mlx.machines.share import share
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.playing import after_self_play, evaluation
 from puffer_mlx.playing.episode_videos import EpisodeVideos
 from puffer_mlx.playing.evaluation import Evaluator
@@ -58,7 +57,7 @@ def start(
         resumed: the checkpoint to go on from.
         held: holds its run.
     """
-    if config.train.gpus > 1 and not started():
+    if config.train.gpus > 1 and not launching.started():
         held.close()  # the first rank holds it
         return start_here(config, argv)
     if resumed and options.load_model_path is not None:
@@ -76,9 +75,9 @@ def start_here(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine; the exit code."""
     share(config, 0, config.train.gpus)  # it can be divided: said once, not by each
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
-    on_gpus = starting.uses_gpus(config.base.device)
+    on_gpus = launching.uses_gpus(config.base.device)
     words = program.of_package("train", *argv, *loud)
-    return starting.start_ranks(config.train.gpus, words, on_gpus)
+    return launching.start_ranks(config.train.gpus, words, on_gpus)
 
 
 def train(config: Config, options: argparse.Namespace, resumed: Resumed) -> int:
@@ -95,7 +94,9 @@ def train(config: Config, options: argparse.Namespace, resumed: Resumed) -> int:
         return train_part(config, options, resumed, ranks)
 
 
-def train_part(config: Config, options: argparse.Namespace, resumed: Resumed, ranks: Alone) -> int:
+def train_part(
+    config: Config, options: argparse.Namespace, resumed: Resumed, ranks: SingleProcess
+) -> int:
     """Train as one of several ranks, or as the only one: see ``train``."""
     voice.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
@@ -111,13 +112,12 @@ def train_part(config: Config, options: argparse.Namespace, resumed: Resumed, ra
         voice.note(*resumed_notes(run))
         outside.trainer = trainer
         if ranks.rank:
-            return follow(trainer, outside, resumed)
+            return follow(trainer, outside)
         run.write()
         voice.detail(files_text(run))
         voice.note(*notes(run))
         evaluator = Evaluator(trainer, alive=run.log.touch)
         ending = RunEnding(run, evaluator)
-        ranks.first(str(run.folder))
         ranks.rescue_by(ending.rescue)
         trainer.stop = outside.stopped
         score = run.state.numbers.get(EVALUATED) if run.state else None

@@ -60,8 +60,7 @@ from puffer_mlx.config.values import (
     without_comment,
 )
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import reading
-from puffer_mlx.system.package_data import shipped
+from puffer_mlx.system.files import reading, shipped
 
 ALLOW_CODE = """\
 compile and import what a file names, a checkpoint's config.ini say, even if you never named it on

@@ -52,8 +52,7 @@ from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import read_text, reading
-from puffer_mlx.system.package_data import shipped
+from puffer_mlx.system.files import read_text, reading, shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"

@@ -33,7 +33,7 @@ from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.tracking.tracked_run import asked, refuse_missing
+from puffer_mlx.tracking.tracked_run import refuse_missing, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.base import VecEnv
@@ -135,7 +135,7 @@ class Trainer:
             raise UserError(message, "one of the two")
         vec.settle_family(chosen)
         refuse_missing(chosen)
-        if asked(chosen):
+        if tracker_names(chosen):
             trust.permit_log_dir(chosen, new=False)
         select_device(chosen.base.device)
         environments = env if ready else None
@@ -397,7 +397,7 @@ def _warn_of_unused(config: Config, environments: VecEnv) -> None:
     lines = [*config.unused, *optimizers.unread(config), *unread(config)]
     lines += vec.unused_keys(config, environments)
     lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
-    if not asked(config):
+    if not tracker_names(config):
         lines += [f"{name} (of trackers, and track names none)" for name in OF_TRACKERS]
     if isinstance(config.base.profile, str):
         lines.append("base.profile (the command line writes that file)")

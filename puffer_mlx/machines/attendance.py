@@ -1,4 +1,4 @@
-"""Who of the ranks is still there, told beside MLX's collectives, which may wait without end.
+"""Which ranks are still there, told beside MLX's collectives, which may wait without end.
 
 The others say to the first rank every half second that they are there and how far they have come
 (``messages.py``). Threads of their own do that, so it goes on while a rank computes.
@@ -18,6 +18,7 @@ import atexit
 import contextlib
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from puffer_mlx.machines.messages import FAULTS, LONGEST, WELCOME, Door, knock
+from puffer_mlx.machines.messages import WELCOME, RendezvousServer, connect, connection
 
 BEAT = 0.5  # seconds from one sign of life to the next
 SILENT = 10.0  # seconds without one, if its patience isn't shorter
@@ -34,11 +35,11 @@ FIRST = 300.0  # seconds that a rank may take longer than others in its first ep
 GRACE = 4.0  # seconds that the main thread has to end by itself
 RESCUE = 15.0  # seconds that saving may take without it
 SAVING = 20.0  # seconds more, if it is about to
-USES = BEATS, MESSAGES = "beats", "messages"  # what a rank's two connections are for
+BEATS, MESSAGES = range(2)  # what a rank's two connections are for
 
 
 @dataclass
-class Place:
+class Progress:
     """How far a rank has come, by its own words."""
 
     count: int = 0
@@ -55,9 +56,8 @@ class Attendance:
         patience: seconds that others wait for a rank that hangs.
 
     Attributes:
-        place: how far this one has come.
+        progress: how far this one has come.
         lost: what has happened to another one; None if nothing has.
-        gone: the number of that one.
         rescue: saves what can be saved, and returns a line; called in another thread.
         messages: connections for them, by ranks (``Post``); closed with this.
     """
@@ -65,16 +65,15 @@ class Attendance:
     def __init__(self, rank: int, patience: float) -> None:
         self.rank, self._patience = rank, patience
         self._silent = min(SILENT, max(patience, 4 * BEAT))
-        self.place = Place()
+        self.progress = Progress()
         self.lost: str | None = None
-        self.gone: int | None = None
         self.rescue: Callable[[], str] = str
         self.raising = False  # the main thread knows
         self._lost, self._closed = threading.Event(), threading.Event()
         self.messages: dict[int, Connection] = {}
         self._peers: dict[int, Connection] = {}
-        self._places: dict[int, Place] = {}
-        self._door: Door | None = None
+        self._progress: dict[int, Progress] = {}
+        self._server: RendezvousServer | None = None
         self._lock = threading.Lock()
 
     # ---- beginning and end -----------------------------------------------------------------------
@@ -86,18 +85,18 @@ class Attendance:
             count: of the others.
             local: all of them are on this machine.
         """
-        door = self._door = Door(local)
-        self._start(self._accept, door, count)
+        server = self._server = RendezvousServer(local)
+        self._start(self._accept, count)
         self._start(self._judge)
-        return door.where
+        return server.address
 
-    def connect(self, where: dict[str, Any]) -> bool:
+    def connect(self, address: dict[str, Any]) -> bool:
         """Another rank: say to the first one that this is there; whether that could be done."""
-        messages = knock(where, self.rank, MESSAGES)
-        peer = messages and knock(where, self.rank, BEATS)
+        messages = connect(address, self.rank, MESSAGES)
+        peer = messages and connect(address, self.rank, BEATS)
         if messages is None or peer is None:
             return False
-        self.messages[0], self._peers[0], self._places[0] = messages, peer, Place()
+        self.messages[0], self._peers[0], self._progress[0] = messages, peer, Progress()
         self._start(self._listen_to, 0, peer)
         self._start(self._judge)
         return True
@@ -107,8 +106,8 @@ class Attendance:
         for rank in [*self._peers]:
             self._send(rank, left=error)
         self._closed.set()
-        if self._door:
-            self._door.close()
+        if self._server:
+            self._server.close()
         for peer in self.messages.values():
             peer.close()
 
@@ -123,11 +122,11 @@ class Attendance:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """A block in which this rank does something without the others, who wait."""
-        self.place.busy = True
+        self.progress.busy = True
         try:
             yield
         finally:
-            self.place.busy = False
+            self.progress.busy = False
 
     # ---- threads ---------------------------------------------------------------------------------
 
@@ -138,80 +137,83 @@ class Attendance:
         with self._lock, contextlib.suppress(OSError):
             self._peers[to].send_bytes(json.dumps(what).encode())
 
-    def _accept(self, door: Door, count: int) -> None:
-        """Let ranks in until all are there."""
+    def _accept(self, count: int) -> None:
+        """Let ranks in until all are there, each in a thread: a stranger may say nothing."""
+        assert self._server
         with contextlib.suppress(OSError):  # it was closed
             while True:
-                self._start(self._welcome, door, door.accept(), count)
+                self._start(self._welcome, self._server.accept(), count)
 
-    def _welcome(self, door: Door, peer: Connection, count: int) -> None:
+    def _welcome(self, stranger: socket.socket, count: int) -> None:
         """Listen to a rank; hang up on anybody else."""
-        rank, use = door.asked(peer) or (0, "")
-        if not 0 < rank <= count or use not in USES:
-            peer.close()
+        assert self._server
+        rank, use = self._server.greeted(stranger) or (0, BEATS)
+        if not 0 < rank <= count or use not in (BEATS, MESSAGES):
+            stranger.close()
             return
+        peer = connection(stranger)
         if use == MESSAGES:
             self.messages[rank] = peer
         try:
-            peer.send_bytes(WELCOME)
+            os.write(peer.fileno(), WELCOME)
         except OSError:  # it tries again
             return
-        if use == BEATS:
-            self._peers[rank], self._places[rank] = peer, Place()
+        if use == BEATS:  # from now on it is told of progress
+            self._peers[rank], self._progress[rank] = peer, Progress()
         if len(self._peers) == len(self.messages) == count:
-            door.close()
+            self._server.close()
         if use == BEATS:
             self._listen_to(rank, peer)
 
     def _listen_to(self, rank: int, peer: Connection) -> None:
         """Take what a rank says until it leaves."""
-        place = self._places[rank]
-        with contextlib.suppress(*FAULTS), peer:
+        progress = self._progress[rank]
+        with contextlib.suppress(OSError, EOFError), peer:
             while True:
-                message = json.loads(peer.recv_bytes(LONGEST))
-                place.heard = time.monotonic()
+                message = json.loads(peer.recv_bytes())
+                progress.heard = time.monotonic()
                 if "lost" in message:
-                    self._lose(message["gone"], message["lost"])
+                    self._lose(message["lost"])
                 elif "left" in message:
-                    self._places.pop(rank, None)
+                    self._progress.pop(rank, None)
                     if message["left"]:
-                        self._lose(rank, f"rank {rank} has ended: {message['left']}")
+                        self._lose(f"rank {rank} has ended: {message['left']}")
                     return
                 else:
-                    place.count, place.busy, place.begun = message["place"]
-        if self._places.pop(rank, None):
-            self._lose(rank, f"rank {rank} has died")
+                    progress.count, progress.busy, progress.begun = message["progress"]
+        if self._progress.pop(rank, None):
+            self._lose(f"rank {rank} has died")
 
     def _judge(self) -> None:
         """Say how far this rank has come, and look at the others, twice a second."""
         far, since = [], time.monotonic()
         while not self._closed.wait(BEAT):
-            place, now = self.place, time.monotonic()
-            for rank in [*self._places]:
-                self._send(rank, place=[place.count, place.busy, place.begun])
-            for rank, other in [*self._places.items()]:
+            mine, now = self.progress, time.monotonic()
+            for rank in [*self._progress]:
+                self._send(rank, progress=[mine.count, mine.busy, mine.begun])
+            for rank, other in [*self._progress.items()]:
                 if now - other.heard > self._silent:
-                    self._lose(rank, f"rank {rank} hasn't answered for {self._silent:.0f} s")
+                    self._lose(f"rank {rank} hasn't answered for {self._silent:.0f} s")
             if self.rank:  # the first one judges who hangs
                 continue
-            places = {0: place, **self._places}
-            counts = [other.count for other in places.values()]
-            if counts != far or any(other.busy for other in places.values()):
+            ranks = {0: mine, **self._progress}
+            counts = [other.count for other in ranks.values()]
+            if counts != far or any(other.busy for other in ranks.values()):
                 far, since = counts, now
-            begun = all(other.begun for other in places.values())
+            begun = all(other.begun for other in ranks.values())
             patience = self._patience if begun else max(FIRST, self._patience)
             if now - since > patience and min(counts) < max(counts):
-                rank = min(places, key=lambda number: places[number].count)
-                self._lose(rank, f"rank {rank} hangs: the others have waited {patience:.0f} s")
+                rank = min(ranks, key=lambda number: ranks[number].count)
+                self._lose(f"rank {rank} hangs: the others have waited {patience:.0f} s")
 
-    def _lose(self, rank: int, why: str) -> None:
+    def _lose(self, why: str) -> None:
         """Take note that a rank is lost, and have all others know."""
         with self._lock:
             if self.lost is not None or self._closed.is_set():
                 return
-            self.lost, self.gone = why, rank
-        for other in [*self._places] if not self.rank else []:
-            self._send(other, lost=why, gone=rank)
+            self.lost = why
+        for other in [*self._progress] if not self.rank else []:
+            self._send(other, lost=why)
         self._lost.set()
         self._start(self._end)
 
@@ -232,7 +234,8 @@ class Attendance:
 
     def _rescue(self) -> None:
         try:
-            write(self.rescue())
+            if line := self.rescue():
+                write(line)
         except Exception as error:
             write(f"not saved: {error}")
 

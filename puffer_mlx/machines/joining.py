@@ -14,10 +14,9 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.writing import to_dict
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import ALONE, Alone
-from puffer_mlx.machines.launched import RING_HINT, backend, rank_said
+from puffer_mlx.machines.launching import RING_HINT, backend, launched_rank, share_cores
 from puffer_mlx.machines.ranks import Ranks
-from puffer_mlx.machines.starting import share_cores
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import kind
 from puffer_mlx.system.version import machine
@@ -32,8 +31,8 @@ OF_A_MACHINE = {  # settings that ranks need not have in common: what they compu
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alone:
-    """This process's place among the ranks that a launcher started; ``ALONE`` without one.
+def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> SingleProcess:
+    """This process's place among the ranks that a launcher started; ``SINGLE_PROCESS`` without one.
 
     Args:
         config: the run's, which all ranks must have in common.
@@ -45,22 +44,22 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
     """
     name = backend()
     if name is None:
-        return ALONE
+        return SINGLE_PROCESS
     with _all_come(name, patience):
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
-            words = f"rank {rank_said()} can't join: {str(error).splitlines()[0]}"
+            words = f"rank {launched_rank()} can't join: {str(error).splitlines()[0]}"
             raise UserError(words, _hint(name)) from None
         if group.size() == 1:
-            return ALONE
+            return SINGLE_PROCESS
         ranks = Ranks(group, config)
         all_facts = ranks.all_objects({**_facts(config), "checkpoint": resumed})
     for rank, facts in enumerate(all_facts[1:], start=1):
         if different := _first_difference(all_facts[0], facts):
-            key, here, there = different
+            key, first, other = different
             raise UserError(
-                f"rank 0 has {key} {here}, and rank {rank} has {there}",
+                f"rank 0 has {key} {first}, and rank {rank} has {other}",
                 "start all ranks with the same options, files and versions",
             )
     if config.train.gpus not in (1, ranks.size):
@@ -77,9 +76,9 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
 def _share_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
     """Take a share of the cores, if ranks of this machine may all use the same ones."""
     mine = all_facts[rank]
-    here = [number for number, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
-    if all(all_facts[number]["cores"] == mine["cores"] for number in here):
-        share_cores(0, here.index(rank), len(here))
+    beside = [number for number, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
+    if all(all_facts[number]["cores"] == mine["cores"] for number in beside):
+        share_cores(0, beside.index(rank), len(beside))
 
 
 def _attend(ranks: Ranks, hosts: list[str]) -> None:
@@ -126,9 +125,9 @@ def _first_difference(
 ) -> tuple[str, Any, Any] | None:
     """The first name that two sets of facts have other texts for."""
     for name in dict.fromkeys([*first, *other]):
-        here, there = first.get(name, "missing"), other.get(name, "missing")
-        if here != there and name not in ("host", "cores"):
-            return name, here, there
+        one, two = first.get(name, "missing"), other.get(name, "missing")
+        if one != two and name not in ("host", "cores"):
+            return name, one, two
     return None
 
 
@@ -140,9 +139,9 @@ def _hint(name: str) -> str:
 
 WATCH = """
 import os, select, signal, sys
-seconds, parent, said = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+seconds, parent, text = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if not select.select([0], [], [], seconds)[0]:
-    os.write(2, said.encode())
+    os.write(2, text.encode())
     os.kill(parent, signal.SIGKILL)
 """
 
@@ -154,7 +153,7 @@ def _all_come(name: str, patience: float) -> Iterator[None]:
     It waits with Python's lock in its hands, so no thread of this process could: another one does.
     """
     error = (
-        f"error: rank {rank_said()} has waited {patience:g} s for the others ({name})\n"
+        f"error: rank {launched_rank()} has waited {patience:g} s for the others ({name})\n"
         "  hint: was each rank started, and do its addresses lead to it?\n"
     )
     words = program.python("-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), error)

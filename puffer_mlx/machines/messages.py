@@ -9,87 +9,104 @@ they take 0.1 ms, and the GPU hears nothing of it. All go to the first rank, whi
 """
 
 import contextlib
-import json
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
 
-PATIENCE = 5.0  # seconds for each address, and to say a token
-LONGEST = 4000  # bytes of what a rank says of itself
-LOOKS = 0.2  # seconds between two looks at whether somebody is lost
+PATIENCE = 5.0  # seconds to connect to an address, and for a whole greeting
+LOOKS = 0.2  # seconds between two looks at whether a rank is lost
 LOCAL = "127.0.0.1"
+GREETING = struct.Struct("<16sIB")  # the token, the rank, what the connection is for
 WELCOME = b"welcome"
-FAULTS = OSError, EOFError, ValueError, KeyError, TypeError  # of whom one is connected with
 
 
-class Lost(RuntimeError):
+class LostRank(RuntimeError):
     """A rank doesn't answer any more."""
 
 
-class Door:
+class RendezvousServer:
     """Where the first rank lets others in.
 
     Args:
         local: all of them are on this machine.
 
     Attributes:
-        where: what they need to ``knock``.
+        address: what they need to ``connect``: JSON.
     """
 
     def __init__(self, local: bool) -> None:
         self._server = socket.create_server((LOCAL if local else "", 0))
-        self._token = secrets.token_hex(16)
-        addresses = [LOCAL] if local else own_addresses()
-        port = self._server.getsockname()[1]
-        self.where: dict[str, Any] = {"addresses": addresses, "port": port, "token": self._token}
+        self._token = secrets.token_bytes(16)
+        self.address: dict[str, Any] = {
+            "hosts": [LOCAL] if local else own_addresses(),
+            "port": self._server.getsockname()[1],
+            "token": self._token.hex(),
+        }
 
-    def accept(self) -> Connection:
-        """The next one that comes, whoever it is; an OSError once it is closed."""
-        return _connection(self._server.accept()[0])
+    def accept(self) -> socket.socket:
+        """The next one that connects, a rank or a stranger; an OSError once this is closed."""
+        return self._server.accept()[0]
 
-    def asked(self, peer: Connection) -> tuple[int, str] | None:
-        """A rank's number and what it connects for; None of a stranger, who is hung up on."""
-        with contextlib.suppress(*FAULTS):
-            if peer.poll(PATIENCE):
-                hello = json.loads(peer.recv_bytes(LONGEST))
-                if secrets.compare_digest(str(hello["token"]), self._token):
-                    return int(hello["rank"]), str(hello["use"])
+    def greeted(self, peer: socket.socket) -> tuple[int, int] | None:
+        """The rank that connected and what for; None if a stranger did, who is hung up on."""
+        with contextlib.suppress(OSError):
+            token, rank, use = GREETING.unpack(_received(peer, GREETING.size))
+            if secrets.compare_digest(token, self._token):
+                return rank, use
         peer.close()
         return None
 
     def close(self) -> None:
-        """Nobody comes any more; from any thread."""
+        """Let nobody in any more; from any thread."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # or ``accept`` would go on waiting
         self._server.close()
 
 
-def knock(where: dict[str, Any], rank: int, use: str) -> Connection | None:
-    """Connect to the first rank; None if none of its addresses can be reached.
+def connect(address: dict[str, Any], rank: int, use: int) -> Connection | None:
+    """Connect to the first rank; None if none of its hosts can be reached, or lets this one in.
 
     Args:
-        where: a ``Door``'s.
-        rank: who comes.
+        address: a ``RendezvousServer``'s.
+        rank: this one's.
         use: what the connection is for.
     """
-    hello = json.dumps({"token": where["token"], "rank": rank, "use": use}).encode()
-    for address in where["addresses"]:
-        with contextlib.suppress(OSError, EOFError):
-            peer = _connection(socket.create_connection((address, where["port"]), PATIENCE))
-            with contextlib.suppress(OSError, EOFError):
-                peer.send_bytes(hello)
-                if peer.poll(PATIENCE) and peer.recv_bytes(LONGEST) == WELCOME:
-                    return peer
+    greeting = GREETING.pack(bytes.fromhex(address["token"]), rank, use)
+    for host in address["hosts"]:
+        with contextlib.suppress(OSError):
+            peer = socket.create_connection((host, address["port"]), PATIENCE)
+            with contextlib.suppress(OSError):
+                peer.sendall(greeting)
+                if _received(peer, len(WELCOME)) == WELCOME:
+                    return connection(peer)
             peer.close()
     return None
 
 
-def _connection(peer: socket.socket) -> Connection:
+def _received(peer: socket.socket, size: int) -> bytes:
+    """So many bytes of a stranger's, who may send a part of them and wait.
+
+    Raises:
+        OSError: they haven't come within ``PATIENCE``, or the other side has hung up.
+    """
+    until, data = time.monotonic() + PATIENCE, b""
+    while len(data) < size:
+        peer.settimeout(max(until - time.monotonic(), 1e-3))
+        more = peer.recv(size - len(data))
+        if not more or time.monotonic() > until:
+            raise ConnectionError("no whole greeting")
+        data += more
+    return data
+
+
+def connection(peer: socket.socket) -> Connection:
+    """A socket as a connection of messages, which waits without end."""
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(peer.detach())
@@ -122,7 +139,7 @@ class Post:
         """Each rank's bytes, in the order of the ranks, which all call this.
 
         Raises:
-            Lost: one of them is.
+            LostRank: one of them is.
         """
         try:
             if self._first:
@@ -134,12 +151,12 @@ class Post:
             first.send_bytes(data)
             return _unpacked(self._message(first))
         except (OSError, EOFError) as error:
-            raise Lost(str(error) or "a connection was closed") from None
+            raise LostRank(str(error) or "a connection was closed") from None
 
     def _message(self, peer: Connection) -> bytes:
         while not peer.poll(LOOKS):
             if reason := self._lost():
-                raise Lost(reason)
+                raise LostRank(reason)
         return peer.recv_bytes()
 
 

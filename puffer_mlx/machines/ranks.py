@@ -1,6 +1,6 @@
 """One of several processes that train one policy together.
 
-Each has a part of the run's agents. ``alone.py`` says what the trainer and the learner call.
+Each has a part of the run's agents. ``single_process.py`` says what trainer and learner call.
 """
 
 import contextlib
@@ -20,12 +20,11 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
-from puffer_mlx.machines.alone import Alone, Step
 from puffer_mlx.machines.attendance import Attendance
-from puffer_mlx.machines.messages import Lost, Post
+from puffer_mlx.machines.launching import orphaned
+from puffer_mlx.machines.messages import LostRank, Post
 from puffer_mlx.machines.share import share
-from puffer_mlx.machines.starting import orphaned
-from puffer_mlx.machines.statistics import merged_means, merged_moments
+from puffer_mlx.machines.single_process import SingleProcess, Step
 from puffer_mlx.ops import pack
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
@@ -40,7 +39,7 @@ GOES_ON = "what it said tells why; --resume goes on from the last whole checkpoi
 OTHERS = "ranks."  # before a rank's number: its part of a checkpoint's arrays
 
 
-class Ranks(Alone):
+class Ranks(SingleProcess):
     """One of several processes; ``joining.join`` makes it.
 
     Args:
@@ -134,7 +133,7 @@ class Ranks(Alone):
         """Others hear how far this rank is; it computes its part of minibatches of all rollouts."""
 
         def gradients(*inputs: Any) -> Any:
-            self.attendance.place.count += 1
+            self.attendance.progress.count += 1
             return inner.gradients(*inputs)
 
         inner = steps
@@ -146,7 +145,7 @@ class Ranks(Alone):
 
     def any(self, flag: bool) -> bool:
         """One byte, and all ranks wait for it."""
-        self.attendance.place.count += 1
+        self.attendance.progress.count += 1
         return b"1" in self._all_bytes(b"1" if flag else b"0")
 
     def stops(self, flag: bool) -> bool:
@@ -166,7 +165,7 @@ class Ranks(Alone):
         with self._reported():
             messages = self._exchange(json.dumps((crc, reported, listed)).encode())
         self._met += 1
-        self.attendance.place.begun = self._met >= COMPILES
+        self.attendance.progress.begun = self._met >= COMPILES
         crcs, reported, listed = zip(*map(json.loads, messages), strict=True)
         if others := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
             raise UserError(
@@ -178,7 +177,7 @@ class Ranks(Alone):
         self._all_there()  # after what all ranks find alike: one may have ended by it already
         if scores is not None:
             scores = np.array([one for some in listed for one in some]).reshape(-1, 2)
-        return merged_means(reported), scores
+        return exchange.merged_means(reported), scores
 
     def begin(self, vec: VecEnv) -> None:
         """Keep them, to tell what is added."""
@@ -189,7 +188,9 @@ class Ranks(Alone):
         if not self._measured or not isinstance(vec, Remembers):
             return
         memories = self._all_bytes(to_bytes(vec.memory()))
-        self._measured = merged_moments(self._measured, [from_bytes(data) for data in memories])
+        self._measured = exchange.merged_moments(
+            self._measured, [from_bytes(data) for data in memories]
+        )
         vec.remember(self._measured)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class Ranks(Alone):
         try:
             yield
         except RuntimeError as error:
-            if not isinstance(error, Lost) and not LOST.search(str(error)):
+            if not isinstance(error, LostRank) and not LOST.search(str(error)):
                 raise
             reason = self.attendance.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
             raise UserError(reason, GOES_ON) from None
@@ -266,11 +267,6 @@ class Ranks(Alone):
             self.attendance.close((str(error).splitlines() or [type(error).__name__])[0])
             raise
         self.attendance.close()
-
-    @property
-    def deputy(self) -> bool:
-        """The second rank, if the first is the one that is lost."""
-        return self.rank == 1 and self.attendance.gone == 0
 
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Kept for then."""

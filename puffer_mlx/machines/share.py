@@ -1,4 +1,4 @@
-"""A rank's own part of a run: agents, minibatches, seeds.
+"""A rank's part of a run: agents, minibatches, seeds, and the environments of these.
 
 A run's numbers are those of all ranks together: ``vec.total_agents`` agents, minibatches of
 ``train.minibatch_size`` steps. Each of R ranks has an R-th of them, so that a command that is
@@ -7,8 +7,11 @@ started on more ranks is the same run.
 
 from dataclasses import replace
 
+from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines.single_process import SingleProcess
+from puffer_mlx.vec.base import Environments
 
 
 def share(config: Config, rank: int, size: int) -> Config:
@@ -22,8 +25,8 @@ def share(config: Config, rank: int, size: int) -> Config:
     Raises:
         UserError: agents or minibatches can't be divided by them.
     """
-    vec, train = config.vec, config.train
-    agents, buffers = vec.total_agents, vec.num_buffers
+    train = config.train
+    agents, buffers = config.vec.total_agents, config.vec.num_buffers
     if agents % (size * buffers):
         raise UserError(
             f"vec.total_agents {agents} is not a multiple of {size} ranks x vec.num_buffers"
@@ -39,7 +42,7 @@ def share(config: Config, rank: int, size: int) -> Config:
         )
     part = replace(
         config,
-        vec=replace(vec, total_agents=agents // size),
+        vec=replace(config.vec, total_agents=agents // size),
         train=replace(
             train,
             minibatch_size=train.minibatch_size // size,
@@ -48,7 +51,7 @@ def share(config: Config, rank: int, size: int) -> Config:
         origins=dict(config.origins),
         notes=[],
     )
-    part.vec.seed = vec.seed + rank * part.vec.total_agents
+    part.vec.seed = config.vec.seed + rank * part.vec.total_agents
     if (part.epochs, part.minibatches) != (config.epochs, config.minibatches):
         raise UserError(
             f"{size} ranks' parts round to {part.minibatches} minibatches in each of {part.epochs}"
@@ -61,3 +64,29 @@ def share(config: Config, rank: int, size: int) -> Config:
 def _multiples(name: str, value: int, step: int) -> str:
     lower = value // step * step
     return f"{name} {' or '.join(str(n) for n in (lower, lower + step) if n)}"
+
+
+def make_environments(config: Config, ranks: SingleProcess, threads: int) -> Environments:
+    """The environments that this process steps: see ``vec.make``.
+
+    Args:
+        config: the run's. Agents and buffers that don't fit are lowered in it, with a note.
+        ranks: among which they are divided.
+        threads: as of ``vec.make``.
+
+    Raises:
+        UserError: as ``vec.make``, or they can't be divided.
+    """
+    part = ranks.own(config)
+    environments = vec.make(part, threads)
+    if part is config:
+        return environments
+    seed = config.vec.seed + ranks.rank * environments.num_environments
+    if part.vec.seed != seed:
+        part.vec.seed = seed
+        environments.close()
+        environments = vec.make(part, threads)
+    config.vec.total_agents = part.vec.total_agents * ranks.size
+    config.vec.num_buffers = part.vec.num_buffers
+    config.notes += part.notes
+    return environments

@@ -31,9 +31,8 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import mac, prebuilt, private_folders, voice
 from puffer_mlx.system.blas import take_over_gemm
-from puffer_mlx.system.compiler import compile_shared, load_compiled
+from puffer_mlx.system.compiler import compile_shared, compiler_hint, load_compiled
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.install_hints import compiler_hint
 from puffer_mlx.system.private_folders import cache_directory
 
 NAME = "cpu_ops"

@@ -30,7 +30,8 @@ from puffer_mlx.system import voice
 FILE = Path(__file__).with_name("fingerprints.json")
 PACKAGE, NAME = Path(__file__).parents[1], __name__.partition(".")[0]
 ROOMS = "ops", "policy", "ppo"  # the package's mathematics
-# What chooses and launches fused forms, by a module's last name: it isn't part of any equation.
+# What chooses and launches fused forms, by a module's last name, or a function that begins with
+# ``launch_``: it isn't part of any equation.
 LAUNCHING = "gpu", "launch", "choice", "cpu_extension", "fingerprints", "catalog", "forms"
 COMPARING = "PUFFER_MLX_COMPARING"  # in the environment while `make fingerprints` compares
 LEFT_OUT = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
@@ -258,7 +259,9 @@ def _find(name: str) -> str | None:
 
 
 def _launches(source: Source, path: str) -> bool:
-    """Whether a constant is a fused form's, or a ``Reference``."""
+    """Whether this is what launches a fused form, or a constant of one."""
+    if path.startswith("launch_"):
+        return True
     value = getattr(source.defined[path][0], "value", None)
     called = value.func if isinstance(value, ast.Call) else None
     target = source.imported.get(called.id, "") if isinstance(called, ast.Name) else ""

@@ -19,7 +19,7 @@ from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands say it befo
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.system.mlx_cache import choose_cache_limit
+from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
 from puffer_mlx.vec.rows import allocate_rows
 

@@ -103,8 +103,8 @@ def find_loss(config: Config) -> Callable[..., Any] | None:
 
 def functions(config: Config) -> list[Callable[..., Any]]:
     """The user's own functions that are in the place of ours: the loss, and an optimizer's step."""
-    found = find_loss(config), getattr(find(config, "optimizer"), "step", None)
-    return [each for each in found if each is not None]
+    functions = find_loss(config), getattr(find(config, "optimizer"), "step", None)
+    return [each for each in functions if each is not None]
 
 
 def call_loss(
@@ -115,17 +115,17 @@ def call_loss(
     Raises:
         UserError: the function returned something else.
     """
-    found = function(now, batch, **numbers)
-    parts: tuple[Any, ...] = found if type(found) is tuple else (found,)
+    result = function(now, batch, **numbers)
+    parts: tuple[Any, ...] = result if type(result) is tuple else (result,)
     wanted = "a scalar, ppo_loss's statistics, and if you like a dictionary of further scalars"
     if len(parts) not in (2, 3):
-        raise UserError(f"{name} returned {_said(found)}", f"expected {wanted}")
+        raise UserError(f"{name} returned {_words(result)}", f"expected {wanted}")
     (total, metrics), further = parts[:2], parts[2:]
     _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
     _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
     others = further[0] if further else {}
     if not isinstance(others, Mapping) or not all(type(word) is str for word in others):
-        raise UserError(f"{name} returned as its third {_said(others)}", f"expected {wanted}")
+        raise UserError(f"{name} returned as its third {_words(others)}", f"expected {wanted}")
     for word, number in others.items():
         if word in METRICS:
             raise UserError(f"{name} returned {word} twice", "another name")
@@ -147,21 +147,20 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
     name = f"train.advantage {config.train.advantage}"
 
     def checked(values: mx.array, *arrays: Any, **numbers: Any) -> mx.array:
-        found = function(values, *arrays, **numbers)
-        _refuse(name, "as advantages", found, values.shape, "one for each value")
-        return found.astype(mx.float32)
+        result = function(values, *arrays, **numbers)
+        _refuse(name, "as advantages", result, values.shape, "one for each value")
+        return result.astype(mx.float32)
 
     return checked
 
 
-def _refuse(name: str, what: str, found: Any, shape: tuple[int, ...], hint: str) -> None:
-    if not isinstance(found, mx.array) or found.shape != shape:
-        raise UserError(f"{name} returned {what} {_said(found)}", f"expected {shape}: {hint}")
+def _refuse(name: str, what: str, value: Any, shape: tuple[int, ...], hint: str) -> None:
+    if not isinstance(value, mx.array) or value.shape != shape:
+        raise UserError(f"{name} returned {what} {_words(value)}", f"expected {shape}: {hint}")
 
 
-def _said(found: Any) -> str:
-    if isinstance(found, mx.array):
-        return f"an array of shape {found.shape}"
-    return (
-        f"{len(found)} values" if type(found) is tuple else f"an object of {type(found).__name__}"
-    )
+def _words(value: Any) -> str:
+    if isinstance(value, mx.array):
+        return f"an array of shape {value.shape}"
+    many = type(value) is tuple
+    return f"{len(value)} values" if many else f"an object of {type(value).__name__}"

@@ -8,8 +8,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import custom, precision
-from puffer_mlx.ppo.closed_form import operation as closed_form
+from puffer_mlx.ppo import closed_form, custom, precision
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 
 
@@ -93,10 +92,11 @@ def custom_loss(
     kernel_on_gpu(closed_form.losses, closed_form.LOSS, function)  # says that it isn't used there
     outputs, value = policy.decoder.split(now.decoder, now.y)
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, now.actions, now.masks)
-    seen = now.features, now.weights, now.observations, now.actions, now.masks, now.shape
-    forward = custom.Forward(logprob, entropy, value, *seen)
-    given = numbers._asdict()
-    total, metrics = custom.call_loss(function, name, forward, batch, ent_coef=ent_coef, **given)
+    read = now.features, now.weights, now.observations, now.actions, now.masks, now.shape
+    forward = custom.Forward(logprob, entropy, value, *read)
+    total, metrics = custom.call_loss(
+        function, name, forward, batch, ent_coef=ent_coef, **numbers._asdict()
+    )
     names[:] = metrics
     ratio = mx.exp(logprob - batch.old_logprob)
     total = total if scale is None else total * scale
@@ -142,5 +142,5 @@ def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, k
     """Log-probabilities (T, S) of actions as training computes them."""
     low = precision.lower(weights, kind)
     y, _ = policy.product(low, observations, state, keep)
-    found = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
-    return found.reshape(observations.shape[:2])
+    flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
+    return flat.reshape(observations.shape[:2])

@@ -5,50 +5,42 @@ adaptive learning rate isn't: the trainer keeps it, and a checkpoint has it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from puffer_mlx.config import Train
 from puffer_mlx.errors import UserError
 
-Schedule = Callable[[float, float, int, int], float]
-
-
-def constant(start: float, end: float, epoch: int, epochs: int) -> float:
-    """Always start."""
-    return start
-
-
-def cosine(start: float, end: float, epoch: int, epochs: int) -> float:
-    """Cosine schedule from start (epoch 0) to end (epoch = epochs); start if epochs = 0."""
-    if epochs == 0:
-        return start
-    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * _progress(epoch, epochs)))
-
-
-def linear(start: float, end: float, epoch: int, epochs: int) -> float:
-    """Straight line from start (epoch 0) to end (epoch = epochs); start if epochs = 0."""
-    if epochs == 0:
-        return start
-    return start + (end - start) * _progress(epoch, epochs)
-
-
-SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "linear": linear}
+SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
+    # of the first number, the last one, and the progress from one to the other, 0 to 1
+    "constant": lambda first, last, progress: first,
+    "cosine": lambda first, last, progress: (
+        last + 0.5 * (first - last) * (1 + math.cos(math.pi * progress))
+    ),
+    "linear": lambda first, last, progress: first + (last - first) * progress,
+}
 ADAPTIVE = "adaptive"
 FACTOR = 1.5  # of the adaptive learning rate, down or up
 LOWEST, HIGHEST = 0.01, 10  # of it, as parts of the first one: rsl_rl's 1e-5 and 1e-2 of its 1e-3
 
 
-def learning_rate(train: Train, epoch: int, epochs: int) -> float:
-    """An epoch's, of a run of so many.
+def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int) -> float:
+    """A number in an epoch of a run.
+
+    Args:
+        schedule: ``constant``, ``cosine`` or ``linear``.
+        first: the number in epoch 0.
+        ratio: of the number after the last epoch to the first.
+        epoch: from 0.
+        epochs: of the run; of one without any, it is the first.
 
     Raises:
-        UserError: it is the adaptive one, which the epoch doesn't tell.
+        UserError: the schedule is the adaptive one, which the epoch doesn't tell.
     """
-    if train.lr_schedule == ADAPTIVE:
+    if schedule == ADAPTIVE:
         message = "train.lr_schedule adaptive needs the epochs before: there is none of the epoch"
-        raise UserError(message, f"--train.lr-schedule {' or '.join(SCHEDULES)}")
-    schedule = SCHEDULES[train.lr_schedule] if train.anneal_lr else constant
-    return schedule(train.learning_rate, train.min_lr_ratio * train.learning_rate, epoch, epochs)
+        raise UserError(message, "--train.lr-schedule cosine or linear")
+    if epochs == 0:
+        return first
+    return SCHEDULES[schedule](first, ratio * first, min(max(epoch / epochs, 0.0), 1.0))
 
 
 def rate_at(schedule: Callable[[float], float], progress: float) -> float:
@@ -57,41 +49,31 @@ def rate_at(schedule: Callable[[float], float], progress: float) -> float:
     Raises:
         UserError: it is no learning rate.
     """
-    found = schedule(progress)
+    result = schedule(progress)
     try:
-        rate = float(found)
+        rate = float(result)
     except (TypeError, ValueError):
         rate = math.nan
     if not 0 <= rate < math.inf:
         raise UserError(
-            f"learning_rate({progress:g}) is {found!r}", "the function must return 0 or more"
+            f"learning_rate({progress:g}) is {result!r}", "the function must return 0 or more"
         )
     return rate
 
 
-def adapted(train: Train, rate: float, losses: Mapping[str, float]) -> float:
+def adapted(rate: float, first: float, kl: float, desired_kl: float) -> float:
     """The adaptive learning rate after an epoch: ``train.lr_schedule adaptive``.
 
     rl_games's AdaptiveScheduler and rsl_rl's: lower where the policy moved more than twice as far
     as desired, higher where it moved less than half as far. Theirs change it after each minibatch.
 
     Args:
-        train: the rate it began with, and the KL that is desired.
         rate: the epoch's.
-        losses: the epoch's, with the mean ``kl`` between the rollout's policy and those of its
-            minibatches; without it, none having been finite, the rate stays.
+        first: the rate that the run began with.
+        kl: the mean KL between the rollout's policy and those of its minibatches. NaN, none having
+            been finite: the rate stays.
+        desired_kl: the KL that is desired.
     """
-    first, kl = train.learning_rate, losses.get("kl", math.nan)
-    if kl > 2 * train.desired_kl:
+    if kl > 2 * desired_kl:
         return max(rate / FACTOR, LOWEST * first)
-    return min(rate * FACTOR, HIGHEST * first) if kl < train.desired_kl / 2 else rate
-
-
-def entropy_coefficient(train: Train, epoch: int, epochs: int) -> float:
-    """An epoch's, of a run of so many."""
-    schedule = cosine if train.anneal_ent_coef else constant
-    return schedule(train.ent_coef, train.min_ent_coef_ratio * train.ent_coef, epoch, epochs)
-
-
-def _progress(epoch: int, epochs: int) -> float:
-    return min(max(epoch / epochs, 0.0), 1.0)
+    return min(rate * FACTOR, HIGHEST * first) if kl < desired_kl / 2 else rate

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.config import Config, Train
+from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm
 from puffer_mlx.ppo.gradients import gradients, logprobs
-from puffer_mlx.ppo.optimizers import Optimizer
 from puffer_mlx.system.backend import backend
 
 Function = Callable[..., Any]
@@ -78,7 +77,9 @@ def compile_steps(
             several processes' minibatches together.
     """
     train = config.train
-    optimise = partial(_optimise, optimizers.of(config), train, algorithm.metrics)
+    optimizer = optimizers.of(config)
+    move = partial(optimizer.step, **optimizer.numbers(train))
+    optimise = partial(_optimise, move, train.precision, algorithm.metrics)
     own = {
         name: _small(step.function) if step.compiled else step.function
         for name, step in algorithm.steps.items()
@@ -132,13 +133,13 @@ def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, ter
     Returns:
         As ``_act``, of all agents in their order.
     """
-    found = []
-    for own, chosen in zip(weights, rows, strict=True):
-        given = [observations, state, noise, terminals]
-        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], given)
+    parts = []
+    for each, chosen in zip(weights, rows, strict=True):
+        arrays = [observations, state, noise, terminals]
+        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], arrays)
         legal = None if mask is None else mask[chosen]
-        found.append(_act(policy, own, seen, before, drawn, legal, ended))
-    outputs, states = zip(*found, strict=True)
+        parts.append(_act(policy, each, seen, before, drawn, legal, ended))
+    outputs, states = zip(*parts, strict=True)
     state = tree_map(lambda *parts: mx.concatenate([*parts])[back], *states)
     return mx.concatenate([*outputs], axis=1)[:, back], state
 
@@ -148,11 +149,9 @@ def _step(policy: Policy, weights, observations, state, terminals):
     return policy.step(weights, observations, state, policy.keep(terminals))
 
 
-def _optimise(
-    optimizer: Optimizer, train: Train, names, weights, state, scaler, grads, metrics, lr
-):
+def _optimise(move: Function, kind: str, names, weights, state, scaler, grads, metrics, lr):
     """New weights, optimizer's state and scaler; whether (a scalar) the minibatch counted."""
     total = names.index("total")
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
-    weights, state, ok = optimizer.step(weights, grads, state, loss, lr, train)
-    return weights, state, precision.next_scaler(scaler, ok, train.precision), ok
+    weights, state, ok = move(weights, grads, state, loss, lr)
+    return weights, state, precision.next_scaler(scaler, ok, kind), ok

@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.system import cuda_memory
+from puffer_mlx.system import mlx_memory
 
 Spread = dict[str, float]  # median, min, max
 Results = dict[str, dict[str, Spread | None]]  # what was measured -> cpu, gpu -> numbers
@@ -126,7 +126,7 @@ def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], obj
     """
     buffer = _ready(mx.zeros(max(1, nbytes // 4)))
     view = np.asarray(buffer)
-    cuda_memory.keep_on_host(view.ctypes.data, view.nbytes)
+    mlx_memory.keep_on_host(view.ctypes.data, view.nbytes)
     source, read = np.ones_like(view), np.empty_like(view)
 
     def once() -> None:

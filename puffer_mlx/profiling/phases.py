@@ -99,14 +99,20 @@ class PhaseTimer:
             normal = {name: share / total for name, share in shares.items()}
             self._parts = {**self._parts, whole: normal}  # replaced: ``take`` may be reading
 
-    def divide(self, sampled: bool) -> None:
+    def charge(self, phase: str, seconds: float) -> None:
+        """Charge a phase with seconds that another lane waited for it."""
+        if self.enabled:
+            self._sums[phase] += seconds
+
+    def divide(self, sampled: bool, others: float = 0.0) -> None:
         """Divide an epoch as measured if it was sampled, else as in the last sampled one.
 
         What the phases were charged since the last time, ``WAITS`` excepted, is divided anew; its
-        sum stays. Before the first sample it stays where it was charged.
+        sum stays, but for ``others``. Before the first sample it stays where it was charged.
 
         Args:
             sampled: whether its phases were evaluated one by one (``Profiler.samples``).
+            others: seconds of it that are another lane's, which gets them by ``charge``.
         """
         base = {
             name: max(self._divided.get(name, 0.0), self._taken.get(name, 0.0))
@@ -118,6 +124,7 @@ class PhaseTimer:
             self._shares = {name: seconds / total for name, seconds in charged.items()}
         elif self._shares:
             whole = {name: base.get(name, 0.0) for name in (*charged, *self._shares)}
+            total = max(0.0, total - others)
             divided = {n: s + total * self._shares.get(n, 0.0) for n, s in whole.items()}
             self._sums = defaultdict(float, {**self._sums, **divided})
         self._divided = dict(self._sums)

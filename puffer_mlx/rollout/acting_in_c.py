@@ -215,12 +215,12 @@ class Actor:
     def _states(self, states: Any, N: int) -> list[np.ndarray]:
         """The states' arrays in the order in which layers number them."""
         expected = [name for name, _ in tree_flatten(self._policy.initial_state(1))]  # type: ignore
-        found: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
-        if sorted(found) != sorted(expected):
-            raise ValueError(f"states: expected {expected}, found {list(found)}")
-        for name, array in found.items():
+        arrays: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
+        if sorted(arrays) != sorted(expected):
+            raise ValueError(f"states: expected {expected}, found {list(arrays)}")
+        for name, array in arrays.items():
             _check(array, (N, self._hidden), f"states.{name}", written=True, exact=True)
-        return [found[name] for name in expected]
+        return [arrays[name] for name in expected]
 
     def seconds(self) -> dict[str, float]:
         """Thread-seconds since ``bind``: the policy's (``act``), and choosing (``sample``)."""
@@ -350,8 +350,8 @@ class Layers:
 def _floats(array: mx.array, shape: Shape, name: str) -> np.ndarray:
     """The numbers of a weight, C-contiguous."""
     if array.dtype != mx.float32 or array.shape != shape:
-        found = f"{str(array.dtype).removeprefix('mlx.core.')} {array.shape}"
-        raise ValueError(f"weights: {name}: expected float32 {shape}, found {found}")
+        dtype = str(array.dtype).removeprefix("mlx.core.")
+        raise ValueError(f"weights: {name}: expected float32 {shape}, found {dtype} {array.shape}")
     return np.ascontiguousarray(array)
 
 
@@ -369,11 +369,11 @@ def _check(
         flags = array.flags
         if flags.c_contiguous and (flags.writeable or not written):
             return
-    found = f"{array.dtype} {array.shape}"
-    found += "" if array.flags.c_contiguous else ", not C-contiguous"
-    found += "" if array.flags.writeable else ", read-only"
+    kind = f"{array.dtype} {array.shape}"
+    kind += "" if array.flags.c_contiguous else ", not C-contiguous"
+    kind += "" if array.flags.writeable else ", read-only"
     wanted = "writable and C-contiguous" if written else "C-contiguous"
-    raise ValueError(f"{name}: expected {np.dtype(dtype)} {shape}, {wanted}; found {found}")
+    raise ValueError(f"{name}: expected {np.dtype(dtype)} {shape}, {wanted}; found {kind}")
 
 
 def _check_rows(rows: np.ndarray, N: int) -> None:

@@ -215,9 +215,9 @@ def joined(states: list[State], groups: range) -> State:
     if kernel_on_gpu(pack, PACKING) is None or dtypes != {mx.float32}:
         return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
     places = [*zip(leaves(first), *map(leaves, others), strict=True)]
-    shapes = [(sum(map(len, own)), *own[0].shape[1:]) for own in places]
-    found = iter(unpack(pack([array for own in places for array in own])[0], shapes))
-    return tree_map(lambda _: next(found), first)
+    shapes = [(sum(map(len, place)), *place[0].shape[1:]) for place in places]
+    arrays = iter(unpack(pack([array for place in places for array in place])[0], shapes))
+    return tree_map(lambda _: next(arrays), first)
 
 
 def divided(state: State, groups: int) -> list[State]:

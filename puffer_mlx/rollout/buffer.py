@@ -29,7 +29,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system import cuda_memory
+from puffer_mlx.system import mlx_memory
 from puffer_mlx.vec.base import PreparedStep, PreparesSteps, Rows, VecEnv
 
 
@@ -38,7 +38,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     array = mx.zeros(shape, dtype)
     mx.eval(array)
     view = np.asarray(array)
-    cuda_memory.keep_on_host(view.ctypes.data, view.nbytes)
+    mlx_memory.keep_on_host(view.ctypes.data, view.nbytes)
     return array, view
 
 
@@ -116,9 +116,9 @@ class RolloutBuffer:
         """Of each step t < T the agents in so many equal parts; made once and kept."""
         if count not in self._parts:
             agents = self._agents(count)
-            made = [[self._part(t, each) for each in agents] for t in range(self.horizon)]
-            mx.eval([part[:-1] for row in made for part in row])
-            self._parts[count] = made
+            rows = [[self._part(t, each) for each in agents] for t in range(self.horizon)]
+            mx.eval([part[:-1] for row in rows for part in row])
+            self._parts[count] = rows
         return self._parts[count]
 
     def steps(self, environments: VecEnv, count: int) -> list[list[PreparedStep]]:
@@ -236,8 +236,8 @@ class RolloutBuffer:
     def fields(self) -> dict[str, mx.array | None]:
         """What training reads, by name; masks and finals may be None."""
         names = "observations actions logprobs rewards terminals masks finals values"
-        found = {name: getattr(self, name) for name in names.split()}
-        return {**found, "observations": self._trained_on}
+        fields = {name: getattr(self, name) for name in names.split()}
+        return {**fields, "observations": self._trained_on}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Write what ``carry`` copied, of a buffer of the same shapes, to row T."""

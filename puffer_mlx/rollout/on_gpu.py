@@ -188,8 +188,8 @@ class BufferOnGPU:
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
         """What arrived last, which the next rollout begins with; with row 0 what arrived first."""
-        found = (self.last if row else self.first)._asdict()
-        return {name: array for name, array in found.items() if array is not None}
+        arrived = (self.last if row else self.first)._asdict()
+        return {name: array for name, array in arrived.items() if array is not None}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Go on from what ``carry`` gave, of a buffer of the same shapes."""
@@ -217,9 +217,12 @@ class RolloutsOnGPU:
 
     Attributes:
         steps: as given, or as measured by the first rollout.
+        waits: whether ``collect`` returns a rollout that is computed. If not, the GPU computes it
+            while the host prepares what comes next; on a Mac it always waits, to hear of an end.
     """
 
     in_c = False
+    waits = True
 
     def __init__(
         self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int = 0
@@ -240,29 +243,27 @@ class RolloutsOnGPU:
         Raises:
             GPUError: the GPU's driver ended a launch, and a shorter one, too.
         """
-        given = buffer, environments, weights, states, noise
-        try:
-            after = self._collect(*given)
-        except RuntimeError as error:
-            if ENDED not in str(error):
-                raise
-            self.steps = max(1, (self.steps or MEASURED) // 4)
-            after = self._collect_again(*given)
-        self._timer.lap("eval_act")
-        return after
+        again = False
+        while True:
+            try:
+                after = self._collect(buffer, environments, weights, states, noise)
+            except RuntimeError as error:
+                if ENDED not in str(error):
+                    raise
+                if again:
+                    raise self._ended_twice(error) from None
+                again, self.steps = True, max(1, (self.steps or MEASURED) // 4)
+            else:
+                self._timer.lap("eval_act")
+                return after
 
-    def _collect_again(self, *given: Any) -> list[State]:
-        try:
-            return self._collect(*given)
-        except RuntimeError as error:
-            if ENDED not in str(error):
-                raise
-            fewer = f"--train.launch-steps {self.steps // 4 or 1}; or " if self.steps > 1 else ""
-            raise GPUError(
-                f"macOS ended the GPU's rollout twice, at last in launches of {self.steps} of its"
-                f" steps: {error}",
-                f"{fewer}{RELAX}; or --train.rollout-device cpu",
-            ) from None
+    def _ended_twice(self, error: RuntimeError) -> GPUError:
+        fewer = f"--train.launch-steps {self.steps // 4 or 1}; or " if self.steps > 1 else ""
+        return GPUError(
+            f"macOS ended the GPU's rollout twice, at last in launches of {self.steps} of its"
+            f" steps: {error}",
+            f"{fewer}{RELAX}; or --train.rollout-device cpu",
+        )
 
     def _collect(
         self,
@@ -278,28 +279,29 @@ class RolloutsOnGPU:
             structs, first = environments.structs, buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
-            given = packed, held, noise, structs, first
-            self.steps = self._measured(stream, *given) if measured else T
+            arrays = packed, held, noise, structs, first
+            self.steps = self._measured(stream, *arrays) if measured else T
         launches, log = [], None
         for t in range(0, T, self.steps):
             part = noise if self.steps >= T else noise[t : t + self.steps]
             with building, mx.stream(stream):
-                found, first, logged = self._launch(packed, held, part, structs, first)
+                launched, first, logged = self._launch(packed, held, part, structs, first)
                 log = logged if log is None else log + logged
-            structs, held = found.structs, found.states
-            launches.append(found)
+            structs, held = launched.structs, launched.states
+            launches.append(launched)
             if self.steps < T:
                 mx.eval(log, first.observations)  # else MLX gives several to the driver as one
         with building, mx.stream(stream):
-            found = joined(launches)
-            after = divided(step.state_after(found.states), len(states))
-            actions = found.actions[-1]
-        made = *found, *first, log, actions  # all of them: another thread may read them
-        mx.eval(after, *(each for each in made if each is not None))
+            whole = joined(launches)
+            after = divided(step.state_after(whole.states), len(states))
+            actions = whole.actions[-1]
+        arrays = *whole, *first, log, actions  # all of them: another thread may read them
+        evaluate = mx.eval if self.waits or backend() == "metal" else mx.async_eval
+        evaluate(after, *(array for array in arrays if array is not None))
         assert log is not None
         environments.stepped(structs, log, actions, first)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
-        buffer.fill({**{name: getattr(found, name) for name in names}, "finals": None}, first)
+        buffer.fill({**{name: getattr(whole, name) for name in names}, "finals": None}, first)
         return after
 
     def _launch(
@@ -307,22 +309,23 @@ class RolloutsOnGPU:
     ) -> tuple[OneLaunch, Arrived, mx.array]:
         """As many steps as there is noise: what came out, what arrived last, and sums of logs."""
         game = self._kernel.game
-        found = self._kernel.launch(len(noise), packed, held, noise, structs, first)
-        log = found.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
-        masks = None if found.masks is None else found.masks[-1]
-        arrived = found.last_observations, found.rewards[-1], found.terminals[-1], masks
-        return found, Arrived(*arrived), log
+        launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
+        log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
+        masks = None if launched.masks is None else launched.masks[-1]
+        arrived = launched.last_observations, launched.rewards[-1], launched.terminals[-1], masks
+        return launched, Arrived(*arrived), log
 
-    def _measured(self, stream: Any, *given: Any) -> int:
+    def _measured(
+        self, stream: Any, packed: mx.array, held: mx.array, noise: mx.array, *rest: Any
+    ) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what they compute is forgotten."""
-        packed, held, noise, *rest = given
         noise = noise[:MEASURED]
         mx.eval(packed, held, noise)
         seconds = 0.0
         for _ in range(2):  # at first the kernel is compiled
             began = time.perf_counter()
             with building, mx.stream(stream):
-                found, *_ = self._launch(packed, held, noise, *rest)
-            mx.eval(found.values)
+                launched, *_ = self._launch(packed, held, noise, *rest)
+            mx.eval(launched.values)
             seconds = time.perf_counter() - began
         return max(1, int(LAUNCH_SECONDS * len(noise) / seconds))

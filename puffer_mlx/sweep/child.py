@@ -145,7 +145,7 @@ class Child:
         self._log.news()
         points = self._log.points(self._points)
         asked = self._until is not None
-        fault = self._fault or (self._said(code) if code and not asked else "")
+        fault = self._fault or (self._reason(code) if code and not asked else "")
         fault = fault or self._log.bad or fault_of(points, self._metric)
         return Outcome([] if fault else points, fault, "" if fault else self._stopped)
 
@@ -154,7 +154,7 @@ class Child:
         self.identity.end()
         self._process.wait()
 
-    def _said(self, code: int) -> str:
+    def _reason(self, code: int) -> str:
         """Why it says that it failed."""
         if code < 0:
             name = signal.Signals(-code).name

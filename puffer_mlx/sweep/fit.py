@@ -6,7 +6,6 @@ it fits, as the configuration moves what its files say (``config/fit.py``), with
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from puffer_mlx.config import Config
 from puffer_mlx.sweep.space import COST, Space
@@ -16,30 +15,19 @@ AGENTS, HORIZON = "vec.total_agents", "train.horizon"
 MINIBATCH, REPLAY = "train.minibatch_size", "train.replay_ratio"
 
 
-class Move(NamedTuple):
-    """How numbers come to fit.
-
-    Args:
-        misfit: of all sizes by name, whether these don't fit.
-        ways: keys and what they are multiplied by, until it fits; of the first that is swept and
-            not at the end of its range.
-    """
-
-    misfit: Callable[[Mapping[str, float]], bool]
-    ways: tuple[tuple[str, float], ...]
-
-
-# A key only ever moves in one direction, so that this ends.
-MOVES = (
-    Move(
+# What doesn't fit, by all sizes' names; and keys and what they are multiplied by until it does, of
+# the first that is swept and not at the end of its range. A key only ever moves in one direction,
+# so that this ends.
+MOVES: tuple[tuple[Callable[[Mapping[str, float]], bool], tuple[tuple[str, float], ...]], ...] = (
+    (
         lambda size: size[MINIBATCH] > size[AGENTS] * size[HORIZON],
         ((MINIBATCH, 1 / 2), (HORIZON, 2), (AGENTS, 2)),
     ),
-    Move(
+    (
         lambda size: size[REPLAY] * size[AGENTS] * size[HORIZON] < size[MINIBATCH],
         ((MINIBATCH, 1 / 2), (REPLAY, 5 / 4), (HORIZON, 2), (AGENTS, 2)),
     ),
-    Move(lambda size: size[COST] < size[AGENTS] * size[HORIZON], ((COST, 5 / 4),)),
+    (lambda size: size[COST] < size[AGENTS] * size[HORIZON], ((COST, 5 / 4),)),
 )
 
 
@@ -62,14 +50,6 @@ def fit(values: Values, space: Space, config: Config) -> Values:
         fitted[name] = value if changed else fitted[name]
         return changed
 
-    while misfits := [move for move in MOVES if move.misfit(_sizes(fitted, config))]:
-        if not any(moved(*way) for move in misfits for way in move.ways):
-            break
-    return fitted
-
-
-def _sizes(values: Values, config: Config) -> dict[str, float]:
-    """All sizes of a run, those that aren't swept too."""
     plain = {
         AGENTS: config.vec.total_agents,
         HORIZON: config.train.horizon,
@@ -77,4 +57,7 @@ def _sizes(values: Values, config: Config) -> dict[str, float]:
         REPLAY: config.train.replay_ratio,
         COST: config.train.total_timesteps,
     }
-    return plain | {name: values[name] for name in plain if name in values}
+    while ways := [way for misfit, ways in MOVES if misfit({**plain, **fitted}) for way in ways]:
+        if not any(moved(*way) for way in ways):
+            break
+    return fitted

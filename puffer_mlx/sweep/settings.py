@@ -1,7 +1,11 @@
-"""Section [sweep]: what a sweep makes large or small, what it may cost, and how it chooses."""
+"""Section [sweep]: what a sweep makes large or small, how it chooses, and what is searched."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.key import Key, key
+from puffer_mlx.config.schema import OPTIMIZERS
 
 PROTEIN = "Protein"
 OURS = (PROTEIN, "ParetoGenetic", "Random")  # of this room
@@ -10,60 +14,62 @@ METHODS = (*OURS, *OPTUNAS)
 LINEAR, PERCENTILE = "linear", "percentile"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 MEAN, MEDIAN, WORST = "mean", "median", "worst"
+NONE = "none"  # of target_score
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """What ``[sweep]`` says; the defaults are PufferLib's.
+    """What ``[sweep]`` says; the defaults are PufferLib's. Keys with a help are in ``--help``.
 
-    Args:
-        method: one of ``METHODS``.
-        metric: the number that is a run's score, by its name in a record: ``env/score``.
-        metric_distribution: ``linear``, or ``percentile`` for a score between 0 and 1, whose logit
-            is compared then (PufferLib 5.0 calls it ``logit``).
-        goal: ``maximize`` or ``minimize``.
-        target_score: a score that is enough: more counts for nothing, so that of the runs that
-            reach it the cheapest is best; inf: none is.
-        seeds: a suggestion is judged by so many runs, of ``base.seed``, ``base.seed + 1``, … (and
-            ``vec.seed`` likewise); those after the first only while it is promising.
-        seeds_score: their scores as one: ``mean``, ``median`` or ``worst``.
-        max_suggestion_cost: a run that is expected to cost more isn't suggested; seconds.
-        max_runs: runs of the sweep.
-        downsample: of how many points of its curve a run tells.
-        prune_pareto: leave out the front's expensive points that bring little.
-        early_stop_quantile: a run whose score is below this quantile of what its cost bought in
-            others is ended; 0: none is; -1: ``stop_quantile`` says.
-        gpus: how many the runs share; 0 is all.
-        sweep_only: only parameters whose names contain one of these words are swept; empty: all.
-        num_random_samples: points of a Sobol sequence that are tried first.
-        num_keep_top_obs: best observations of which cheaper forms are tried.
-        suggestions_per_pareto: candidates around each centre.
-        gp_training_iter: Adam's steps for each fit of a Gaussian process.
-        gp_max_obs: observations that a Gaussian process is fitted to.
-        exploration: how many standard deviations above the expected score a candidate's score may
-            be; -1: 0, PufferLib's, where runs' lengths are searched, and 0.5 where all are equal.
+    ``seeds``: a suggestion is judged by so many runs, of ``base.seed``, ``base.seed + 1``, … (and
+    ``vec.seed`` likewise); those after the first only while it is promising. ``prune_pareto``
+    leaves out the front's expensive points that bring little. ``early_stop_quantile``: a run whose
+    score is below this quantile of what its cost bought in others is ended; 0: none is; -1:
+    ``stop_quantile`` says. ``num_random_samples`` points of a Sobol sequence are tried first;
+    cheaper forms of ``num_keep_top_obs`` observations are tried, with ``suggestions_per_pareto``
+    candidates around each centre; a Gaussian process is fitted to ``gp_max_obs`` observations in
+    ``gp_training_iter`` steps. ``exploration``: how many standard deviations above the expected
+    score a candidate's may be; -1: 0, PufferLib's, where runs' lengths are searched, and 0.5 where
+    all are equal.
     """
 
-    method: str = PROTEIN
-    metric: str = "env/score"
-    metric_distribution: str = LINEAR
-    goal: str = MAXIMIZE
-    target_score: float = math.inf
-    seeds: int = 1
-    seeds_score: str = MEAN
-    max_suggestion_cost: float = 3600.0
-    max_runs: int = 1200
-    downsample: int = 5
-    prune_pareto: bool = True
-    early_stop_quantile: float = -1.0
-    gpus: int = 0
-    sweep_only: tuple[str, ...] = ()
-    num_random_samples: int = 10
-    num_keep_top_obs: int = 5
-    suggestions_per_pareto: int = 256
-    gp_training_iter: int = 50
-    gp_max_obs: int = 750
-    exploration: float = -1.0
+    method: str = key(PROTEIN, f"what chooses the next run: {', '.join(METHODS)}")
+    metric: str = key("env/score", "the number of a record that is a run's score")
+    metric_distribution: str = key(  # percentile: the logit of a score between 0 and 1 is compared
+        LINEAR, "", choices=(LINEAR, PERCENTILE), aliases={"logit": PERCENTILE}
+    )
+    goal: str = key(MAXIMIZE, "maximize or minimize", choices=(MAXIMIZE, MINIMIZE))
+    target_score: float | str = key(
+        NONE,
+        "of runs that reach it the cheapest is best; none: more is better",
+        words=(NONE,),
+    )
+    seeds: int = key(1, "runs of a suggestion, as long as it is promising", minimum=1)
+    seeds_score: str = key(
+        MEAN, "their scores as one: mean, median or worst", choices=(MEAN, MEDIAN, WORST)
+    )
+    max_runs: int = key(1200, "runs that finish", minimum=1)
+    max_suggestion_cost: float = key(
+        3600.0, "no run is suggested that is expected to cost more; seconds", above=0
+    )
+    downsample: int = key(5, "points of its curve that a run tells", minimum=1)
+    early_stop_quantile: float = key(
+        -1.0, "runs below it are ended early; 0, as with Protein: none is", minimum=-1, maximum=0.99
+    )
+    gpus: int = key(0, "how many are used; 0: all", minimum=0)
+    sweep_only: str = key("", "words with commas: only keys with one of them are swept")
+    prune_pareto: bool = key(True, "")
+    num_random_samples: int = key(10, "", minimum=0)
+    num_keep_top_obs: int = key(5, "", minimum=0)
+    suggestions_per_pareto: int = key(256, "", minimum=1)
+    gp_training_iter: int = key(50, "", minimum=1)
+    gp_max_obs: int = key(750, "", minimum=10)
+    exploration: float = key(-1.0, "", minimum=-1, maximum=100)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of ``sweep_only``; empty: all parameters are swept."""
+        return tuple(word.strip() for word in self.sweep_only.split(",") if word.strip())
 
     @property
     def stop_quantile(self) -> float:
@@ -92,9 +98,64 @@ class SweepSettings:
 
     @property
     def enough(self) -> float:
-        """``target_score`` with the sign."""
-        return self.sign * self.target_score if math.isfinite(self.target_score) else math.inf
+        """``target_score`` with the sign; inf: none is enough."""
+        return math.inf if isinstance(self.target_score, str) else self.sign * self.target_score
 
     def worth(self, score: float) -> float:
         """A score so that more is better, as far as more counts."""
         return min(self.sign * float(score), self.enough)
+
+
+KEYS: dict[str, Key] = {field.name: field.metadata["key"] for field in fields(SweepSettings)}
+
+# What PufferLib's default.ini searches, of 4.0 and of 5.0: distribution, min, max, scale.
+Range = tuple[str, float, float, str]
+
+_SHARED: dict[str, Range] = {
+    "train.total_timesteps": ("log_normal", 3e7, 1e11, "time"),
+    "policy.hidden_size": ("uniform_pow2", 32, 1024, "auto"),
+    "policy.num_layers": ("uniform", 1, 8, "auto"),
+    "train.gamma": ("logit_normal", 0.8, 0.9999, "auto"),
+    "train.gae_lambda": ("logit_normal", 0.2, 0.995, "auto"),
+    "train.replay_ratio": ("uniform", 0.25, 4, "auto"),
+    "train.vf_clip_coef": ("uniform", 0.01, 5, "auto"),
+    "train.beta1": ("logit_normal", 0.5, 0.999, "auto"),
+}
+OF_4 = _SHARED | {
+    "vec.num_buffers": ("uniform", 1, 8, "auto"),
+    "train.horizon": ("uniform_pow2", 8, 1024, "auto"),
+    "train.learning_rate": ("log_normal", 1e-5, 0.1, "0.5"),
+    "train.ent_coef": ("log_normal", 1e-5, 0.2, "auto"),
+    "train.vtrace_rho_clip": ("uniform", 0.1, 5, "auto"),
+    "train.vtrace_c_clip": ("uniform", 0.1, 5, "auto"),
+    "train.clip_coef": ("uniform", 0.01, 1, "auto"),
+    "train.vf_coef": ("uniform", 0.1, 5, "auto"),
+    "train.max_grad_norm": ("uniform", 0.1, 5, "auto"),
+    "train.beta2": ("logit_normal", 0.9, 0.99999, "auto"),
+    "train.eps": ("log_normal", 1e-14, 1e-4, "auto"),
+    "train.prio_alpha": ("uniform", 0, 1, "auto"),
+    "train.prio_beta0": ("uniform", 0, 1, "auto"),
+}
+OF_5 = _SHARED | {
+    "vec.total_agents": ("uniform_pow2", 256, 16384, "auto"),
+    "train.horizon": ("uniform_pow2", 32, 512, "auto"),
+    "train.minibatch_size": ("uniform_pow2", 4096, 65536, "auto"),
+    "train.learning_rate": ("log_normal", 1e-4, 1.0, "0.5"),
+    "train.ent_coef": ("log_normal", 1e-5, 0.1, "auto"),
+    "train.clip_coef": ("uniform", 0.1, 0.9, "auto"),
+    "train.vf_coef": ("uniform", 0.1, 4, "auto"),
+    "train.max_grad_norm": ("uniform", 0.1, 1.5, "auto"),
+}
+
+
+def default_ranges(config: Config) -> dict[str, Range]:
+    """The ranges of the release whose trainer a configuration has, without keys it doesn't read."""
+    from puffer_mlx.ppo import optimizers  # which imports MLX
+
+    read = {f"train.{key}" for key in optimizers.of(config).reads}
+    idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
+    idle |= {*config.facts.unread}
+    if not config.train.vtrace:
+        idle |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
+    ranges = OF_5 if config.facts.release == "5.0" else OF_4
+    return {name: each for name, each in ranges.items() if name not in idle}

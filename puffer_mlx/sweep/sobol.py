@@ -47,39 +47,14 @@ def _directions(dimensions: int, draw: np.random.Generator) -> np.ndarray:
 def _primitive() -> Iterator[int]:
     """Primitive polynomials over GF(2), bits for coefficients, beginning with x + 1."""
     for degree in count(1):
-        order = (1 << degree) - 1
-        parts = [order // p for p in range(2, order + 1) if order % p == 0 and _is_prime(p)]
         for polynomial in range((1 << degree) + 1, 2 << degree, 2):
-            whole = _power(order, polynomial, degree) == 1
-            if whole and all(_power(part, polynomial, degree) != 1 for part in parts):
+            power, order = 1, 0
+            while power != 1 or not order:  # the powers of x, modulo the polynomial
+                power <<= 1
+                power ^= polynomial * (power >> degree)
+                order += 1
+            if order == (1 << degree) - 1:
                 yield polynomial
-
-
-def _is_prime(number: int) -> bool:
-    return all(number % p for p in range(2, int(number**0.5) + 1))
-
-
-def _power(exponent: int, polynomial: int, degree: int) -> int:
-    """The polynomial x to the exponent, modulo another."""
-    result, base = 1, 2 if degree > 1 else 2 ^ polynomial
-    while exponent:
-        if exponent & 1:
-            result = _times(result, base, polynomial, degree)
-        base = _times(base, base, polynomial, degree)
-        exponent >>= 1
-    return result
-
-
-def _times(a: int, b: int, polynomial: int, degree: int) -> int:
-    product = 0
-    while b:
-        if b & 1:
-            product ^= a
-        a <<= 1
-        if a >> degree & 1:
-            a ^= polynomial
-        b >>= 1
-    return product
 
 
 def _scrambled(columns: np.ndarray, draw: np.random.Generator) -> np.ndarray:

@@ -150,7 +150,7 @@ def _choice() -> tuple[str, _OpenBlas | None]:
         if blas and blas.integer is ctypes.c_int and not blas.suffix:
             ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
             return blas.named("system"), blas
-    from puffer_mlx.system.install_hints import compiler_hint
+    from puffer_mlx.system.compiler import compiler_hint
 
     return _reference(reason, f"{compiler_hint()}; or OpenBLAS (Debian: libopenblas0)")
 

@@ -27,7 +27,6 @@ from typing import NamedTuple, TypeVar
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import private_folders, voice
 from puffer_mlx.system.files import alone, sync
-from puffer_mlx.system.install_hints import compiler_hint
 from puffer_mlx.system.prebuilt import file_digest, is_whole, seal
 from puffer_mlx.system.private_folders import cache_directory
 
@@ -35,6 +34,14 @@ _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
 _TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, of a missing library
 NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
+_RELEASE = Path("/etc/os-release")
+_COMMANDS = {  # by ID, or a word of ID_LIKE: the command, packages for C, further ones for C++
+    "debian": ("apt install", "gcc libc6-dev", "g++ python3-dev"),
+    "fedora": ("dnf install", "gcc", "gcc-c++ python3-devel"),
+    "suse": ("zypper install", "gcc", "gcc-c++ python3-devel"),
+    "arch": ("pacman -S", "gcc", ""),
+    "alpine": ("apk add", "gcc musl-dev", "g++ python3-dev"),
+}
 _T = TypeVar("_T")
 _PerSource = Mapping[Path, Sequence[str]]
 
@@ -306,3 +313,34 @@ def _publish(partial: Path, library: Path) -> None:
             f"can't write {library}: {error.strerror}",
             "free some space, or set PUFFER_MLX_CACHE to a folder elsewhere",
         ) from None
+
+
+def compiler_hint(cpp: bool = False) -> str:
+    """How to get a C compiler: ``xcode-select --install``, or ``apt install gcc libc6-dev``.
+
+    Args:
+        cpp: a C++20 compiler and Python's headers instead.
+    """
+    what = "a C++20 compiler and Python's headers" if cpp else "a C compiler"
+    if sys.platform == "darwin":
+        return f"install {what}: xcode-select --install"
+    known = next((word for word in _distribution() if word in _COMMANDS), "")
+    command, c, more = _COMMANDS[known or "debian"]
+    words = f"{command} {(more or c) if cpp else c}"
+    if known:
+        return f"install {what}: {words}"
+    return f"install {what} with your system's package manager (Debian: {words})"
+
+
+def _distribution() -> list[str]:
+    """ID and ID_LIKE of the system's description; empty if it has none."""
+    try:
+        lines = _RELEASE.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    fields: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition("=")
+        fields[key] = value.strip().strip("\"'")
+    words = f"{fields.get('ID', '')} {fields.get('ID_LIKE', '')}".split()
+    return [part for word in words for part in (word, word.partition("-")[0])]

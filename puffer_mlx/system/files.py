@@ -258,3 +258,10 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def shipped(name: str) -> Path:
+    """The folder ``configs`` or ``envs``: inside the installed package, or beside it."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name

@@ -3,25 +3,30 @@
 import contextlib
 import importlib.util
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output
+from puffer_mlx.system import output, program
 from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import machine
+from puffer_mlx.tracking import tracker_process
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import EVALUATION
-from puffer_mlx.tracking.tracker_link import TrackerLink
-from puffer_mlx.tracking.tracker_process import PATIENCE, known_to
-from puffer_mlx.tracking.trackers import Ending, TrackedRun, find
+from puffer_mlx.tracking.tracker_process import PATIENCE, known_to, whole_lines
+from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find
 
+PACKAGES = str(Path(__file__).parents[2])  # where this package is imported from
 SOON = 1.0  # seconds of waiting that nobody needs to be told of
 SAID = {  # by a tracker's process: what is said of the tracker then
     "started": "",
@@ -30,7 +35,7 @@ SAID = {  # by a tracker's process: what is said of the tracker then
 }
 
 
-def asked(config: Config) -> list[str]:
+def tracker_names(config: Config) -> list[str]:
     """The trackers that a configuration names, each once."""
     names = [name.strip() for name in config.base.track.split(",")]
     names += ["wandb"] * config.base.wandb
@@ -43,7 +48,7 @@ def refuse_missing(config: Config) -> None:
     Raises:
         UserError: a package isn't there.
     """
-    missing = [name for name in asked(config) if not _is_installed(find(name).package)]
+    missing = [name for name in tracker_names(config) if not _is_installed(find(name).package)]
     if not missing:
         return
     packages = ", ".join(find(name).package for name in missing)
@@ -82,7 +87,7 @@ class Trackers:
 
     Args:
         run: the configuration, the run's name and its log.
-        names: of the trackers; ``asked``.
+        names: of the trackers; ``tracker_names``.
         step: where the run goes on, in environment steps; None if it begins.
         logged: ``last_step`` of its log, before what comes again was cut off from that.
 
@@ -97,12 +102,12 @@ class Trackers:
         self.done = False
         self.weights: Path | None = None
         self._scores: dict[str, float] = {}
-        about = _about(run, step) if names else {}
+        description = _described(run, step) if names else {}
         self._links = [TrackerLink(name) for name in names]
         for link in self._links:
             kept = run.path.with_suffix(f".{link.name}.json")
             known = None if step is None else known_to(kept, logged)
-            link.send(json_text({"start": {**about, "known_to": known}, "keep": str(kept)}))
+            link.send(json_text({"start": {**description, "known_to": known}, "keep": str(kept)}))
 
     def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
         """Take an epoch's record; returns lines that a person should see, few in a run.
@@ -132,10 +137,10 @@ class Trackers:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         status = "failed" if error else "finished" if self.done else "stopped"
-        ending = Ending(status, self._scores, str(self.weights or ""))._asdict()
+        result = RunResult(status, self._scores, str(self.weights or ""))._asdict()
         hurried = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
         for link in self._links:
-            link.send(json_text({"finish": ending}))
+            link.send(json_text({"finish": result}))
         if not hurried:
             self._wait()
 
@@ -168,7 +173,7 @@ class Trackers:
         ]
 
 
-def _about(run: RunLog, step: int | None) -> dict[str, Any]:
+def _described(run: RunLog, step: int | None) -> dict[str, Any]:
     """What every tracker is told of the run."""
     base = run.config.base
     return TrackedRun(
@@ -191,3 +196,99 @@ def _scores(record: dict[str, float]) -> dict[str, float]:
         if names := [name for name in record if name.startswith(kind)]:
             return {f"final/{name.removeprefix(kind)}": record[name] for name in names}
     return {}
+
+
+# ---- the process of one --------------------------------------------------------------------------
+
+
+class TrackerLink:
+    """Starts a tracker's process, hands it lines, and takes what it says.
+
+    Both go through files that nobody else finds: one that is slow, or hangs, reads later, or never.
+    Nothing here raises for a tracker's sake.
+
+    Args:
+        name: of the tracker.
+
+    Attributes:
+        fault: why it was dropped; empty if it wasn't.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.fault = name, ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self._answers: list[dict[str, str]] = []  # since the last call of ``answers``
+        self._ends = False  # by its own words
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder)
+            self._lines = open(path / "lines", "ab", buffering=0)  # noqa: SIM115
+            with open(path / "lines", "rb") as reading, open(path / "answers", "wb") as answers:
+                self._said = open(path / "answers", "rb")  # noqa: SIM115
+                try:
+                    self.process = _begin(name, reading, answers)
+                except OSError as error:
+                    self._hear(fault=f"its process can't be started: {error.strerror or error}")
+
+    def send(self, line: str) -> None:
+        """Hand over a line."""
+        data = line.encode() + b"\n"
+        try:
+            if not self.fault and self._lines.write(data) < len(data):
+                raise OSError("the disk is full")
+        except OSError as error:
+            self._hear(fault=f"its records can't be kept: {error.strerror or error}")
+
+    def answers(self) -> list[dict[str, str]]:
+        """What it has said since the last call, dictionaries (see ``tracker_process``).
+
+        There is a ``{"fault": …}`` also where its process has ended otherwise.
+        """
+        self._take()
+        answers, self._answers = self._answers, []
+        return answers
+
+    def ends_by(self, deadline: float) -> bool:
+        """Wait for the end of the process, at most until then; whether it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self.process:
+                self.process.wait(max(0.0, deadline - time.monotonic()))
+            return True
+        return False
+
+    def kill(self) -> None:
+        """End the process, and what it has started in its group."""
+        if self.process:
+            self._ends = self._ends or self.process.poll() is None
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self._take()
+        self._lines.close()
+        self._said.close()
+
+    def _take(self) -> None:
+        if self._said.closed:
+            return
+        has_ended = self.process is not None and self.process.poll() is not None
+        for line in whole_lines(self._said):
+            self._hear(**json.loads(line))
+        if has_ended and not self._ends:
+            self._hear(fault="its process has ended")
+
+    def _hear(self, **answer: str) -> None:
+        self.fault = self.fault or answer.get("fault", "")
+        self._ends = self._ends or bool({"finished", "fault"} & answer.keys())
+        self._answers.append(answer)
+
+
+def _begin(name: str, lines: IO[bytes], answers: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The process: this Python, away from the terminal and its Ctrl-C."""
+    paths = [PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        program.python("-m", tracker_process.__name__, name, str(os.getpid())),
+        stdin=lines,
+        stdout=answers,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        start_new_session=True,
+    )

@@ -2,9 +2,9 @@
 
 It reads lines of JSON from standard input, a file that grows until the process of that number has
 ended, and does what they say, one after the other:
-``{"start": TrackedRun, "keep": path}``, ``{"step": int, "metrics": {}}``, ``{"finish": Ending}``.
-Without the last, the trainer was killed. Beside metrics there may be a ``"video": path``. It
-answers on standard output:
+``{"start": TrackedRun, "keep": path}``, ``{"step": int, "metrics": {}}``,
+``{"finish": RunResult}``. Without the last, the trainer was killed. Beside metrics there may be a
+``"video": path``. It answers on standard output:
 
 | line | |
 | --- | --- |
@@ -34,7 +34,7 @@ from typing import IO, Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
-from puffer_mlx.tracking.trackers import Ending, ShowsVideos, TrackedRun, Tracker, find
+from puffer_mlx.tracking.trackers import RunResult, ShowsVideos, TrackedRun, Tracker, find
 
 PATIENCE = 60.0  # seconds that a tracker may take to finish
 LOOKS = 0.05  # seconds between two looks for further lines
@@ -81,7 +81,7 @@ def serve(
         with contextlib.suppress(OSError):  # the disk is full
             write(json.dumps(what).encode() + b"\n")
 
-    ending, shows = Ending("killed", {}), isinstance(tracker, ShowsVideos)
+    result, shows = RunResult("killed", {}), isinstance(tracker, ShowsVideos)
     try:
         for line in lines:
             order = json.loads(line)
@@ -99,10 +99,10 @@ def serve(
                         answer(no_videos=fault)
                 known["step"] = max(order["step"], known["step"] or 0)
             else:
-                ending = Ending(**order["finish"])
+                result = RunResult(**order["finish"])
                 break
         finishing()
-        tracker.finish(ending._replace(scores=_finite(ending.scores)))
+        tracker.finish(result._replace(scores=_finite(result.scores)))
     except BaseException as error:  # a tracker may exit, too
         end = {"fault": _words(error)}
     else:

@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
@@ -37,7 +37,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Placement, rollout_cores
@@ -65,9 +65,11 @@ class Rollout:
 
     buffer: RolloutBuffer
     start: RolloutStart
-    logs: dict[str, float]
+    logs: dict[str, float]  # if ``unread``: none, see ``Collector.read``
     seconds: float
     scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
+    late: float = 0.0  # of these, those after ``take`` returned: as of the last that was waited for
+    unread: bool = False  # it was not waited for
 
 
 class Collector:
@@ -89,6 +91,8 @@ class Collector:
         cores: of a CPU, for acting through MLX; as ``acting``.
         buffers: one, or two with overlap, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
+        ahead: whether ``take`` need not wait for a rollout, which is one launch: this thread can
+            prepare the training on it meanwhile.
         states: each group's recurrent state after the last rollout.
     """
 
@@ -100,7 +104,7 @@ class Collector:
         run: Executables,
         placement: Placement,
         timer: PhaseTimer,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
         seats: Seats | None = None,
     ) -> None:
         self._ranks, self._seats = ranks, seats
@@ -110,6 +114,7 @@ class Collector:
             vec = EnvironmentsOnGPU(vec, placement.whole)
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
+        self.ahead = placement.whole is not None and not placement.overlap
         self._timer = timer
         # On the cores alone each half has its own; else each would wait for the other's pieces.
         self.cores = rollout_cores(config)
@@ -117,8 +122,9 @@ class Collector:
             learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
-        given = device, precision, policy, run, vec, streams, timer, seats
-        self.acting = choose_acting(*given, config.train.launch_steps)
+        self.acting = choose_acting(
+            device, precision, policy, run, vec, streams, timer, seats, config.train.launch_steps
+        )
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
         self.buffers: list[Any] = [
@@ -129,7 +135,7 @@ class Collector:
         self.states = self._fresh = self._initial_states()
         self._job: Callable[[], Rollout] | Future[Rollout] | None = None
         self._start: RolloutStart | None = None  # of the rollout that was begun last
-        self._seconds = math.inf  # that the last one took
+        self._seconds = math.inf  # that the last one took that was waited for
         self._marked: RolloutBuffer | None = None
 
     def _initial_states(self) -> list[Any]:
@@ -190,7 +196,7 @@ class Collector:
                 acting = [acting, *self._opponents(opponents)]
             T, draw = self.buffer.horizon, self.policy.distribution.noise
             noise = self._ranks.columns(lambda N: draw(mine, (T, N)), self.vec.num_agents)
-        mx.eval(after, noise, acting)
+        (mx.async_eval if self.ahead else mx.eval)(after, noise, acting)
         buffer = self.buffers[(self.buffers.index(self.buffer) + 1) % len(self.buffers)]
         self._work = partial(self._collect, buffer, weights, acting, key, noise, fresh)
         self._job = worker().submit(self._work) if self.overlap else self._work
@@ -211,14 +217,20 @@ class Collector:
         ]
         return [acting for _, acting in self._known]
 
-    def take(self) -> Rollout:
+    def take(self, ahead: bool = False) -> Rollout:
         """The rollout that was begun: waits for it, or collects it now.
+
+        Args:
+            ahead: whether to return while a GPU may still be at it, where that can be. Whoever
+                takes it then calls ``read`` once, later.
 
         Raises:
             Exception: what went wrong while it was collected; the next call collects it again.
         """
         job = self._job
         assert job is not None, "no rollout has been begun"
+        if isinstance(self.acting, RolloutsOnGPU):
+            self.acting.waits = not (ahead and self.ahead)
         if self.overlap and not isinstance(job, Future):  # it failed before
             job = self._job = worker().submit(job)
         if isinstance(job, Future):
@@ -230,6 +242,12 @@ class Collector:
             raise
         self._job = None
         return rollout
+
+    def read(self, rollout: Rollout) -> Rollout:
+        """The last rollout with its logs, which this waits for if ``take`` did not."""
+        if not rollout.unread:
+            return rollout
+        return replace(rollout, logs=self.vec.log(), unread=False)
 
     @property
     def part(self) -> float | None:
@@ -264,9 +282,9 @@ class Collector:
         with building, mx.stream(self.placement.rollout):
             new = mx.split(mx.array(theirs[:, None].tolist()), len(self.states))
             groups = zip(new, self._fresh, self.states, strict=True)
-            found = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
-        mx.eval(found)
-        return found
+            states = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
+        mx.eval(states)
+        return states
 
     def _collect(
         self,
@@ -297,9 +315,14 @@ class Collector:
             if environments is not None:  # they are in the middle; begin again from the start
                 self.vec.restore(environments)
             raise
-        logs = self.vec.log()
+        unread = isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits
+        logs = {} if unread else self.vec.log()
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.buffer, self.states = buffer, after
         timer.lap("eval_misc")
-        self._seconds = time.perf_counter() - began
-        return Rollout(buffer, start, logs, self._seconds, scores)
+        seconds = time.perf_counter() - began
+        if unread:
+            late = max(0.0, self._seconds - seconds) if math.isfinite(self._seconds) else 0.0
+            return Rollout(buffer, start, logs, seconds + late, scores, late, unread)
+        self._seconds = seconds
+        return Rollout(buffer, start, logs, seconds, scores)

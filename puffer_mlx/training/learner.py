@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
@@ -62,7 +62,7 @@ class Learner:
         run: Executables,
         placement: Placement,
         policy: Policy,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
         learned: Learned | None = None,
     ) -> None:
         own, drawn = ranks.own(config), ranks.drawn(config)

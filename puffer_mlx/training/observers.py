@@ -158,7 +158,7 @@ class FirstRatios:
             mx.async_eval(self._error)
         return result
 
-    def found(self) -> dict[str, float]:
+    def error(self) -> dict[str, float]:
         """The epoch's ``first_ratio_error``, if it was observed and is a number."""
         error = math.nan if self._error is None else float(self._error.item())  # type: ignore
         self._rollout = self._error = None

@@ -23,7 +23,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
@@ -146,7 +146,9 @@ def notes(config: Config, placement: Placement) -> list[str]:
     return lines
 
 
-def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placement]) -> Placement:
+def as_on_first(
+    ranks: SingleProcess, config: Config, place: Callable[[Config], Placement]
+) -> Placement:
     """A placement that the first of several ranks finds, for all of them.
 
     Each would measure something else, and some the other way round; on one machine they would
@@ -160,15 +162,15 @@ def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placemen
     Raises:
         UserError: as ``place``; also where this rank can't act as the first one does.
     """
-    found = None if ranks.rank else place(config)
-    if found and ranks.size == 1:
-        return found
-    asked = found and {"rollout_device": found.rollout_device, "overlap": found.overlap}
-    told = json.loads(ranks.first(json.dumps(asked)))
-    if found is None:
-        return place(replace(config, train=replace(config.train, **told)))
-    found.reason += f", measured by rank 0 for all {ranks.size}" if found.reason else ""
-    return found
+    placement = None if ranks.rank else place(config)
+    if placement and ranks.size == 1:
+        return placement
+    keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
+    of_first = json.loads(ranks.first(json.dumps(keys)))
+    if placement is None:
+        return place(replace(config, train=replace(config.train, **of_first)))
+    placement.reason += f", measured by rank 0 for all {ranks.size}" if placement.reason else ""
+    return placement
 
 
 def place(
@@ -197,7 +199,7 @@ def place(
     learner = mx.default_device()
     overlap = overlaps(config)
     kernel = step_on_gpu(policy) is not None
-    found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
+    placement = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
     wanted = config.train.rollout_device
     if wanted in ("gpu", WHOLE) and not has_gpu():
         raise UserError(
@@ -209,22 +211,22 @@ def place(
         _refuse_without(whole, learner, policy, vec)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
         wanted = before["rollout_device"]
-        found.reason = f"rollouts on the {wanted.upper()}, as before"
+        placement.reason = f"rollouts on the {wanted.upper()}, as before"
     if wanted == "cpu" or (learner == mx.cpu and wanted == "auto"):
-        found.rollout = mx.Device(mx.cpu)
+        placement.rollout = mx.Device(mx.cpu)
     elif wanted == "gpu":
-        found.rollout = mx.Device(mx.gpu)
+        placement.rollout = mx.Device(mx.gpu)
     elif wanted == WHOLE:
-        found.rollout, found.whole = mx.Device(mx.gpu), whole
+        placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
         seconds, cached = _cached(config, vec.spec, measure, seats, whole is not None)
-        found.rollout, found.reason = _choose(seconds, overlap)
-        found.reason += " (measured before)" if cached else ""
-        found.whole = whole if _one_launch_wins(seconds) else None
-    if found.whole and config.train.overlap == "auto":
-        found.overlap = False  # one GPU does both halves: they would take turns
-    return found
+        placement.rollout, placement.reason = _choose(seconds, overlap)
+        placement.reason += " (measured before)" if cached else ""
+        placement.whole = whole if _one_launch_wins(seconds) else None
+    if placement.whole and config.train.overlap == "auto":
+        placement.overlap = False  # one GPU does both halves: they would take turns
+    return placement
 
 
 def _refuse_without(
@@ -327,7 +329,7 @@ def _calibrate(
     timer, learner = PhaseTimer("", enabled=False), mx.default_device()
     one_kernel = step_on_gpu(policy) is not None
     ways: dict[str, tuple[mx.Device, Any]] = {}
-    found = {}
+    seconds = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         still: Any = _Still(agents, groups, pool) if whole is None else vec
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
@@ -356,11 +358,11 @@ def _calibrate(
                 buffer.reset(environments)
                 buffer.begin(buffer)
             rollout = partial(way.collect, buffer, environments, acting, states, noise)
-            found[name] = _median_seconds(rollout) / T
+            seconds[name] = _median_seconds(rollout) / T
     if whole is not None:
         assert before is not None, "rules that a GPU runs come with a state that can be saved"
         vec.restore(before)
-    return found
+    return seconds
 
 
 def _median_seconds(work: Callable[[], object]) -> float:
@@ -400,14 +402,14 @@ def _cached(
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_directory() / f"rollout_device-{digest}.json"
     try:
-        found = json.loads(path.read_text())
-        seconds = {way: float(found[way]) for way in ("cpu", "gpu")}
-        return seconds | ({WHOLE: float(found[WHOLE])} if WHOLE in found else {}), True
+        kept = json.loads(path.read_text())
+        ways = ("cpu", "gpu", WHOLE) if WHOLE in kept else ("cpu", "gpu")
+        return {way: float(kept[way]) for way in ways}, True
     except (OSError, ValueError, KeyError, TypeError):
-        found = measure()
+        seconds = measure()
     try:
         with publish(path) as temporary:
-            temporary.write_text(json.dumps(found))
+            temporary.write_text(json.dumps(seconds))
     except UserError:  # a cache that can't be written costs the next start a measurement
         pass
-    return found, False
+    return seconds, False

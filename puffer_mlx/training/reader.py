@@ -133,10 +133,10 @@ class Reader:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
         with building:
-            found = mx.concatenate(parts, axis=1)
+            logprobs = mx.concatenate(parts, axis=1)
             if self._learned is not None:
-                found = self._learned.of_learner(found, fields["logprobs"])
-            return {**fields, "logprobs": found}
+                logprobs = self._learned.of_learner(logprobs, fields["logprobs"])
+            return {**fields, "logprobs": logprobs}
 
     def first_states(self, rollout: Rollout) -> Any:
         """Recurrent states (N, ...) of the agents when the rollout began; None: the first."""

@@ -21,15 +21,15 @@ from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
-from puffer_mlx.machines import environments as ranks_environments
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines import share
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.tracking.further_log import further_log
+from puffer_mlx.tracking.formats import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step
+from puffer_mlx.tracking.tracked_run import Trackers, last_step, tracker_names
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
@@ -70,7 +70,7 @@ class Run(contextlib.ExitStack):
         weights: Any = None,
         resumed: checkpoint.Checkpoint | None = None,
         schedule: Callable[[float], float] | None = None,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
         look: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
         """Put a run together, up to its first epoch or the next one.
@@ -94,7 +94,7 @@ class Run(contextlib.ExitStack):
                 kept = optimizers.kept(optimizers.of(config))
                 refuse_training(ranks.own(config), kept=kept)  # environments may be as large
                 cores = placement.rollout_cores(config)
-                environments = run.enter_context(ranks_environments.make(config, ranks, cores))
+                environments = run.enter_context(share.make_environments(config, ranks, cores))
             look(config, environments)
             path = weights if isinstance(weights, Path) else None
             run.resumed, run.state = resumed, None
@@ -135,13 +135,13 @@ class Run(contextlib.ExitStack):
         self.log = JsonLines(record.path, position)
         enter(further_log(record))
         step = self.trainer.global_step if resumed else None
-        self.trackers = enter(Trackers(record, asked(config), step, logged))
+        self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))
 
     def track(self) -> None:
         """Begin to tell trackers alone, of a run that is called by its time as those with files."""
         record = self._record(str(time.time_ns() // 1_000_000))
-        self.trackers = self.files.enter_context(Trackers(record, asked(record.config)))
+        self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
 
     def _record(self, name: str) -> RunLog:
         config = self.trainer.config

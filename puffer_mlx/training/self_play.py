@@ -14,7 +14,7 @@ from puffer_mlx.checkpoint.folder import within
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.rollout import seats as seating
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout
@@ -27,7 +27,9 @@ LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays
 State = tuple[dict[str, mx.array], dict[str, Any]]
 
 
-def begin_self_play(config: Config, vec: VecEnv, weights: Any, ranks: Alone) -> "SelfPlay | None":
+def begin_self_play(
+    config: Config, vec: VecEnv, weights: Any, ranks: SingleProcess
+) -> "SelfPlay | None":
     """A run's self-play; None if it has none.
 
     Args:
@@ -59,10 +61,10 @@ def choose_seats(config: Config, vec: VecEnv) -> Seats:
     Raises:
         UserError: see ``rollout.seats``.
     """
-    own = config.vec
+    keys = config.vec
     if config.selfplay_rules == OF_4:
-        return seating.seats_in_blocks(vec, own.num_frozen_banks, own.frozen_bank_pct)
-    return seating.seats_as_declared(vec, own.num_policies - 1, own.hist_policy_percent)
+        return seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
+    return seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
 
 
 class SelfPlay:

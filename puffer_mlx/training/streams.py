@@ -151,6 +151,6 @@ class Worker:
 @functools.cache
 def worker() -> Worker:
     """The process's worker, made when it is first asked for."""
-    made = Worker("collector")
-    atexit.register(made.close)
-    return made
+    collector = Worker("collector")
+    atexit.register(collector.close)
+    return collector

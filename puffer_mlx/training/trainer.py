@@ -4,6 +4,7 @@ for logs in trainer:
     print(logs["SPS"], logs.get("env/score"))
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,16 +18,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
-from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
-from puffer_mlx.system.mlx_cache import choose_cache_limit
+from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.epoch_logs import (
@@ -56,13 +57,13 @@ class Pending:
         draws: the key that its minibatches are drawn by, once it is drawn itself: training that
             failed is repeated with the same ones.
         before: of self-play, its state before the rollout's games were counted.
-        told: and what there is to log of them.
+        games: and what there is to log of them.
     """
 
     rollout: Rollout
     draws: mx.array | None = None
     before: self_play.State | None = None
-    told: Logs = field(default_factory=dict)
+    games: Logs = field(default_factory=dict)
 
 
 class Trains(Protocol):
@@ -121,36 +122,36 @@ class Trainer:
         policy: Policy | None = None,
         weights: Any = None,
         like: State | None = None,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
     ) -> None:
         choose_cache_limit()
-        self.config, self.vec, self.ranks = config, vec, ranks
-        own = ranks.own(config)
-        refuse_training(own, vec.spec, optimizers.kept(optimizers.of(config)))
-        self.policy = policy or configured_policy(vec.spec, config)
-        self._key, self.train_state = _first_state(config, self.policy, weights)
+        part = ranks.own(config)  # of the agents that this process has
+        refuse_training(part, vec.spec, optimizers.kept(optimizers.of(config)))
+        policy = policy or configured_policy(vec.spec, config)
+        self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
         self.epoch, self.global_step, self.stop = 0, 0, False
-        self.pending: Pending | None = None
-        adaptive = config.train.lr_schedule == schedules.ADAPTIVE
-        self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
-        self.schedule: Callable[[float], float] | None = None
-        self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
-        run, first = compile_update(self.policy, own.train.precision), self.weights
+        self._key, self.train_state = _first_state(config, policy, weights)
+        run, first = compile_update(policy, part.train.precision), self.weights
         self.self_play = self_play.begin_self_play(config, vec, first, ranks)
         seats, before = self.self_play and self.self_play.seats, like.numbers if like else {}
-        self.placement = as_on_first(
-            ranks, own, lambda own: place(own, vec, self.policy, run, first, before, seats)
+        self.placement = placement = as_on_first(
+            ranks, part, lambda asked: place(asked, vec, policy, run, first, before, seats)
         )
         self.profiler = Profiler(bool(config.base.profile))
         ranks.begin(vec)
-        about = own, vec, self.policy, run, self.placement, self.profiler.rollout, ranks, seats
-        self.collector = Collector(*about)
+        timer = self.profiler.rollout
+        self.collector = Collector(part, vec, policy, run, placement, timer, ranks, seats)
         learned = Learned(config, seats) if seats else None
-        self.learner = Learner(config, run, self.placement, self.policy, ranks, learned)
+        self.learner = Learner(config, run, placement, policy, ranks, learned)
         self._phases = SampledPhases(self.profiler.train, run.logprobs, self.learner.phases)
-        comparable = _first_ratios_are_one(config, self.policy, self.placement)
+        comparable = _first_ratios_are_one(config, policy, placement)
         self._ratios = FirstRatios(self.learner.reader, comparable)
         self.epoch_logs = EpochLogs(config)
+        adaptive = config.train.lr_schedule == schedules.ADAPTIVE
+        self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
+        self.schedule: Callable[[float], float] | None = None
+        self.pending: Pending | None = None
+        self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         self._began: float | None = None  # of the epoch under way
         self._usual = 0.0  # seconds of the one before
         self._compiled = False  # what the first epoch of a start does
@@ -158,11 +159,10 @@ class Trainer:
     @property
     def under_way(self) -> UnderWay | None:
         """What the epoch under way has come to, from any thread; None between two of them."""
-        began, pending = self._began, self.pending
-        if began is None:
+        if (began := self._began) is None:
             return None
-        phase, of = ("training", self.learner) if pending else ("rollout", self.collector)
-        return UnderWay(time.perf_counter() - began, self._usual, phase, of.part)
+        phase, half = ("training", self.learner) if self.pending else ("rollout", self.collector)
+        return UnderWay(time.perf_counter() - began, self._usual, phase, half.part)
 
     @property
     def weights(self) -> Any:
@@ -235,10 +235,9 @@ class Trainer:
         if overlap:
             self.profiler.rollout.lap("eval_idle")  # nobody else uses the timer now
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
-        done = self.epoch, self.global_step, pending.rollout, losses
-        record = self.epoch_logs.record(*done, time.perf_counter() - began, seconds) | pending.told
-        phases = phase_logs(self.profiler.take())
-        return {**record, **phases, **self.epoch_logs.memory()}
+        wall, logs = time.perf_counter() - began, self.epoch_logs
+        record = logs.record(self.epoch, self.global_step, pending.rollout, losses, wall, seconds)
+        return {**record, **pending.games, **phase_logs(self.profiler.take()), **logs.memory()}
 
     def evaluate(self) -> Iterator[Logs]:
         """Rollouts without training, as PufferLib 4.0 after its last epoch; 5.0: ``evaluation.py``.
@@ -256,7 +255,8 @@ class Trainer:
                 self.collector.settle()
             if self.self_play is not None:
                 self.self_play.league.play_on()
-            logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
+            told = self.collector.read(rollout).logs, rollout.scores
+            logs, _ = self.ranks.meet(self.epoch, self.weights, *told)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))
             yield {"agent_steps": self.global_step, **total}
@@ -273,10 +273,12 @@ class Trainer:
         """
         if weights is None:
             weights = self.weights if self._acts_next is None else self._acts_next
-        given: tuple = ()
-        if self.self_play is not None:
-            given = self.self_play.league.opponents, self.self_play.league.fresh
-        self._key, self._acts_next = self.collector.begin(weights, self._key, *given), None
+        league = self.self_play and self.self_play.league
+        opponents, fresh = (league.opponents, league.fresh) if league else ((), ())
+        self._key, self._acts_next = (
+            self.collector.begin(weights, self._key, opponents, fresh),
+            None,
+        )
         self.profiler.train.lap("train_copy")  # of weights and noise, to where they are used
 
     def scheduled(self) -> Scheduled:
@@ -286,8 +288,12 @@ class Trainer:
         if self.schedule is not None:
             lr = schedules.rate_at(self.schedule, self.epoch / epochs)
         elif lr is None:
-            lr = schedules.learning_rate(train, self.epoch, epochs)
-        ent = schedules.entropy_coefficient(train, self.epoch, epochs)
+            schedule = train.lr_schedule if train.anneal_lr else "constant"
+            numbers = train.learning_rate, train.min_lr_ratio
+            lr = schedules.annealed(schedule, *numbers, self.epoch, epochs)
+        schedule = "cosine" if train.anneal_ent_coef else "constant"
+        numbers = train.ent_coef, train.min_ent_coef_ratio
+        ent = schedules.annealed(schedule, *numbers, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
         return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
 
@@ -300,26 +306,25 @@ class Trainer:
         begun = self.pending.rollout.start if self.pending else self.collector.begun
         begun = begun if self.placement.overlap else None
         environments = begun.environments if begun else self.collector.vec.state()
-        buffer = self.collector.buffer
-        own: dict[str, Any] = {  # of this process's agents
+        part: dict[str, Any] = {  # of this process's agents
             "recurrent": begun.states if begun else self.collector.states,
-            "carry": begun.buffer.carry(0) if begun else buffer.carry(),
+            "carry": begun.buffer.carry(0) if begun else self.collector.buffer.carry(),
         }
         arrays = {
             **optimizers.stored(self.train_state.optimizer),
             "scaler": self.train_state.scaler,
             "key": begun.key if begun else self._key,
-            **own,
+            **part,
             "recorded": self.recorded,
         }
         acting = begun.weights if begun else self._acts_next
         if acting is not None and acting is not self.weights:
             arrays["acting"] = acting
         if environments is not None:
-            arrays["environments"] = own["environments"] = mx.array(environments)
+            arrays["environments"] = part["environments"] = mx.array(environments)
         if (scores := self.epoch_logs.scores.state()) is not None:
             arrays["scores"] = mx.array(scores)
-        arrays |= self.ranks.gathered(dict(named(own)))
+        arrays |= self.ranks.gathered(dict(named(part)))
         numbers = {
             "epoch": self.epoch,
             "global_step": self.global_step,
@@ -361,16 +366,16 @@ class Trainer:
             mine |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
         if self.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
             mine["acting"] = now.weights
-        found = state.taken(mine)
+        trees = state.taken(mine)
         if going_on:
             self.collector.vec.restore(np.asarray(environments))
             self.ranks.begin(self.vec)
-        optimizer = optimizers.recovered(found, now.optimizer)
-        self.train_state = TrainState(weights, optimizer, found["scaler"])
-        self._key, self._acts_next, self.pending = found["key"], found.get("acting"), None
+        optimizer = optimizers.recovered(trees, now.optimizer)
+        self.train_state = TrainState(weights, optimizer, trees["scaler"])
+        self._key, self._acts_next, self.pending = trees["key"], trees.get("acting"), None
         collector.discard()
         if going_on:
-            collector.restore(found.get("recurrent", collector.states), found["carry"])
+            collector.restore(trees.get("recurrent", collector.states), trees["carry"])
         self.epoch, self.global_step = state.numbers["epoch"], state.numbers["global_step"]
         if self._rate is not None:  # a run may go on with another schedule than it began with
             self._rate = state.numbers.get("learning_rate", self._rate)
@@ -381,7 +386,7 @@ class Trainer:
                 self.self_play.begin_anew()
         scores = None if scores is None else np.asarray(scores)
         self.epoch_logs.restore(state.numbers["uptime"], scores)
-        mx.eval(weights, found)
+        mx.eval(weights, trees)
         return going_on
 
     def _refuse_lost_schedule(self, state: State) -> None:
@@ -399,8 +404,7 @@ class Trainer:
         pending = self.pending = Pending(self._rollout())
         if self.self_play is not None:
             pending.before = self.self_play.state() if self.placement.overlap else None
-            given = pending.rollout, self.global_step, self.weights
-            pending.told = self.self_play.after(*given)
+            pending.games = self.self_play.after(pending.rollout, self.global_step, self.weights)
         return pending
 
     def _rollout(self) -> Rollout:
@@ -408,7 +412,8 @@ class Trainer:
         if not self.collector.waiting:
             self.begin_rollout()
         try:
-            rollout = self.collector.take()
+            sampled = self.profiler.samples(self.epoch) or self.epoch % SAMPLE_EVERY == 1
+            rollout = self.collector.take(ahead=not sampled)
         except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
             if ENDED not in str(error):
                 raise
@@ -430,31 +435,35 @@ class Trainer:
         more = self.epoch + 1 < self.config.epochs
         if self.placement.overlap and more and not self.collector.waiting:
             self.begin_rollout()
-        rollout = pending.rollout
-        given = rollout, self.train_state, draws, scheduled
+        rollout, before = pending.rollout, self.train_state
+        observers = self._observers(rollout, sampled)
         try:
-            after, losses = self.learner.train(*given, self._observers(rollout, sampled))
+            after, losses = self.learner.train(rollout, before, draws, scheduled, observers)
         except RuntimeError as error:
             after, losses = self._train_again(pending, scheduled, sampled, error)
-        told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
-        pending = replace(pending, rollout=replace(rollout, logs=told[0], scores=told[1]))
-        losses |= self._ratios.found()
+        rollout = self.collector.read(rollout)
+        logs, scores = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
+        pending = replace(pending, rollout=replace(rollout, logs=logs, scores=scores))
+        losses |= self._ratios.error()
         if self.schedule is not None:
             losses["learning_rate"] = scheduled.lr.item()  # type: ignore
         elif self._rate is not None:
             losses["learning_rate"] = self._rate
-            self._rate = schedules.adapted(self.config.train, self._rate, losses)
+            train, kl = self.config.train, losses.get("kl", math.nan)
+            self._rate = schedules.adapted(self._rate, train.learning_rate, kl, train.desired_kl)
         self.train_state, self.pending = after, None
         self.epoch += 1
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
-        timer.divide(sampled)
-        return pending, losses, time.perf_counter() - began - self._phases.extra
+        timer.divide(sampled, rollout.late)
+        self.profiler.rollout.charge("eval_act", rollout.late)
+        return pending, losses, time.perf_counter() - began - self._phases.extra - rollout.late
 
     def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
         observers: list[Observer] = []
-        own = not self.config.selfplay.train_on_opponents  # whose ratios would be no error
-        if own and self._ratios.begin(rollout, self.epoch):
+        # the ratios of opponents' rows would be no error
+        comparable = not self.config.selfplay.train_on_opponents
+        if comparable and self._ratios.begin(rollout, self.epoch):
             observers.append(self._ratios)
         if self._phases.begin(sampled):
             observers.append(self._phases)  # outermost: it times what others do, too
@@ -475,10 +484,10 @@ class Trainer:
             times = "twice, at last step by step"
             with building:
                 draws = self._draws(pending)
-            observers = [*self._observers(pending.rollout, sampled), computed]
+            rollout, before = pending.rollout, self.train_state
+            observers = [*self._observers(rollout, sampled), computed]
             try:
-                given = pending.rollout, self.train_state, draws, scheduled
-                return self.learner.train(*given, observers)
+                return self.learner.train(rollout, before, draws, scheduled, observers)
             except RuntimeError as again:
                 if ENDED not in str(again):
                     raise

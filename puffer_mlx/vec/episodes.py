@@ -1,4 +1,4 @@
-"""Episodes of agents that step in Python: their returns and lengths, counted as rows arrive.
+"""Episodes of agents that step in Python: where they end, their returns and lengths.
 
 | number | of an episode |
 | --- | --- |
@@ -16,9 +16,64 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Episodes", "means_of", "numbers_of"]
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
+
+__all__ = ["EpisodeEnds", "Episodes", "means_of", "numbers_of"]
 
 _RESERVED = ("n", "env")  # what records say themselves
+
+
+class EpisodeEnds:
+    """Those of one group's agents, step by step.
+
+    Args:
+        n: agents of the group.
+        finals: whether an episode's last observation has a row of its own (``VecEnv.finals``). The
+            row after it is then the first of the next episode, and that step only began it.
+
+    Attributes:
+        over: (n,) bool: where an episode ended in the last step.
+        any_over: whether one did anywhere.
+    """
+
+    def __init__(self, n: int, finals: bool) -> None:
+        self._finals = finals
+        self.restart(np.zeros(n, bool))
+
+    def restart(self, away: np.ndarray) -> None:
+        """All agents begin anew, but for those that aren't there yet, (n,) bool."""
+        self.over, self.any_over = away, bool(away.any())
+
+    def write(
+        self, terminated: np.ndarray, truncated: np.ndarray, out: Rows
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Take a step's ends, and write ``terminals`` and ``finals`` of its rows.
+
+        Args:
+            terminated: (n,) bool.
+            truncated: (n,) bool.
+            out: the step's rows.
+
+        Returns:
+            (n,) bool: where an episode ended; and where the step only began the next one, or None
+            if it did so nowhere.
+        """
+        before, any_before = self.over, self.any_over
+        over = self.over = np.logical_or(terminated, truncated)
+        self.any_over = b"\1" in over.tobytes()  # a fifth of the time of any()
+        if not self._finals:
+            out.terminals[:] = over
+            return over, None
+        if any_before:
+            out.terminals[:] = before
+        else:
+            out.terminals.fill(0)
+        if out.finals is not None:
+            out.finals.fill(0)
+            if self.any_over:
+                out.finals[truncated] = TRUNCATED
+                out.finals[terminated] = TERMINATED
+        return over, before if any_before else None
 
 
 class _Ended(NamedTuple):
@@ -27,7 +82,7 @@ class _Ended(NamedTuple):
     agents: np.ndarray  # (k,)
     returns: np.ndarray  # (k,) float64
     lengths: np.ndarray  # (k,)
-    told: list[dict[str, float]]  # (k,) what environments told; empty if nothing
+    infos: list[dict[str, float]]  # (k,) what environments told; empty if nothing
     step: int  # of these agents' group
 
 
@@ -70,16 +125,16 @@ class Episodes:
             infos: what environments told of the episodes that ended here, by place in ``ended``;
                 what isn't a number is left out.
         """
-        here = slice(first, first + len(rewards))
-        returns, lengths = self._returns[here], self._lengths[here]
+        agents = slice(first, first + len(rewards))
+        returns, lengths = self._returns[agents], self._lengths[agents]
         returns += rewards
         lengths += 1 if resets is None else ~resets
         step = self._steps[first] = self._steps.get(first, 0) + 1
         if not np.count_nonzero(ended):  # a fifth of the time of any()
             return
         places = np.flatnonzero(ended)
-        told = [numbers_of(infos.get(place, {})) for place in places.tolist()] if infos else []
-        over = _Ended(places + first, returns[places], lengths[places], told, step)
+        numbers = [numbers_of(infos.get(place, {})) for place in places.tolist()] if infos else []
+        over = _Ended(places + first, returns[places], lengths[places], numbers, step)
         returns[places] = 0
         lengths[places] = 0
         with self._lock:
@@ -109,7 +164,7 @@ class Episodes:
         ended, notes = self._drain()
         episodes, reports = _Means(), _Means()
         for over in ended:
-            if any(over.told):
+            if any(over.infos):
                 for record in _records(over):
                     episodes.add(record, 1.0)
             else:
@@ -188,15 +243,15 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
 
 def means_of(info: Any) -> dict[str, float]:
     """The numbers of a dict, and means of arrays and lists; {} of what is no dict."""
-    found = {}
+    means = {}
     for key, value in _flat(info) if isinstance(info, Mapping) else ():
         try:
             array = np.asarray(value, np.float64)
         except (TypeError, ValueError):  # a text, or something else that is no number
             continue
         if array.size and not isinstance(value, str | bytes):
-            found[key] = float(array.mean())
-    return found
+            means[key] = float(array.mean())
+    return means
 
 
 def _numbers(info: Mapping[str, Any]) -> dict[str, float]:
@@ -222,27 +277,25 @@ def _without_reserved(numbers: dict[str, float]) -> dict[str, float]:
 
 
 def _records(over: _Ended) -> Iterator[dict[str, float]]:
-    told = over.told or [{}] * len(over.agents)
-    for total, steps, numbers in zip(
-        over.returns.tolist(), over.lengths.tolist(), told, strict=True
-    ):
-        yield _record(total, float(steps), numbers)
+    infos = over.infos or [{}] * len(over.agents)
+    for total, steps, info in zip(over.returns.tolist(), over.lengths.tolist(), infos, strict=True):
+        yield _record(total, float(steps), info)
 
 
 def _scores(ended: list[_Ended], notes: list[dict[str, float]]) -> np.ndarray:
     """See ``Episodes.scores``; as in ``log``, notes go before what was counted."""
-    if told := [(note["score"], note.get("n", 1.0)) for note in notes if "score" in note]:
-        return np.array(told)
+    if reports := [(note["score"], note.get("n", 1.0)) for note in notes if "score" in note]:
+        return np.array(reports)
     # Groups may end their steps in any order.
     inorder = sorted(ended, key=lambda over: (over.step, over.agents[0]))
     parts = [
-        [record["score"] for record in _records(over)] if any(over.told) else over.returns
+        [record["score"] for record in _records(over)] if any(over.infos) else over.returns
         for over in inorder
     ]
     scores = np.concatenate(parts) if parts else np.zeros(0)
     return np.stack([scores, np.ones_like(scores)], axis=1)
 
 
-def _record(total: float, steps: float, told: dict[str, float]) -> dict[str, float]:
-    score = told.get("episode_return", total)
-    return {"episode_return": total, "episode_length": steps, "score": score, **told}
+def _record(total: float, steps: float, info: dict[str, float]) -> dict[str, float]:
+    score = info.get("episode_return", total)
+    return {"episode_return": total, "episode_length": steps, "score": score, **info}

@@ -25,9 +25,10 @@ from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
-from puffer_mlx.vec.zoo.make import PREFIX as ZOO
-from puffer_mlx.vec.zoo.make import ParallelFactory, makes_parallel
-from puffer_mlx.vec.zoo.make import find as find_parallel
+from puffer_mlx.vec.zoo.make import makes_parallel
+from puffer_mlx.vec.zoo.names import PREFIX as ZOO
+from puffer_mlx.vec.zoo.names import ParallelFactory
+from puffer_mlx.vec.zoo.names import find as find_parallel
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 GYM = "gym:"
@@ -51,10 +52,10 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
             agents and buffers that were typed don't fit it.
     """
     settle_family(config)
-    return _make_as_said(config, threads, render)
+    return _make_settled(config, threads, render)
 
 
-def _make_as_said(config: Config, threads: int, render: bool = False) -> Environments:
+def _make_settled(config: Config, threads: int, render: bool = False) -> Environments:
     """The environments of a configuration, whose family is settled or doesn't matter."""
     threads = rollout_threads(config, threads)
     try:
@@ -94,8 +95,8 @@ def look_up_spec(config: Config) -> EnvSpec:
     if not config.python:
         sources = source_folder(config)
         return read_spec(sources, load(compile_environment(sources)))
-    with probe(config) as made:
-        return made.spec
+    with probe(config) as environments:
+        return environments.spec
 
 
 def probe(config: Config) -> Environments:
@@ -110,52 +111,41 @@ def probe(config: Config) -> Environments:
     if config.python:
         one = replace(config.vec, total_agents=1, num_buffers=1)
         with contextlib.suppress(UserError):  # several agents share one, or it can't be made at all
-            return _make_as_said(replace(config, vec=one, origins={}, notes=[]), 1)
-        return _make_as_said(config, 1)
+            return _make_settled(replace(config, vec=one, origins={}, notes=[]), 1)
+        return _make_settled(config, 1)
     group = replace(config.vec, num_buffers=1)
-    return _make_as_said(replace(config, vec=group, origins={}, notes=[]), 1)
+    return _make_settled(replace(config, vec=group, origins={}, notes=[]), 1)
 
 
 def _make(config: Config, threads: int, render: bool) -> Environments:
-    return _python(config, threads, render) if config.python else _native(config, threads)
-
-
-def _native(config: Config, threads: int) -> NativeVec:
-    return NativeVec(
-        source_folder(config),
-        total_agents=config.vec.total_agents,
-        num_buffers=config.vec.num_buffers,
-        num_threads=threads,
-        env=config.env,
-        seed=config.vec.seed,
-    )
-
-
-def _python(config: Config, threads: int, render: bool) -> Environments:
-    made = python_factory(config)
     settings = {
-        "name": config.env_name,
         "total_agents": config.vec.total_agents,
         "num_buffers": config.vec.num_buffers,
+        "num_threads": threads,
         "env": config.env,
         "seed": config.vec.seed,
+    }
+    if not config.python:
+        return NativeVec(source_folder(config), **settings)
+    factory = python_factory(config)
+    settings |= {
+        "name": config.env_name,
         "backend": config.vec.backend,
         "timeout": config.vec.timeout,
-        "num_threads": threads,
         "render": render,
         "rescale_actions": config.vec.rescale_actions,
     }
-    if isinstance(made, ParallelFactory):
-        return ZooVec(made, **settings)
-    if is_puffer_env(made):
-        return PufferVec(made, **settings)
+    if isinstance(factory, ParallelFactory):
+        return ZooVec(factory, **settings)
+    if is_puffer_env(factory):
+        return PufferVec(factory, **settings)
     finals = config.train.bootstrap_truncated
     try:
-        return GymVec(made, finals=finals, wrap=config.wrap, **settings)
+        return GymVec(factory, finals=finals, wrap=config.wrap, **settings)
     except UserError:
-        if not makes_parallel(config.env_name, made, config.env):  # only what it makes tells
+        if not makes_parallel(config.env_name, factory, config.env):  # what it makes tells
             raise
-    return ZooVec(made, **settings)
+    return ZooVec(factory, **settings)
 
 
 def source_folder(config: Config) -> Path:
@@ -166,10 +156,10 @@ def source_folder(config: Config) -> Path:
     """
     if not config.source:
         return find_environment(config.env_name)
-    found = Path(config.source)
-    if found.resolve().parent != environments_folder().resolve():  # those are ours
+    folder = Path(config.source)
+    if folder.resolve().parent != environments_folder().resolve():  # those are ours
         permit(config, "base", "env")
-    return found
+    return folder
 
 
 def has_own_network(config: Config) -> bool:
@@ -205,17 +195,17 @@ def python_factory(config: Config) -> Any:
 
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Keys that these environments have no use for, and why, for the line that says so."""
-    found = [f"env.{key}" for key in vec.unread]
+    keys = [f"env.{key}" for key in vec.unread]
     if config.train.bootstrap_truncated and not vec.finals:
-        found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
+        keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
-        found.append("vec.normalize_observations (bytes are on a scale that is known)")
+        keys.append("vec.normalize_observations (bytes are on a scale that is known)")
     wrapped = changed(config.wrap)
     if wrapped and not isinstance(getattr(vec, "inner", vec), GymVec):
-        found += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
+        keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE)
-        found += [f"{name} (for Python)" for name in names if name in config.origins]
+        keys += [f"{name} (for Python)" for name in names if name in config.origins]
     elif typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
-        found.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
-    return found
+        keys.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
+    return keys

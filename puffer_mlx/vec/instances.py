@@ -1,20 +1,27 @@
-"""Environments in Python that step one after another, in one process, and their agents' arrays."""
+"""Environments in Python: how they are made, their agents' arrays, and stepping them in turn."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+import inspect
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.python_faults import RAISED, Fault, failed
+from puffer_mlx.system.import_string import to_install
+from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 
-__all__ = ["Buffers", "Fact", "Instance", "Instances", "Makes", "Shapes"]
+__all__ = ["DRAWS", "Buffers", "Fact", "Instance", "Instances", "Recipe", "Shapes", "parameters"]
+
+DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
+_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 
 Shape = tuple[tuple[int, ...], Any]  # and dtype
 Shapes = dict[str, Shape]  # of each array of ``Buffers``
-
-
 _NONE = np.zeros(0)
 
 
@@ -88,7 +95,7 @@ class Instance(Protocol):
         ...
 
     def step(self, actions: Any) -> Sequence[Fact]:
-        """A step of all agents; ``actions`` are theirs of what ``Makes.actions`` returned."""
+        """A step of all agents; ``actions`` are theirs of what ``Recipe.actions`` returned."""
         ...
 
     def render(self) -> Any:
@@ -100,21 +107,57 @@ class Instance(Protocol):
         ...
 
 
-class Makes(Protocol):
-    """How instances are made; picklable by cloudpickle.
+@dataclass
+class Recipe:
+    """How instances of an environment are made; picklable by cloudpickle.
+
+    Args:
+        name: for messages.
+        make: what makes one.
+        keywords: its arguments.
+        render: make it able to draw pictures.
+        rescale: a continuous action's -1 to 1 is the low to high of its bounds.
 
     Attributes:
-        name: of the environment, for messages.
-        keywords: its arguments.
+        agents: of an instance.
+        environments: that share them.
+        layout: of rows; known once an instance was looked at.
+        finals: see ``VecEnv.finals``.
+        unread: keywords that count for nothing, and why.
+        scales: whether one instance can hold as many environments as there shall be.
+        by_environment: whether seeds and processes belong to environments, not to instances.
     """
 
     name: str
-    keywords: dict[str, Any]
+    make: Any
+    keywords: dict[str, Any] = field(default_factory=dict)
+    render: bool = False
+    rescale: bool = False
+    agents: int = field(default=1, init=False)
+    environments: int = field(default=1, init=False)
+    layout: Any = field(default=None, init=False)
+    finals: bool = True
+    unread: list[str] = field(default_factory=list, init=False)
+    by_environment: ClassVar[bool] = False
 
     @property
     def scales(self) -> bool:
-        """Whether one instance can hold as many environments as there shall be."""
-        ...
+        """See the attributes."""
+        return False
+
+    def look(self, seed: int) -> None:
+        """Make an instance to see its agents and, unless that is ``settle``'s, its layout."""
+
+    def settle(self, form: str, environments: int) -> None:
+        """A group of so many environments steps in this form: the layout is known from now on."""
+
+    def vector_form(self) -> tuple[str, str]:
+        """What the vectorised form is, and what it lacks; "" if it can be used."""
+        return "", "it takes no num_envs"
+
+    def shapes(self, n: int) -> Shapes:
+        """Of the buffers of n agents."""
+        return Buffers.row_shapes(n, self.layout.spec)
 
     def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> Instance:
         """One that writes into ``buffers``.
@@ -125,11 +168,82 @@ class Makes(Protocol):
             num_envs: environments in it; None if that isn't to be chosen.
             number: of the instance among all, for messages.
         """
-        ...
+        raise NotImplementedError
+
+    def buffered(self, actions: np.ndarray) -> Any:
+        """A policy's actions as they lie in the buffers."""
+        return actions
 
     def actions(self, buffered: np.ndarray) -> Any:
         """What instances take, to be sliced by agents, of the actions in the buffers."""
-        ...
+        return self.layout.each_action(buffered)
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``make`` is called with."""
+        return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
+
+    def takes(self) -> list[str]:
+        """The arguments that ``make`` names, for the message about another one."""
+        return named_parameters(self.make)
+
+    @contextmanager
+    def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
+        """Report what goes wrong when instance ``number`` is made; ``seed``: of number 0.
+
+        Raises:
+            UserError: instead of it.
+        """
+        try:
+            yield
+        except UserError:
+            raise
+        except ModuleNotFoundError as error:
+            raise UserError(f"{self.name}: {error}", to_install(error)) from None
+        except RAISED as error:
+            if hint := undrawable(error):
+                raise UserError(f"{self.name} can't be drawn: {error}", hint) from None
+            word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
+            if word and word[1] in self.arguments():
+                raise self.unknown(word[1]) from None
+            fault = Fault("failed when it was made", describe(error), number)
+            raise fault.report(self.name, 0, seed) from error
+
+    def unknown(self, key: str) -> UserError:
+        """What to say of an argument that ``make`` doesn't take."""
+        if key == "render_mode" and key not in self.keywords:
+            return UserError(f"{self.name}: it can't be drawn: it takes no render_mode", DRAWS)
+        names = ", ".join(self.takes())
+        hint = f"it takes {names}" if names else "leave it out"
+        return UserError(f"{self.name}: it takes no env.{key}", hint)
+
+    def close(self) -> None:
+        """Close what was looked at and isn't in use."""
+
+
+def parameters(make: Any) -> Mapping[str, inspect.Parameter]:
+    """Of a function or class; none if it doesn't tell."""
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # built in, or no function at all
+        return {}
+
+
+def named_parameters(make: Any) -> list[str]:
+    """The names of those that can be given by name."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return [name for name, each in parameters(make).items() if each.kind in kinds]
+
+
+def other_kind(name: str, env: Any, expected: str, hint: str) -> UserError:
+    """What to say where another object was made than an environment of the expected class."""
+    kind = f"{type(env).__module__}.{type(env).__qualname__}"
+    return UserError(f"{name}: it made a {kind}, expected a {expected}", hint)
+
+
+def close_if_possible(env: Any) -> None:
+    """Close what may be no environment."""
+    if callable(close := getattr(env, "close", None)):
+        close()
 
 
 class Instances:
@@ -139,8 +253,9 @@ class Instances:
         recipe: how they are made.
         buffers: of the n agents.
         current: (1,) int: which of them is at work, for a process that dies or hangs.
+        busy: (1,) float64: seconds that they have spent in steps.
         count: how many.
-        num_envs: see ``Makes.instance``.
+        num_envs: see ``Recipe.instance``.
         seed: of instance 0 of all groups.
         number: of the first instance here.
 
@@ -150,15 +265,18 @@ class Instances:
 
     def __init__(
         self,
-        recipe: Makes,
+        recipe: Recipe,
         buffers: Buffers,
         current: np.ndarray,
+        busy: np.ndarray,
+        *,
         count: int,
         num_envs: int | None,
         seed: int,
         number: int,
     ) -> None:
-        self._recipe, self._buffers, self._current = recipe, buffers, current
+        self.buffers = buffers
+        self._recipe, self._current, self._busy = recipe, current, busy
         self._seed, self._number = seed, number
         n = len(buffers.rewards) // count
         self._turns: list[tuple[int, Instance, slice]] = []  # with its agents
@@ -170,9 +288,9 @@ class Instances:
                 one = recipe.instance(buffers.part(agents), seed + number + i, num_envs, number + i)
                 self._turns.append((i, one, agents))
                 if one.num_agents != n:
-                    asked = "" if num_envs is None else f" with num_envs={num_envs}"
+                    wanted = "" if num_envs is None else f" with num_envs={num_envs}"
                     raise UserError(
-                        f"{recipe.name}: made{asked} it has {one.num_agents} agents, expected {n}",
+                        f"{recipe.name}: made{wanted} it has {one.num_agents} agents, expected {n}",
                         "all instances must have the same number, in proportion to num_envs",
                     )
         except BaseException:
@@ -194,24 +312,25 @@ class Instances:
         return []
 
     def step(self) -> list[Fact]:
-        """Take the actions in the buffers, and say what the environments told.
+        """Take the actions in the buffers, and return what the environments told.
 
         Raises:
             Fault: one failed.
         """
-        facts: list[Fact] = []
-        actions, current = self._recipe.actions(self._buffers.actions), self._current
+        began, facts = time.perf_counter(), []
+        actions, current = self._recipe.actions(self.buffers.actions), self._current
         for i, one, agents in self._turns:
             current[0] = i
             try:
-                told = one.step(actions[agents])
+                news = one.step(actions[agents])
             except RAISED as error:
                 raise _located("failed in step", error, i) from error
-            if told:
-                facts += [fact.counted_from(agents.start) for fact in told]
+            if news:
+                facts += [fact.counted_from(agents.start) for fact in news]
+        self._busy[0] += time.perf_counter() - began
         return facts
 
-    def render(self) -> Any:
+    def picture(self) -> Any:
         """What the first one draws, or the ``UserError`` that says why it doesn't.
 
         Raises:

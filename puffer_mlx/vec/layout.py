@@ -20,9 +20,14 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImagePart
-from puffer_mlx.vec.action_parts import action_parts, action_spec
-from puffer_mlx.vec.observation_parts import ObservationPart, observation_parts, row_dtype
 from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.space_parts import (
+    ObservationPart,
+    action_parts,
+    action_spec,
+    observation_parts,
+    row_dtype,
+)
 from puffer_mlx.vec.spaces import Path, from_text, nested, path_text, to_text
 
 
@@ -178,11 +183,11 @@ class Layout:
         return Layout, self._arguments
 
     def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
-        found = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
+        kind = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
         where = f" of {path_text(leaf.path)}" if leaf.path else ""
         return UserError(
             f"{self._name}: observations{where} don't fit the space {leaf.space}: "
-            f"found {found[:200]} for {n} agents",
+            f"found {kind[:200]} for {n} agents",
             "the environment must return what its observation space describes",
         )
 

@@ -16,5 +16,5 @@ def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
         names: that there are.
         prefix: before each, as it is to be written.
     """
-    found = [prefix + each for each in get_close_matches(name, sorted(names), n=_MOST, cutoff=0.6)]
-    return " or ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
+    close = [prefix + each for each in get_close_matches(name, sorted(names), n=_MOST, cutoff=0.6)]
+    return " or ".join(filter(None, [", ".join(close[:-1]), *close[-1:]]))

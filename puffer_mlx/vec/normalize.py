@@ -21,7 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import Collected, Environments, KnowsSeats, Rows, TellsScores
-from puffer_mlx.vec.finite import not_finite
+from puffer_mlx.vec.rows import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
 EPSILON = 1e-8
@@ -122,7 +122,7 @@ class Normalized:
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
         self._out: list[Rows | None] = [None] * inner.num_groups
-        self._said = False  # that something isn't finite
+        self._warned = False  # that something isn't finite
 
     def reset(self, out: Rows) -> None:
         """As ``VecEnv.reset``."""
@@ -173,10 +173,10 @@ class Normalized:
 
     def _recall(self, parts: dict[str, Moments], memory: dict[str, np.ndarray]) -> None:
         """Have some of the statistics be what they were; all of these must be there."""
-        mine = self.memory()
+        current = self.memory()
         names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
         shapes = {name: getattr(memory.get(name), "shape", None) for name in names}
-        if wrong := [name for name in names if shapes[name] != mine[name].shape]:
+        if wrong := [name for name in names if shapes[name] != current[name].shape]:
             raise UserError(
                 f"the statistics of {', '.join(wrong)} are missing, or of other environments",
                 "leave vec.normalize_observations and vec.normalize_rewards as they were",
@@ -210,15 +210,15 @@ class Normalized:
         """Go on from what ``state`` returned."""
         try:
             with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as file:
-                found = dict(file)
+                saved = dict(file)
         except (ValueError, OSError, EOFError, KeyError) as error:
             raise UserError(
                 f"the state isn't one of normalised environments: {error}",
                 "go on with the run's own vec.normalize_observations and vec.normalize_rewards",
             ) from None
-        self._recall(self._moments(), found)
-        self.inner.restore(found["inner"])
-        self._returns[:] = found["returns"]
+        self._recall(self._moments(), saved)
+        self.inner.restore(saved["inner"])
+        self._returns[:] = saved["returns"]
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
         """The rows of some agents, in place; the statistics first, unless frozen."""
@@ -243,8 +243,8 @@ class Normalized:
         bad = not_finite(rows)
         if bad is None:
             return None
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             row, column = np.argwhere(bad)[0].tolist()
             print(
                 f"puffer_mlx: {self.spec.name}: agent {first + row} got {what} of"

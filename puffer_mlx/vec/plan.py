@@ -1,104 +1,62 @@
 """How many instances of an environment in Python there shall be, and where they step."""
 
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.instances import Makes, Shapes
-from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.pool import Here, Workers
+from puffer_mlx.vec.instances import Recipe
+from puffer_mlx.vec.pool import SingleProcess
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.rows import random_actions
 
-__all__ = ["Plan", "pays", "plan", "step_time"]
+__all__ = ["Plan", "plan", "step_time"]
 
 _PROBE_SECONDS, _PROBE_STEPS = 0.05, 100  # twice, at most
 
 
-class Probed(Protocol):
-    """One instance that was looked at.
+class Plan(NamedTuple):
+    """How each group of agents steps."""
 
-    Attributes:
-        agents: that it has.
-        environments: that share them.
-    """
-
-    agents: int
-    environments: int
-
-    def seconds(self) -> float:
-        """That a step takes."""
-        ...
+    form: str  # ``vector``, ``sync`` or ``async``
+    description: str  # of all groups, one line
+    count: int  # of instances in a group
+    num_envs: int | None  # environments in an instance; None if it doesn't take that
+    workers: int  # processes of a group; 0 if it steps in this one
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a group of n agents steps.
-
-    Args:
-        recipe: of the instances.
-        form: ``vector``, ``sync`` or ``async``.
-        description: of all groups, one line.
-        count: of instances in a group.
-        num_envs: environments in an instance; None if it doesn't take that.
-        workers: processes of a group; 0 if it steps in this one.
-        apart: of the numbers of two groups' first instances; ``count`` if it is 0.
-    """
-
-    recipe: Makes
-    form: str
-    description: str
-    count: int
-    num_envs: int | None
-    workers: int
-    apart: int = 0
-
-    def build(self, shapes: Shapes, group: int, seed: int, timeout: float) -> Here | Workers:
-        """The environments of a group, whose buffers have ``shapes``."""
-        arguments = {
-            "recipe": self.recipe,
-            "count": self.count,
-            "num_envs": self.num_envs,
-            "seed": seed,
-            "number": group * (self.apart or self.count),
-        }
-        if self.workers:
-            return Workers(shapes, workers=self.workers, timeout=timeout, **arguments)
-        return Here(shapes, **arguments)
-
-
-def plan(
-    probe: Probed, recipe: Makes, agents: int, groups: int, backend: str, processes: int
-) -> Plan:
+def plan(recipe: Recipe, agents: int, groups: int, backend: str, processes: int, seed: int) -> Plan:
     """Choose.
 
     Args:
-        probe: of the recipe.
-        recipe: how instances are made.
+        recipe: of instances, one of which was looked at.
         agents: N.
         groups: Q.
         backend: ``vector``, ``sync``, ``async`` or ``auto``.
-        processes: there may be, at most.
+        processes: there may be, at most; each of Gymnasium's environments has its own.
+        seed: of instance 0, to measure a step.
 
     Raises:
         UserError: the backend isn't possible.
         Misfit: the instances don't fill the groups exactly.
     """
-    smallest = groups * probe.agents
+    each = recipe.agents
+    smallest = groups * each
     if agents % smallest:
         fitting = max(1, agents // smallest) * smallest
+        times = f" times the {each} agents of an instance" if each > 1 else ""
         raise Misfit(
             f"{recipe.name}: vec.total_agents {agents} is not a multiple of vec.num_buffers "
-            f"{groups} times the {probe.agents} agents of an instance",
+            f"{groups}{times}",
             f"{fitting} or {fitting + smallest} is",
-            [probe.agents] * (agents // probe.agents or 1),
+            [each] * (agents // each or 1),
         )
-    parts = agents // smallest  # instances as probed, in a group
-    form, why = _form(probe, recipe, backend, agents // probe.agents, processes)
+    parts = agents // smallest  # instances as they were looked at, in a group
+    if recipe.by_environment:
+        processes = agents
+    form, why = _form(recipe, backend, agents // each, processes, seed)
     count, num_envs, workers = parts, 1 if recipe.scales else None, 0
     if form == "vector":
         count, num_envs = 1, parts
@@ -107,81 +65,79 @@ def plan(
         workers = max(w for w in range(1, min(most, parts) + 1) if parts % w == 0)
         if recipe.scales:
             count, num_envs = workers, parts // workers
-    number = count * groups
-    text = f"{form}: {number} instance{'s' if number > 1 else ''}"
-    text += f" in {workers * groups} processes" if workers else ""
-    return Plan(recipe, form, f"{text}; {why}", count, num_envs, workers)
+    number, running = count * groups, f"{workers * groups} processes"
+    text = f"{form}: "
+    if not recipe.by_environment:
+        text += f"{number} instance{'s' if number > 1 else ''}"
+        text += f" in {running}; " if workers else "; "
+    elif workers:
+        text += f"{running}; "
+    return Plan(form, text + why, count, num_envs, workers)
 
 
 def _form(
-    probe: Probed, recipe: Makes, backend: str, instances: int, processes: int
+    recipe: Recipe, backend: str, instances: int, processes: int, seed: int
 ) -> tuple[str, str]:
     """The form and why, in a few words."""
-    if backend == "vector" and not recipe.scales:
-        given = "num_envs" in recipe.keywords
-        raise UserError(
-            f"{recipe.name}: vec.backend is vector, but "
-            + ("env.num_envs is given" if given else "it takes no num_envs"),
-            "leave env.num_envs out" if given else "set vec.backend to sync or async",
-        )
-    if backend != "auto":
+    if backend in ("sync", "async"):
         return backend, "as vec.backend says"
-    if recipe.scales:
-        return "vector", "it takes num_envs"
+    form, lacking = recipe.vector_form()
+    if not lacking:
+        return "vector", form
+    if backend == "vector":
+        fixed = "num_envs" in recipe.keywords
+        raise UserError(
+            f"{recipe.name}: vec.backend is vector, but {lacking}",
+            "leave env.num_envs out" if fixed else "set vec.backend to sync or async",
+        )
+    lost = f"{lacking}; " if "(wrap." in lacking else ""  # wrappers cost the vectorised form
     processes = min(processes, instances, cores())
     if processes < 2:
-        return "sync", "there is only one" if instances == 1 else "there is one core"
-    seconds = probe.seconds() * instances
-    words = f"their steps take {seconds * 1e6:.0f} us one after another"
-    if pays(seconds, processes):
-        return "async", words
-    return "sync", f"{words}, which processes wouldn't make faster"
+        return "sync", lost + ("there is only one" if instances == 1 else "there is one core")
+    seconds = step_time(recipe, seed)
+    text = f"{lost}a step takes {_duration(seconds)}"
+    at_once = seconds if recipe.by_environment else seconds * instances
+    if at_once - at_once / processes > ROUND_TRIP:
+        return "async", text
+    return "sync", f"{text}, which processes wouldn't make faster"
 
 
-def pays(seconds: float, processes: int) -> bool:
-    """Whether steps that take so long are faster in several processes."""
-    return seconds - seconds / processes > ROUND_TRIP
-
-
-def step_time(
-    recipe: Makes,
-    layout: Layout,
-    shapes: Shapes,
-    num_envs: int | None = None,
-    seed: int = 0,
-    native: bool = False,
-) -> float:
+def step_time(recipe: Recipe, seed: int = 0) -> float:
     """Seconds that a step of one instance takes, with its share of resets: random legal actions.
-
-    Args:
-        recipe: of the instance.
-        layout: of its agents' actions.
-        shapes: of its buffers.
-        num_envs: see ``Makes.instance``.
-        seed: likewise.
-        native: whether the buffers hold actions as the space has them, and not a policy's.
 
     Raises:
         UserError: the environment fails.
     """
-    here = Here(shapes, recipe=recipe, count=1, num_envs=num_envs, seed=seed, number=0)
-    rng, buffers = np.random.default_rng(0), here.buffers
+    recipe.settle("sync", 1)
+    num_envs = 1 if recipe.scales else None
+    one = SingleProcess(
+        recipe.shapes(recipe.agents), recipe=recipe, count=1, num_envs=num_envs, seed=seed, number=0
+    )
+    rng, buffers = np.random.default_rng(0), one.buffers
     legal = buffers.legal if buffers.legal.size else None
 
     def part() -> float:
         """The mean of some steps, as many as there is a moment for."""
-        steps, began, busy = 0, time.perf_counter(), here.busy_seconds()
+        steps, began, busy = 0, time.perf_counter(), one.busy_seconds()
         while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
-            chosen = random_actions(layout, len(buffers.rewards), rng, legal)
-            np.copyto(buffers.actions, layout.actions(chosen) if native else chosen)
-            here.ask("step")
-            here.answer()
+            chosen = random_actions(recipe.layout, len(buffers.rewards), rng, legal)
+            np.copyto(buffers.actions, recipe.buffered(chosen))
+            one.ask("step")
+            one.answer()
             steps += 1
-        return (here.busy_seconds() - busy) / steps
+        return (one.busy_seconds() - busy) / steps
 
     try:
-        here.ask("reset", seed)
-        here.answer()
+        one.ask("reset", seed)
+        one.answer()
         return min(part(), part())  # another program may have been at work in one of them
     finally:
-        here.close()
+        one.close()
+        recipe.close()
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds * 1e6:.0f} us"

@@ -1,7 +1,7 @@
 """The environments in Python of one group of agents: stepped here, or by a pool of processes.
 
-``Here`` and ``Workers`` are alike. Agents and instances are numbered through over the processes, so
-both give the same rows.
+``SingleProcess`` and ``Workers`` are alike. Agents and instances are numbered through over the
+processes, so both give the same rows.
 
 Processes share the buffers' memory with the trainer. They ignore Ctrl-C, which the trainer answers,
 and end with it. Each says in shared memory which environment it is stepping: so one that dies or
@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.instances import Buffers, Fact, Instances, Makes, Shapes
+from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
-from puffer_mlx.vec.python_faults import RAISED, Fault, told
+from puffer_mlx.vec.python_faults import RAISED, Fault, describe
 
-__all__ = ["Here", "Workers"]
+__all__ = ["SingleProcess", "Workers", "open_group"]
 
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environments
 _MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
@@ -42,7 +42,7 @@ _CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
 _NOTHING = pickle.dumps([])
 
 
-class Here:
+class SingleProcess(Instances):
     """A group whose environments step in this process, one after another.
 
     Args:
@@ -60,17 +60,16 @@ class Here:
     """
 
     def __init__(
-        self, shapes: Shapes, *, recipe: Makes, seed: int, number: int, **arguments: Any
+        self, shapes: Shapes, *, recipe: Recipe, seed: int, number: int, **arguments: Any
     ) -> None:
-        self._place, self._seconds = (recipe.name, number, seed), 0.0
-        self.buffers = Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
-        self._instances = Instances(
-            recipe, self.buffers, np.zeros(1, int), seed=seed, number=number, **arguments
-        )
+        self._place = recipe.name, number, seed
+        buffers = Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
+        current, busy = np.zeros(1, int), np.zeros(1)
+        super().__init__(recipe, buffers, current, busy, seed=seed, number=number, **arguments)
 
-    def ask(self, what: str, *given: Any) -> None:
+    def ask(self, what: str, *arguments: Any) -> None:
         """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``answer``."""
-        self._asked = what, given
+        self._task = getattr(self, what), arguments
 
     def answer(self) -> Any:
         """Do what was asked, and return its facts; the buffers hold the result.
@@ -78,32 +77,24 @@ class Here:
         Raises:
             UserError: an environment failed; close all.
         """
-        what, given = self._asked
-        began = time.perf_counter()
+        method, arguments = self._task
         try:
-            return getattr(self._instances, what)(*given)
+            return method(*arguments)
         except Fault as fault:
             raise fault.report(*self._place) from None
-        finally:
-            if what == "step":
-                self._seconds += time.perf_counter() - began
 
     def render(self) -> Any:
         """What the first environment draws, or the ``UserError`` that says why it doesn't."""
-        self.ask("render")
+        self.ask("picture")
         return self.answer()
 
     def busy_seconds(self) -> float:
         """That environments have spent in steps."""
-        return self._seconds
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._instances.close()
+        return float(self._busy[0])
 
 
 class Workers:
-    """A group whose environments step in W processes, each with as many of them; as ``Here``.
+    """A group whose environments step in W processes, each with as many; as ``SingleProcess``.
 
     Args:
         shapes: of the group's buffers.
@@ -128,7 +119,7 @@ class Workers:
         *,
         workers: int,
         timeout: float,
-        recipe: Makes,
+        recipe: Recipe,
         seed: int,
         count: int,
         number: int,
@@ -165,9 +156,9 @@ class Workers:
             self.close()
             raise
 
-    def ask(self, what: str, *given: Any) -> None:
+    def ask(self, what: str, *arguments: Any) -> None:
         """Begin a ``step`` or a ``reset`` (with a seed or None) of all environments."""
-        words = pickle.dumps((what, given)) if given else _STEP
+        words = pickle.dumps((what, arguments)) if arguments else _STEP
         for w, pipe in enumerate(self._pipes):
             try:
                 pipe.send_bytes(words)
@@ -182,17 +173,17 @@ class Workers:
         """
         facts: list[Fact] = []
         for w in range(len(self._pipes)):
-            found, first = self._receive(w), w * self._n
-            if isinstance(found, UserError):
-                raise found
-            if found:
-                facts += [fact.counted_from(first) for fact in found]
+            news, first = self._receive(w), w * self._n
+            if isinstance(news, UserError):
+                raise news
+            if news:
+                facts += [fact.counted_from(first) for fact in news]
         return facts
 
     def render(self) -> Any:
         """What the first environment draws, or the ``UserError`` that says why it doesn't."""
         with suppress(OSError):  # it is dead, as is said when it doesn't answer
-            self._pipes[0].send(("render", ()))
+            self._pipes[0].send(("picture", ()))
         return self._receive(0)
 
     def busy_seconds(self) -> float:
@@ -229,14 +220,14 @@ class Workers:
     def _receive(self, w: int) -> Any:
         """What a process answered; what it raised is raised here."""
         try:
-            found = self._pipes[w].recv()
+            word = self._pipes[w].recv()
         except BlockingIOError:
             raise self._hang(w) from None
         except (EOFError, OSError):
             raise self._died(w) from None
-        if isinstance(found, Fault):
-            raise self._report(w, found)
-        return found
+        if isinstance(word, Fault):
+            raise self._report(w, word)
+        return word
 
     def _report(self, w: int, fault: Fault) -> UserError:
         name, number, seed = self._place
@@ -261,6 +252,15 @@ class Workers:
         return self._report(w, Fault("hangs", text, int(self._current[w]), hint))
 
 
+def open_group(
+    shapes: Shapes, workers: int, timeout: float, **arguments: Any
+) -> SingleProcess | Workers:
+    """The environments of a group; they step in this process if there are no ``workers``."""
+    if workers:
+        return Workers(shapes, workers=workers, timeout=timeout, **arguments)
+    return SingleProcess(shapes, **arguments)
+
+
 def _work(
     w: int,
     n: int,
@@ -270,29 +270,27 @@ def _work(
     shapes: Shapes,
     arguments: dict[str, Any],
 ) -> None:
-    """A process: make environments, and do what is asked until it is told to close."""
+    """A process: make environments, and do what is asked until it is to close."""
     begin_child()
     signal.signal(_ASK, _say_where)
     buffers, current, busy = _view(memory, shapes)
     buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
-        instances = Instances(pickle.loads(pickled), buffers, current, **arguments)
+        recipe = pickle.loads(pickled)
+        instances = Instances(recipe, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
-        while (asked := pipe.recv())[0] != "close":
-            began = time.perf_counter()
-            found = getattr(instances, asked[0])(*asked[1])
-            if asked[0] == "step":
-                busy[w] += time.perf_counter() - began
-            if isinstance(found, list) and not found:
+        while (task := pipe.recv())[0] != "close":
+            result = getattr(instances, task[0])(*task[1])
+            if isinstance(result, list) and not result:
                 pipe.send_bytes(_NOTHING)
             else:
-                pipe.send(found)
+                pipe.send(result)
     except EOFError:  # the trainer is gone
         pass
     except RAISED as error:  # also if what makes them can't be read, or a result not be sent
         known = isinstance(error, Fault | UserError)
-        word = error if known else Fault("failed in its process", told(error), int(current[0]))
+        word = error if known else Fault("failed in its process", describe(error), int(current[0]))
         with suppress(OSError):
             pipe.send(word)
     finally:
@@ -319,7 +317,7 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def _pickled(recipe: Makes) -> bytes:
+def _pickled(recipe: Recipe) -> bytes:
     try:
         import cloudpickle as pickler  # comes with Gymnasium; takes the main script's functions too
     except ImportError:

@@ -4,13 +4,12 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
-
-__all__ = ["NOBODY_KNOWS", "RAISED", "Fault", "failed", "form_fault", "told", "undrawable"]
 
 _FRAMES = 3  # of the environment's own code that a message shows
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
@@ -22,7 +21,7 @@ _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
 
 
-NOBODY_KNOWS = -1  # which environment of a vectorised form it was
+UNKNOWN = -1  # which environment of a vectorised form it was
 RAISED = (Exception, SystemExit)  # by environments: ``sys.exit`` in one is no end of the program
 
 
@@ -31,8 +30,8 @@ class Fault(Exception):
 
     Args:
         what: what the environment did, as in "failed in step"; "": the caller knows.
-        text: ``told`` of an exception, for example; "" if there is no more to say.
-        index: which environment of its group; None: the caller knows; or ``NOBODY_KNOWS``.
+        text: ``describe`` of an exception, for example; "" if there is no more to say.
+        index: which environment of its group; None: the caller knows; or ``UNKNOWN``.
         hint: how to put it right, if the usual advice doesn't fit.
     """
 
@@ -49,13 +48,13 @@ class Fault(Exception):
             seed: of environment 0.
         """
         which, text = "an environment", f": {self.text}" if self.text else ""
-        if self.index is not None and self.index != NOBODY_KNOWS:
+        if self.index is not None and self.index != UNKNOWN:
             number = first + self.index
             which = f"environment {number} (seed {seed + number})"
         return UserError(f"{name}: {which} {self.what}{text}", self.hint or _HINT)
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An exception in few lines: its kind and message, and the last lines of code it went through.
 
     Lines of Gymnasium, NumPy and Python's own library are left out.
@@ -63,8 +62,8 @@ def told(error: BaseException) -> str:
     kind = type(error).__name__
     head = f"{kind}: {error}" if str(error) else kind
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _in_library(Path(frame.filename))]
-    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in own[-_FRAMES:]]
+    theirs = [frame for frame in frames if not _in_library(Path(frame.filename))]
+    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs[-_FRAMES:]]
     return "\n".join([head, *lines])
 
 
@@ -85,20 +84,29 @@ def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
             return _old("reset", "an observation alone", index)
         if isinstance(error, TypeError) and (word := _NO_SEED.search(str(error))):
             return Fault("failed in reset", f"it doesn't take {word[1]}", index, _RESET)
-    return Fault(what, told(error), index)
+    return Fault(what, describe(error), index)
 
 
-def form_fault(method: str, found: Any) -> Fault | None:
+@contextmanager
+def failing(what: str, index: int | None = None) -> Iterator[None]:
+    """Raise what an environment raises meanwhile as ``failed`` reports it."""
+    try:
+        yield
+    except RAISED as error:
+        raise failed(what, error, index) from error
+
+
+def form_fault(method: str, result: Any) -> Fault | None:
     """What is wrong with what ``step`` or ``reset`` returned, by its form alone.
 
     Args:
         method: which of the two.
-        found: what it returned.
+        result: what it returned.
     """
-    if method == "step" and isinstance(found, tuple | list) and len(found) != 5:
-        return _old("step", f"{len(found)} values, expected 5", None)
+    if method == "step" and isinstance(result, tuple | list) and len(result) != 5:
+        return _old("step", f"{len(result)} values, expected 5", None)
     if method == "reset" and not (
-        isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], Mapping)
+        isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping)
     ):
         return _old("reset", "an observation alone", None)
     return None

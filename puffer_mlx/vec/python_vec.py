@@ -1,7 +1,7 @@
 """What all roads to environments in Python have in common: groups in turn, episodes, no state."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -10,16 +10,16 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import TERMINATED, Collected, Rows
-from puffer_mlx.vec.episode_ends import EpisodeEnds
-from puffer_mlx.vec.episodes import Episodes
-from puffer_mlx.vec.finite import check_finite
-from puffer_mlx.vec.instances import Fact, Shapes
+from puffer_mlx.vec.episodes import EpisodeEnds, Episodes
+from puffer_mlx.vec.instances import Fact, Recipe
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.plan import Plan
-from puffer_mlx.vec.pool import Here, Workers
-from puffer_mlx.vec.rows import RowShapes, check_picture
+from puffer_mlx.vec.plan import plan
+from puffer_mlx.vec.pool import SingleProcess, Workers, open_group
+from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
 __all__ = ["PythonVec"]
+
+_SEEDS = 2**32
 
 
 class PythonVec:
@@ -29,56 +29,75 @@ class PythonVec:
     the next step begins the next episode; ``PufferVec`` has it otherwise.
 
     Args:
-        name: of the environment, for messages.
-        agents: N.
-        groups: Q.
-        threads: that may act for the policy in ``collect``.
+        recipe: how instances are made.
+        total_agents: N, a multiple of Q and of the agents of an instance.
+        num_buffers: Q.
         seed: of environment 0.
-        finals: see ``VecEnv.finals``.
+        backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` where that exists, else
+            what a few steps promise to be faster of the others.
+        timeout: seconds after which an environment's process is taken to hang.
+        num_threads: the most processes, and threads that may act for the policy in ``collect``.
 
     Attributes:
         layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
             back.
+
+    Raises:
+        UserError: the environment can't be made, or the backend isn't possible.
+        Misfit: its agents don't add up to N.
     """
 
-    spec: EnvSpec
-    description: str
-    backend: str
     layout: Layout
+    spec: EnvSpec
     _rows: RowShapes  # of a group
-    _episodes: Episodes
-    _seeds: Sequence[int]  # of each environment
+    _all_rows: RowShapes
 
     def __init__(
-        self, name: str, agents: int, groups: int, threads: int, seed: int, finals: bool
+        self,
+        recipe: Recipe,
+        total_agents: int,
+        *,
+        num_buffers: int = 1,
+        seed: int = 0,
+        backend: str = "auto",
+        timeout: float = 60.0,
+        num_threads: int = 1,
     ) -> None:
-        self._envs: list[Here | Workers] = []  # one for each group; none once they are closed
-        self._under_way: list[Rows | None] = [None] * groups
-        self.unread: list[str] = []  # an argument that isn't taken is an error
-        self.num_agents, self.num_groups, self.num_threads = agents, groups, threads
-        self._n = agents // groups  # agents of a group
-        self._name, self._seed, self._resets, self.finals = name, seed, 0, finals
-
-    def _build(
-        self, plan: Plan, layout: Layout, shapes: Shapes, agents: int, timeout: float
-    ) -> None:
-        """Make the environments.
-
-        Args:
-            plan: how a group steps.
-            layout: of rows.
-            shapes: of a group's buffers.
-            agents: of one environment.
-            timeout: seconds after which an environment's process hangs.
-        """
-        self.backend, self.description = plan.form, plan.description
-        self._per_environment, self.num_environments = agents, self.num_agents // agents
-        self._ends = [EpisodeEnds(self._n, self.finals) for _ in range(self.num_groups)]
-        self._episodes = Episodes(self.num_agents, agents)
-        self._settle(layout)
-        with self._closing_on_failure():
-            for group in range(self.num_groups):
-                self._envs.append(plan.build(shapes, group, self._seed, timeout))
+        self._envs: list[SingleProcess | Workers] = []  # one for each group; none once closed
+        self._under_way: list[Rows | None] = [None] * num_buffers
+        self.num_agents, self.num_groups = total_agents, num_buffers
+        self.num_threads = num_threads
+        self._recipe, self._name, self._seed, self._resets = recipe, recipe.name, seed % _SEEDS, 0
+        with closing(recipe):
+            recipe.look(self._seed)
+            chosen = plan(recipe, total_agents, num_buffers, backend, num_threads, self._seed)
+            self.backend, self.description = chosen.form, chosen.description
+            self._n = total_agents // num_buffers  # agents of a group
+            self._per_environment = recipe.agents // recipe.environments
+            self.num_environments = total_agents // self._per_environment
+            together = self._n // self._per_environment  # environments of a group
+            recipe.settle(chosen.form, together)
+            self.unread, self.finals = recipe.unread, recipe.finals
+            self._ends = [EpisodeEnds(self._n, self.finals) for _ in range(num_buffers)]
+            self._episodes = Episodes(total_agents, self._per_environment)
+            self._settle(recipe.layout)
+            inside = 1 if recipe.by_environment else together // chosen.count
+            self._seeds = [self._seed + i // inside for i in range(self.num_environments)]
+            apart = together // inside  # of the numbers of two groups' first instances
+            with self._closing_on_failure():
+                for group in range(num_buffers):
+                    self._envs.append(
+                        open_group(
+                            recipe.shapes(self._n),
+                            chosen.workers,
+                            timeout,
+                            recipe=recipe,
+                            count=chosen.count,
+                            num_envs=chosen.num_envs,
+                            seed=self._seed,
+                            number=group * apart,
+                        )
+                    )
 
     def _settle(self, layout: Layout) -> None:
         self.layout, self.spec = layout, layout.spec
@@ -145,7 +164,7 @@ class PythonVec:
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
         self._rows.check_actions(actions)
         self._rows.check(out)
-        np.copyto(env.buffers.actions, self._taken(actions))
+        np.copyto(env.buffers.actions, self._recipe.buffered(actions))
         try:
             env.ask("step")
         except BaseException:
@@ -169,19 +188,15 @@ class PythonVec:
             self.close()
             raise
 
-    def _taken(self, actions: np.ndarray) -> np.ndarray:
-        """A policy's actions as they lie in the buffers."""
-        return actions
-
     def _arrive(self, group: int, facts: list[Fact], out: Rows) -> None:
         """Write the rows of a step, and count the episodes that it ended."""
         buffers, ends = self._envs[group].buffers, self._ends[group]
         over, idle = ends.write(buffers.terminals, buffers.truncations, out)
         out.rewards[:] = buffers.rewards
-        told = {fact.agent: fact.numbers for fact in facts} if facts else None
+        infos = {fact.agent: fact.numbers for fact in facts} if facts else None
         ended = over if idle is None else over & ~idle  # idle: began anew, or away
         first = group * self._n
-        self._episodes.add(buffers.rewards, ended, first=first, resets=idle, infos=told)
+        self._episodes.add(buffers.rewards, ended, first=first, resets=idle, infos=infos)
         self._write(group, out)
 
     def _write(self, group: int, out: Rows) -> None:
@@ -209,10 +224,10 @@ class PythonVec:
     def _drawn(self) -> Any:
         env = self._open(0)
         with self._closing_on_failure():
-            found = env.render()
-        if isinstance(found, UserError):
-            raise found
-        return found
+            picture = env.render()
+        if isinstance(picture, UserError):
+            raise picture
+        return picture
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
@@ -266,7 +281,7 @@ class PythonVec:
     def _agents(self, group: int) -> slice:
         return slice(group * self._n, (group + 1) * self._n)
 
-    def _open(self, group: int) -> Here | Workers:
+    def _open(self, group: int) -> SingleProcess | Workers:
         if not self._envs:
             raise RuntimeError(f"{self._name}: the environments are closed")
         if not 0 <= group < self.num_groups:

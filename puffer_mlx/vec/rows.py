@@ -1,5 +1,7 @@
-"""Arrays of rows and actions: allocated, drawn at random, and checked; pictures too."""
+"""Arrays of rows and actions: allocated, drawn at random, and checked."""
 
+import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,13 +80,13 @@ class RowShapes:
             and (None if masks is None else (masks.shape, masks.dtype)) == self._masked
             and (finals is None or (finals.shape, finals.dtype) == narrow)
         ):
-            found = {
+            shapes = {
                 name: None if array is None else (array.shape, str(array.dtype))
                 for name, array in out._asdict().items()
             }
             raise ValueError(
                 f"rows: expected observations {self._wide}, rewards, terminals and finals {narrow},"
-                f" masks {self._masked}; found {found}"
+                f" masks {self._masked}; found {shapes}"
             )
 
     def check_actions(self, actions: np.ndarray) -> None:
@@ -99,17 +101,17 @@ class RowShapes:
             )
 
 
-def check_picture(name: str, found: Any) -> np.ndarray:
+def check_picture(name: str, picture: Any) -> np.ndarray:
     """What an environment's ``render`` returned, if it is a picture (height, width, 3) uint8.
 
     Args:
         name: of the environments.
-        found: is anything.
+        picture: is anything.
 
     Raises:
         UserError: it is no picture.
     """
-    frame = None if found is None else np.asarray(found)
+    frame = None if picture is None else np.asarray(picture)
     if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         what = "None" if frame is None else f"{frame.dtype} {frame.shape}"
         raise UserError(
@@ -117,3 +119,53 @@ def check_picture(name: str, found: Any) -> np.ndarray:
             'return that from render() if render_mode is "rgb_array"',
         )
     return frame
+
+
+def not_finite(rows: np.ndarray) -> np.ndarray | None:
+    """Which numbers of an array of floats aren't finite, of its shape; None if all are."""
+    # one number says it for nearly all steps; a sum of huge ones may overflow, hence the rest
+    if math.isfinite(np.vdot(rows, rows)):
+        return None
+    bad = np.logical_not(np.isfinite(rows))
+    return bad if bad.any() else None
+
+
+def check_finite(
+    name: str,
+    observations: np.ndarray,
+    rewards: np.ndarray,
+    first_env: int,
+    seeds: Sequence[int],
+    per_environment: int = 1,
+) -> None:
+    """Refuse rows with numbers that aren't finite: one of them would spoil all weights.
+
+    Args:
+        name: the environment's.
+        observations: (n, D) uint8 or float32.
+        rewards: (n,) float32.
+        first_env: number of the environment of the first agent.
+        seeds: of all environments, by their numbers.
+        per_environment: agents that share an environment.
+
+    Raises:
+        UserError: names the first environment, its seed and what it returned.
+    """
+    checked = [("a reward", rewards)]
+    if observations.dtype.kind == "f":
+        checked.append(("observations", observations))
+    for what, rows in checked:
+        bad = not_finite(rows)
+        if bad is not None:
+            rows = rows.reshape(len(rows), -1)
+            row, column = np.argwhere(bad.reshape(rows.shape))[0].tolist()
+            env, agent = divmod(row, per_environment)
+            env += first_env
+            whose = f"environment {env} (seed {seeds[env]})"
+            whose += f", agent {agent}," if per_environment > 1 else ""
+            at = f" at position {column}" if what == "observations" else ""
+            raise UserError(
+                f"{name}: {whose} returned {what} of {rows[row, column]}{at}",
+                "divisions by zero, logarithms and exponents in the environment are likely causes; "
+                "it can be had again with that seed",
+            )

@@ -92,10 +92,10 @@ def from_text(text: str, most: int) -> list[Any]:
 def _data(space: Any) -> dict[str, Any]:
     kind = kind_of(space)
     if kind in ("Dict", "Tuple"):
-        found = [(key, part) for key, part in parts_of(space)]
-        if any(type(key) not in (str, int) for key, _ in found):
+        parts = dict(parts_of(space))
+        if any(type(key) not in (str, int) for key in parts):
             raise TypeError("a key that JSON doesn't have")
-        return {"kind": kind, "parts": [[key, _data(part)] for key, part in found]}
+        return {"kind": kind, "parts": [[key, _data(part)] for key, part in parts.items()]}
     data: dict[str, Any] = {"kind": kind, "dtype": np.dtype(space.dtype).name}
     data["shape"] = [int(size) for size in space.shape]
     if kind == "Box":

@@ -16,7 +16,7 @@ from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 
-FLIPS = 60  # of each file; half of them in its first quarter, where headers are
+FLIPS = 40  # of each file; half of them in its first quarter, where headers are
 SAFETENSORS = "weights.safetensors", "state.safetensors", "normalization.safetensors"
 SMALL = [*TINY[1:], "--policy.num-layers", "1"]
 

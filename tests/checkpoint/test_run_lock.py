@@ -50,6 +50,8 @@ def names(folder):
 
 
 def test_only_one_process_holds_a_run(tmp_path):
+    with held(tmp_path), pytest.raises(UserError, match="in use"), held(tmp_path):
+        pass
     with another_process(tmp_path) as process:
         with (
             pytest.raises(UserError, match="is in use by another process") as caught,
@@ -71,11 +73,6 @@ def test_a_kill_lets_go(tmp_path):
     with held(tmp_path):
         pass
     assert names(tmp_path) == []
-
-
-def test_twice_in_one_process(tmp_path):
-    with held(tmp_path), pytest.raises(UserError, match="in use"), held(tmp_path):
-        pass
 
 
 def test_where_there_are_no_locks(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from puffer_mlx import config as c
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.package_data import shipped
+from puffer_mlx.system.files import shipped
 
 NAME = "config/settings.txt"
 

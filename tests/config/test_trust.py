@@ -498,7 +498,7 @@ def test_configurations_name_code_in_few_places():
     places = {
         r"load_object\(": {
             *("system/import_string", "vec/from_config", "policy/custom", "ppo/custom"),
-            "vec/zoo/make",  # called by vec/from_config
+            "vec/zoo/names",  # called by vec/from_config
         },
         r"make_policy\(": {"policy/policy", "check/gpu/kernels", "check/trajectories"},
         r"config\.source\b": {

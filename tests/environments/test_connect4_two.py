@@ -1,10 +1,8 @@
 """connect4_two against the rules of the game: test_connect4's, for two agents that take turns."""
 
-import runpy
-
 import numpy as np
 import pytest
-from native_envs import Stepper, folder_of, legal_actions, make
+from native_envs import Stepper, bot_of, legal_actions, make
 from test_connect4 import COLUMNS, ROWS, dropped, has_four
 
 WAITS = 0
@@ -120,12 +118,6 @@ def test_games_begin_with_random_stones():
         assert (again <= most).all() and again.any(), "the next game, too"
 
 
-def test_without_the_key_the_board_is_empty():
-    """Runs from before there was one go on."""
-    with make("connect4_two", total_agents=64, env={}) as vec:
-        assert not Stepper(vec).rows.observations[:, :84].any()
-
-
 def test_who_waits_does_nothing():
     """Whatever it chooses, legal or not."""
     seen = []
@@ -133,7 +125,7 @@ def test_who_waits_does_nothing():
         with make("connect4_two", total_agents=2) as vec:
             stepper = Stepper(vec)
             for column in 3, 3, 2, 5, 6:
-                actions = np.full((2, 1), waiting, np.float32)
+                actions = np.array([waiting, waiting])
                 actions[movers(stepper)[0]] = column
                 stepper.step(actions)
             assert not stepper.rows.terminals.any()
@@ -143,23 +135,20 @@ def test_who_waits_does_nothing():
 
 
 def test_no_such_column_loses():
-    actions = np.array([-1.0, 7.0, np.nan, np.inf, 1e30], np.float32).repeat(2)[:, None]
-    with make("connect4_two", total_agents=len(actions)) as vec:
+    """Nor does a full one; without [env] the board is empty at first."""
+    actions = np.array([-1.0, 7.0, np.nan, np.inf, 1e30]).repeat(2)
+    with make("connect4_two", total_agents=len(actions), env={}) as vec:
         stepper = Stepper(vec)
+        assert not stepper.rows.observations[:, :84].any()
         mover = np.arange(5) * 2 + movers(stepper)
         rows = stepper.step(actions)
         assert (rows.rewards[mover] == -1).all() and rows.rewards.sum() == 0
         assert (rows.terminals == 1).all()
-
-
-def test_a_full_column_loses():
-    with make("connect4_two", total_agents=2) as vec:
-        stepper = Stepper(vec)
         for _ in range(ROWS):
-            assert not stepper.step(np.full((2, 1), 4, np.float32)).terminals.any()
-        mover = movers(stepper)[0]
-        rows = stepper.step(np.full((2, 1), 4, np.float32))
-        assert (rows.rewards[mover], rows.terminals[mover]) == (-1, 1)
+            assert not stepper.step(4).terminals.any()
+        mover = np.arange(5) * 2 + movers(stepper)
+        rows = stepper.step(4)
+        assert (rows.rewards[mover] == -1).all() and (rows.terminals == 1).all()
 
 
 def test_who_moves_sees_what_connect4_shows():
@@ -170,13 +159,13 @@ def test_who_moves_sees_what_connect4_shows():
         np.testing.assert_array_equal(both.rows.observations[movers(both)[0]], empty)
         reply = next(row for row in alone.observations if row[42:84].any())
         column = int(planes(reply)[1].any(axis=0).argmax())
-        both.step(np.full((2, 1), column, np.float32))
+        both.step(column)
         np.testing.assert_array_equal(both.rows.observations[movers(both)[0]], reply)
 
 
 def test_the_scripted_player_is_connect4s():
     """The leftmost winning column, else the leftmost that stops the other, else any open one."""
-    choose = runpy.run_path(str(folder_of("connect4_two") / "bot.py"))["choose"]
+    choose = bot_of("connect4_two")
     rng, counts = np.random.default_rng(2), np.zeros(3, int)
     with make("connect4_two", total_agents=128) as vec:
         stepper = Stepper(vec)

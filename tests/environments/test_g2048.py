@@ -1,14 +1,13 @@
 """g2048 against spec 10.2 and 12.7, by an oracle that goes cell by cell."""
 
 import ctypes
-import runpy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from native_envs import Stepper, rand_r
+from native_envs import Stepper, draw_of, rand_r
 
 from puffer_mlx.config import load
 from puffer_mlx.system.compiler import compile_shared
@@ -144,15 +143,6 @@ class Game:
 # ---- Play ---------------------------------------------------------------------------------------
 
 
-def test_first_boards():
-    """Spec 12.7."""
-    with make(3) as vec:
-        boards = Stepper(vec).rows.observations
-    expected = {3: 1, 10: 1}, {4: 1, 13: 1}, {8: 1, 14: 1}
-    for board, tiles in zip(boards, expected, strict=True):
-        assert {int(cell): int(board[cell]) for cell in np.flatnonzero(board)} == tiles
-
-
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
 def test_play_is_the_oracles(ratio: float):
     """Random play, and some who repeat one action until time is up: every number, and the log."""
@@ -167,10 +157,10 @@ def test_play_is_the_oracles(ratio: float):
         for _ in range(steps):
             boards = [game.board for game in games]
             np.testing.assert_array_equal(stepper.rows.observations, boards)
-            actions = rng.integers(0, 4, (n, 1))
-            actions[:4, 0] = range(4)
-            rows = stepper.step(actions.astype(np.float32))
-            both = [game.step(int(a)) for game, a in zip(games, actions[:, 0], strict=True)]
+            actions = rng.integers(0, 4, n)
+            actions[:4] = range(4)
+            rows = stepper.step(actions)
+            both = [game.step(int(a)) for game, a in zip(games, actions, strict=True)]
             rewards, terminals = zip(*both, strict=True)
             np.testing.assert_array_equal(rows.rewards, np.array(rewards))
             np.testing.assert_array_equal(rows.terminals, terminals)
@@ -191,7 +181,7 @@ def test_scaffolding_is_never_logged():
         rng = np.random.default_rng(0)
         ends = 0
         for _ in range(600):
-            ends += stepper.step(rng.integers(0, 4, (8, 1)).astype(np.float32)).terminals.sum()
+            ends += stepper.step(rng.integers(0, 4, 8)).terminals.sum()
         assert ends > 8 and vec.log() == {}
 
 
@@ -322,28 +312,16 @@ def test_any_reset_is_the_oracles(library: ctypes.CDLL):
             check(library, Game(seed, ratio=1.0, lifetime_max=lifetime_max, board=[0] * 16), None)
 
 
-@pytest.mark.parametrize(
-    ("action", "after"),
-    [
-        (LEFT, [[2, 2, 0, 0], [3, 1, 0, 0], [5, 0, 0, 0], [1, 2, 3, 4]]),
-        (RIGHT, [[0, 0, 2, 2], [0, 0, 1, 3], [0, 0, 0, 5], [1, 2, 3, 4]]),
-    ],
-)
-def test_merges_by_hand(library: ctypes.CDLL, action: int, after: list[list[int]]):
+def test_merges_by_hand(library: ctypes.CDLL):
     """1 1 1 1 is 2 2, not 3; 2 2 1 is 3 1; a gap doesn't part 4 and 4; the last row can't move."""
     game = Game(0, board=[1, 1, 1, 1, 2, 2, 1, 0, 4, 0, 0, 4, 1, 2, 3, 4])
-    if action == RIGHT:
-        game.board[4:8] = [0, 1, 2, 2]
-    probe = check(library, game, action)
-    found = np.array(probe.board).reshape(4, 4)
+    probe, after = check(library, game, LEFT), [2, 2, 0, 0, 3, 1, 0, 0, 5, 0, 0, 0, 1, 2, 3, 4]
+    found = np.array(probe.board)
     new = (found != 0) & (np.array(after) == 0)
     assert new.sum() == 1 and found[new][0] in (1, 2)
     np.testing.assert_array_equal(np.where(new, 0, found), after)
     assert probe.reward == pytest.approx(4 * 0.05) and probe.score == 4 + 4 + 8 + 32
-
-
-def test_the_largest_merge(library: ctypes.CDLL):
-    """Two tiles of 65536: 0.05 + 0.03 * 36.48."""
+    # the largest: two tiles of 65536, 0.05 + 0.03 * 36.48
     probe = check(library, Game(0, board=[16, 0, 0, 16] + [0] * 12), LEFT)
     assert probe.reward == pytest.approx(1.1444) and probe.score == 2**17
 
@@ -363,24 +341,16 @@ def test_configuration_is_upstreams():
 
 
 def test_picture():
-    draw = runpy.run_path(str(FOLDER / "draw.py"))["draw"]
+    def tiles(board: np.ndarray) -> np.ndarray:
+        picture = draw_of("g2048")(board)
+        assert picture.shape == (199, 199, 3) and picture.dtype == np.uint8
+        cells = np.stack(np.split(picture[:196, :196], 4))  # (4, 49, 196, 3)
+        return np.stack(np.split(cells, 4, axis=2), 1).reshape(16, -1)
+
     with make(1) as vec:
         stepper = Stepper(vec)
         before = stepper.rows.observations[0].copy()
-        after = stepper.step(np.full((1, 1), LEFT, np.float32)).observations[0]
-    first, second = draw(before), draw(after)
-    assert first.shape == (199, 199, 3) and first.dtype == np.uint8
-    same = np.array(
-        [
-            [(first == second)[49 * r : 49 * r + 49, 49 * c : 49 * c + 49].all() for c in range(4)]
-            for r in range(4)
-        ]
-    )
-    np.testing.assert_array_equal(same.reshape(-1), before == after)
-    every = draw(np.arange(2, 18))  # up to 131072, which fits too
-    tiles = {
-        every[49 * r : 49 * r + 49, 49 * c : 49 * c + 49].tobytes()
-        for r in range(4)
-        for c in range(4)
-    }
-    assert len(tiles) == 16
+        after = stepper.step(LEFT).observations[0]
+    same = (tiles(before) == tiles(after)).all(axis=1)
+    np.testing.assert_array_equal(same, before == after)
+    assert len(np.unique(tiles(np.arange(2, 18)), axis=0)) == 16  # up to 131072, which fits too

@@ -1,11 +1,10 @@
 """memory against spec 10.5."""
 
-import runpy
 from typing import Any
 
 import numpy as np
 import pytest
-from native_envs import Stepper
+from native_envs import Stepper, draw_of
 
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -29,7 +28,7 @@ def cues_of(agents: int, episodes: int, **keywords: Any) -> np.ndarray:
         seen = []
         for _ in range(episodes):
             seen.append(stepper.rows.observations[:, 0].copy())
-            stepper.step(np.zeros((agents, 1), np.float32))
+            stepper.step(0)
     return np.array(seen)
 
 
@@ -67,20 +66,12 @@ def test_cues_are_fair():
     assert (np.abs(cues.mean(0)) < 5 * 200**-0.5).all()
 
 
-def test_the_same_seed_is_the_same_episodes():
-    """Whatever the number of threads: upstream's rand() would be shared between them."""
-    one = cues_of(60, 50)
-    np.testing.assert_array_equal(one, cues_of(60, 50, num_threads=3))
-    np.testing.assert_array_equal(one[:, 7:], cues_of(60, 50, seed=7)[:, :-7])
-    assert (one != cues_of(60, 50, seed=7)).any()
-
-
 def test_picture():
-    draw = runpy.run_path(str(FOLDER / "draw.py"))["draw"]
+    draw = draw_of("memory")
     with make(8, 4) as vec:
         stepper = Stepper(vec)
         cues = stepper.rows.observations.copy()
-        pause = draw(stepper.step(np.zeros((8, 1), np.float32)).observations[0])
+        pause = draw(stepper.step(0).observations[0])
     left, right = draw(cues[cues[:, 0] < 0][0]), draw(cues[cues[:, 0] > 0][0])
     for picture in left, right, pause:
         assert picture.shape == (60, 120, 3) and picture.dtype == np.uint8

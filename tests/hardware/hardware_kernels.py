@@ -18,7 +18,7 @@ from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.closed_form import operation
+from puffer_mlx.ppo.closed_form import Losses, logprobs, losses
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 from puffer_mlx.ppo.precision import DTYPES, lower
 from puffer_mlx.rollout.acting_in_kernel import crews_of
@@ -243,14 +243,14 @@ class LossCase:
         masks = None if self.masks is None else mx.array(self.masks)
         decoder = Fused(self.action, 1)
 
-        def total(low: dict[str, mx.array]) -> operation.Losses:
+        def total(low: dict[str, mx.array]) -> Losses:
             settings = COEFFICIENTS, mx.array(0.02), mx.array(64.0)
-            return operation.losses(decoder, low, low["y"], actions, masks, batch, *settings)
+            return losses(decoder, low, low["y"], actions, masks, batch, *settings)
 
         (_, metrics, ratio, value), gradients = mx.value_and_grad(total)(low)
         results = {"metrics": metrics, "ratios": ratio, "values": value}
         results |= {f"gradient by {name}": array for name, array in gradients.items()}
-        results["log-probabilities"] = operation.logprobs(decoder, low, low["y"], actions, masks)
+        results["log-probabilities"] = logprobs(decoder, low, low["y"], actions, masks)
         mx.eval(results)
         return results
 

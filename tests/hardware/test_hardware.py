@@ -17,8 +17,7 @@ from puffer_mlx.check.item_processes import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru.network import MinGRU
-from puffer_mlx.ppo import precision
-from puffer_mlx.ppo.closed_form import gpu as loss_on_gpu
+from puffer_mlx.ppo import closed_form, precision
 from puffer_mlx.profiling import timeline
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector, health, trainer
@@ -167,8 +166,8 @@ def a_gpu(monkeypatch):
 
 def test_the_loss(a_gpu, monkeypatch):
     assert verdict("loss")[0] == PASS
-    real = loss_on_gpu.moments
-    monkeypatch.setattr(loss_on_gpu, "moments", lambda adv: 1.001 * real(adv))
+    real = closed_form.launch_moments
+    monkeypatch.setattr(closed_form, "launch_moments", lambda adv: 1.001 * real(adv))
     found, text = verdict("loss")
     assert found == FAIL and text.startswith("discrete, fp32: ")
 

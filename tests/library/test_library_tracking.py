@@ -24,9 +24,9 @@ def told(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", FAULTY)
     monkeypatch.setenv("TRACKER_TOLD", str(tmp_path / "told"))
     monkeypatch.setattr(tracked_run, "SOON", 30)
-    asked = tracked_run.asked
+    real = tracked_run.tracker_names
     monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
-    monkeypatch.setattr(run, "asked", lambda config: ["planted" for _ in asked(config)])
+    monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])
 
     def lines():
         text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""

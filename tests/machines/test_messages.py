@@ -1,16 +1,19 @@
-"""Small messages between ranks, and how ranks connect: `machines/messages.py`."""
+"""Small messages between ranks, how ranks connect, and what they make of their statistics."""
 
 import contextlib
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 
+import numpy as np
 import pytest
 
-from puffer_mlx.machines import messages as module
-from puffer_mlx.machines.attendance import Attendance
-from puffer_mlx.machines.messages import Door, Lost, Post, knock
+from puffer_mlx.machines import messages
+from puffer_mlx.machines.attendance import MESSAGES, Attendance
+from puffer_mlx.machines.exchange import merged_means, merged_moments
+from puffer_mlx.machines.messages import GREETING, LostRank, Post, RendezvousServer, connect
 
 
 @pytest.fixture
@@ -26,22 +29,18 @@ def three_posts():
         yield posts, ours
 
 
-def at_once(posts, messages):
+def at_once(posts, parts):
     with ThreadPoolExecutor(len(posts)) as pool:
-        jobs = [pool.submit(post.all_bytes, m) for post, m in zip(posts, messages, strict=True)]
+        jobs = [pool.submit(post.all_bytes, part) for post, part in zip(posts, parts, strict=True)]
         return [job.result(60) for job in jobs]
 
 
 def test_all_hear_all_in_the_order_of_the_ranks(three_posts):
-    posts, _ = three_posts
-    for messages in ([b"0", b"", b"two"], [b"x" * 3_000_000, b"y", b"z" * 2_000_000], [b""] * 3):
-        assert at_once(posts, messages) == [messages] * 3
-
-
-def test_a_rank_that_has_gone(three_posts):
     posts, ours = three_posts
+    for parts in ([b"0", b"", b"two"], [b"x" * 3_000_000, b"y", b"z" * 2_000_000], [b""] * 3):
+        assert at_once(posts, parts) == [parts] * 3
     ours[1].close()
-    with pytest.raises(Lost):
+    with pytest.raises(LostRank):
         posts[1].all_bytes(b"anybody?")
 
 
@@ -51,8 +50,8 @@ def test_nobody_waits_for_one_that_is_lost(rank, three_posts, monkeypatch):
     posts, _ = three_posts
     heard = iter([None, None, "rank 2 hangs"])
     monkeypatch.setattr(posts[rank], "_lost", lambda: next(heard))
-    monkeypatch.setattr(module, "LOOKS", 0.01)
-    with pytest.raises(Lost, match="rank 2 hangs"):
+    monkeypatch.setattr(messages, "LOOKS", 0.01)
+    with pytest.raises(LostRank, match="rank 2 hangs"):
         posts[rank].all_bytes(b"")
 
 
@@ -63,35 +62,68 @@ def until(condition):
         time.sleep(0.01)
 
 
-def test_ranks_that_come_have_connections_for_messages():
+def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
+    """Whatever strangers send, or don't, they hold nobody up, and leave no thread."""
     ranks = [Attendance(rank, 20.0) for rank in range(3)]
     with contextlib.ExitStack() as stack:
         for each in ranks:
             stack.callback(each.close)
-        where = ranks[0].listen(2, local=True)
-        assert ranks[2].connect(where) and ranks[1].connect(where)
+        address = ranks[0].listen(2, local=True)
+        assert connect({**address, "token": "00" * 16}, 1, MESSAGES) is None
+        assert connect(address, 3, MESSAGES) is None  # there is no such rank
+        assert connect(address, 1, 7) is None
+        assert not ranks[0].messages
+        for part in b"", GREETING.pack(bytes(16), 1, 0)[:9]:
+            stranger = socket.create_connection((address["hosts"][0], address["port"]))
+            stack.callback(stranger.close)
+            stranger.sendall(part)
+        assert ranks[2].connect(address) and ranks[1].connect(address)
         posts = [Post(each.messages, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
-        until(lambda: knock(where, 1, "messages") is None)  # all are there: nobody else gets in
+        until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: nobody else gets in
     until(lambda: not any(thread.name == "attendance" for thread in threading.enumerate()))
 
 
-def test_others_are_not_let_in():
-    first = Attendance(0, 20.0)
-    with contextlib.closing(first):
-        where = first.listen(1, local=True)
-        assert knock({**where, "token": "guessed"}, 1, "messages") is None
-        assert knock(where, 2, "messages") is None  # there is no such rank
-        assert knock(where, 1, "anything") is None
-        assert not first.messages
-        other = Attendance(1, 20.0)
-        with contextlib.closing(other):
-            assert other.connect(where) and first.messages
+def test_half_a_greeting_ends_in_time(monkeypatch):
+    """Of a rank's, and of another program that a rank meets at the first one's address."""
+    monkeypatch.setattr(messages, "PATIENCE", 0.2)
+    server = RendezvousServer(local=True)
+    stranger = socket.create_connection((server.address["hosts"][0], server.address["port"]))
+    with contextlib.closing(server), stranger:
+        stranger.sendall(b"half")
+        assert server.greeted(server.accept()) is None
+        dripping = threading.Event()
+
+        def drip():
+            peer = server.accept()
+            with contextlib.suppress(OSError):
+                while not dripping.wait(0.05):
+                    peer.sendall(b"w")
+            peer.close()
+
+        helper = threading.Thread(target=drip)
+        helper.start()
+        assert connect(server.address, 1, MESSAGES) is None
+        dripping.set()
+        helper.join(60)
+    assert connect(server.address, 1, MESSAGES) is None  # nobody listens any more
 
 
-def test_a_port_that_nobody_listens_to():
-    door = Door(local=True)
-    door.close()
-    assert knock(door.where, 1, "messages") is None
-    other = Attendance(1, 20.0)
-    assert not other.connect(door.where) and not other.messages
+def moments(*parts: np.ndarray) -> dict[str, np.ndarray]:
+    seen = np.concatenate(parts)
+    count = np.array(float(len(seen)))
+    return {"x.count": count, "x.mean": seen.mean(axis=0), "x.variance": seen.var(axis=0)}
+
+
+def test_statistics_are_those_of_all_that_was_seen():
+    draw = np.random.default_rng(0)
+    first, one, other = (draw.normal(at, 1 + at, (at + 3, 2)) for at in range(3))
+    merged = merged_moments(moments(first), [moments(first, one), moments(first, other)])
+    for name, array in moments(first, one, other).items():
+        np.testing.assert_allclose(merged[name], array, err_msg=name)
+    same = moments(first)
+    for name, array in merged_moments(same, [same, same]).items():
+        assert np.array_equal(array, same[name])
+    logs = [{"score": 1.0, "n": 1.0}, {"score": 4.0, "own": 8.0, "n": 3.0}, {"n": 0.0}]
+    assert merged_means(logs) == {"score": pytest.approx(13 / 4), "own": 6.0, "n": 4.0}
+    assert merged_means([{"n": 0.0}, {}]) == {}

@@ -11,7 +11,7 @@ from puffer_mlx.ops import fingerprints
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.policy.distributions import Categorical
 from puffer_mlx.policy.networks.mingru import network as mingru
-from puffer_mlx.ppo import advantage, finite, loss, priority
+from puffer_mlx.ppo import advantage, loss, optimizers, priority
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.spec import ActionSpec
 
@@ -57,7 +57,7 @@ def reference(*functions: str) -> Reference:
     return made
 
 
-LOSS = "ppo.closed_form.operation:losses"
+LOSS = "ppo.closed_form:losses"
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def _wrapped(function):
     [
         (loss, "ppo_loss", LOSS),
         (loss, "normalise", LOSS),
-        (finite, "clip_by_global_norm", "ppo.optimizers.muon:step"),
+        (optimizers, "clip_by_global_norm", "ppo.optimizers.muon:step"),
         (muon, "orthogonalise", "ppo.optimizers.muon:step"),
         (advantage, "discount", "ppo.advantage:advantages"),  # under an import's name
         (priority, "draw", "ppo.priority:choose"),

@@ -10,7 +10,7 @@ from small_policies import weights_of
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.training.self_play import begin_self_play
 from puffer_mlx.training.trainer import Trainer
@@ -140,7 +140,7 @@ def test_games_are_counted_by_whose_row_has_the_reward():
 
 
 def test_several_ranks_are_refused():
-    class Two(Alone):
+    class Two(SingleProcess):
         size = 2
 
     settings = config.load("connect4_two", WORDS)

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from covering import pairs
 from emulated_gpu import from_memory, to_memory
 from kernel_oracles import EPSILON, LOW, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
@@ -19,7 +20,7 @@ from oracles import named, sigmoid
 
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.low_precision import dtype_of, float32_on_cpu, in_float32
+from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy import activations, custom
 from puffer_mlx.policy.encoders.impala.encoder import Impala, convolve
 from puffer_mlx.policy.encoders.nature.encoder import Nature
@@ -27,8 +28,10 @@ from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-EVERY = pytest.mark.parametrize("name", list(NETWORKS))
-RECURRENT = pytest.mark.parametrize("name", ["MinGRU", "LSTM", "GRU"])
+LOW_TYPES, PATHS = [*EPSILON], ["fused", "pure"]
+EVERY = pytest.mark.parametrize(
+    ("path", "name", "dtype"), pairs(PATHS, NETWORKS, LOW_TYPES), indirect=["path"]
+)
 D, H, T, S = 6, 16, 5, 7
 
 DISCRETE, MULTI = ActionSpec((4,)), ActionSpec((3, 2))
@@ -116,38 +119,20 @@ def test_in_float32(dtype):
     assert in_float32(lambda a: a)(whole) is whole  # nothing low: nothing happens
 
 
-def test_which_forms_a_device_takes(monkeypatch):
-    seen = []
-
-    @float32_on_cpu
-    def function(x):
-        seen.append(x.dtype)
-        return x
-
-    x = mx.zeros(2, mx.bfloat16)
-    for device in (mx.cpu, mx.gpu):
-        monkeypatch.setattr(mx, "default_device", lambda device=device: mx.Device(device))
-        assert function(x).dtype == mx.bfloat16
-    assert seen == [mx.float32, mx.bfloat16]
-
-
-def test_the_dtype_of_weights():
-    assert dtype_of({"steps": mx.array(3), "w": [mx.zeros(2, mx.float16)]}) == mx.float16
-    assert dtype_of([]) == mx.float32
-
-
 # ---- whole policies ------------------------------------------------------------------------------
 
 
-@LOW
-@EVERY
+SPACES = [(DISCRETE, "native"), (MULTI, "torch"), (CONTINUOUS, "native"), (CONTINUOUS, "puffer3")]
+
+
 @pytest.mark.parametrize(
-    ("action", "dialect"),
-    [(DISCRETE, "native"), (MULTI, "torch"), (CONTINUOUS, "native"), (CONTINUOUS, "puffer3")],
+    ("path", "name", "dtype", "space"),
+    pairs(PATHS, NETWORKS, LOW_TYPES, SPACES),
+    indirect=["path"],
 )
-def test_what_is_low_and_what_is_not(path, name, dtype, action, dialect):
+def test_what_is_low_and_what_is_not(path, name, dtype, space):
     """States, outputs, values, log-probabilities: float32. Gradients: as what they are by."""
-    rng = np.random.default_rng(0)
+    rng, (action, dialect) = np.random.default_rng(0), space
     policy, weights = make(name, action, dialect)
     low = lower(weights, dtype)
     observations, keep = normal(rng, T, S, D), keep_of(rng, T, S)
@@ -192,18 +177,6 @@ def test_only_legal_actions(path, dtype):
     np.testing.assert_allclose(np.array(logprobs), 0, atol=1e-6)
 
 
-@LOW
-def test_deviations_may_be_cast_or_not(path, dtype):
-    policy, weights = make("MLP", CONTINUOUS)
-    low = lower(weights, dtype)
-    observations = normal(np.random.default_rng(0), S, D)
-    for logstd in (low["decoder"]["logstd"], weights["decoder"]["logstd"]):
-        given = {**low, "decoder": {**low["decoder"], "logstd": logstd}}
-        (means, deviations), _, _ = policy.step(given, observations, [])
-        assert means.dtype == deviations.dtype == mx.float32
-        np.testing.assert_array_equal(deviations.T, logstd.astype(mx.float32))
-
-
 def oracle(name, weights, observations, keep, dtype):
     """Logits (T S, A), values and last states in float64, rounded where memory is low."""
     r = lambda x: rounded(x, dtype)  # noqa: E731
@@ -241,7 +214,6 @@ def oracle(name, weights, observations, keep, dtype):
     return y[:, :-1], y[:, -1], last
 
 
-@LOW
 @EVERY
 def test_rounding(path, name, dtype):
     """Memory is low exactly where it is said to be: nearer than one rounding more would be."""
@@ -259,25 +231,6 @@ def test_rounding(path, name, dtype):
     assert_near(values, expected[1], 2 * EPSILON[dtype])
     for (_, found), (_, other) in zip(named(state), named(expected[2]), strict=True):
         assert_near(found, other, EPSILON[dtype] / 4)
-
-
-@LOW
-@RECURRENT
-def test_steps_equal_scan(path, name, dtype):
-    """Also after 64 steps: the states are float32 in both."""
-    rng = np.random.default_rng(2)
-    policy, weights = make(name)
-    low = lower(weights, dtype)
-    observations, keep = normal(rng, 64, S, D), keep_of(rng, 64, S)
-    logits, values, last = policy.scan(low, observations, policy.initial_state(S), keep)
-    state, found = policy.initial_state(S), []
-    for t in range(64):
-        outputs, value, state = policy.step(low, observations[t], state, keep[t])
-        found.append((outputs, value))
-    assert_near(mx.concatenate([o for o, _ in found], axis=1), logits, 2 * EPSILON[dtype])
-    assert_near(mx.concatenate([v for _, v in found]), values, 2 * EPSILON[dtype])
-    for (_, one), (_, other) in zip(named(state), named(last), strict=True):
-        assert_near(one, other, EPSILON[dtype] / 4)
 
 
 def accumulating(dtype):
@@ -311,7 +264,6 @@ def cosine(found, expected):
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
 
-@LOW
 @EVERY
 def test_direction_of_the_gradient(path, name, dtype):
     """Of a loss like PPO's, compiled, with float32 weights that are cast inside it.
@@ -361,9 +313,9 @@ def on_a_gpu(monkeypatch):
     monkeypatch.setattr(ops.FusedOperation, "form", lambda self: self.on_cpu(extension))
 
 
-@LOW
-@EVERY
-@pytest.mark.parametrize("dialect", ["native", "torch"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "dialect"), pairs(NETWORKS, LOW_TYPES, ["native", "torch"])
+)
 def test_forms_for_a_gpu(on_a_gpu, name, dtype, dialect):
     rng = np.random.default_rng(4)
     policy, weights = make(name, MULTI, dialect)
@@ -384,16 +336,17 @@ def test_forms_for_a_gpu(on_a_gpu, name, dtype, dialect):
         assert 1 - cosine([one], [other]) < 1e-3, leaf
 
 
-@LOW
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
+AFFINE = pytest.mark.parametrize(
+    ("dtype", "columns", "biased"), pairs(LOW_TYPES, [False, True], [False, True])
+)
+
+
+@AFFINE
 def test_linear(path, dtype, columns, biased):
     check_linear(dtype, columns, biased, rows=3)
 
 
-@LOW
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
+@AFFINE
 def test_linear_on_a_gpu(on_a_gpu, dtype, columns, biased):
     """Of many rows: 256 + 1 is 256 in bfloat16."""
     check_linear(dtype, columns, biased, rows=5000)
@@ -503,8 +456,6 @@ def test_activations(name, dtype):
 
 # ---- images --------------------------------------------------------------------------------------
 
-IMAGES = pytest.mark.parametrize("encoder", [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)])
-
 
 def check_images(encoder, dtype, weights, bound, angle):
     """Features and gradients against float32 with the same weights.
@@ -534,16 +485,17 @@ def pixels_of(encoder):
     return mx.array(np.random.default_rng(8).integers(0, 256, (3, size)).astype(np.uint8))
 
 
-@LOW
-@IMAGES
+IMAGES = pairs([Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)], LOW_TYPES, PATHS)
+
+
+@pytest.mark.parametrize(("encoder", "dtype", "path"), IMAGES, indirect=["path"])
 def test_images(path, encoder, dtype):
     """On a CPU they are float32 between the casts of weights and features."""
     weights = encoder.init(mx.random.key(0))
     check_images(encoder, dtype, weights, bound=2, angle=1e-4)
 
 
-@LOW
-@IMAGES
+@pytest.mark.parametrize(("encoder", "dtype"), [case[:2] for case in IMAGES])
 def test_images_on_a_gpu(on_a_gpu, encoder, dtype):
     check_images(encoder, dtype, encoder.init(mx.random.key(0)), bound=8, angle=0.03)
 
@@ -555,7 +507,7 @@ def test_sums_of_a_convolution_s_bias():
     assert dtypes_of_sums(gradient, layer) == [mx.float32]
 
 
-@IMAGES
+@pytest.mark.parametrize("encoder", [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)])
 def test_small_weights_keep_their_digits(on_a_gpu, encoder):
     """A weight of 1e-4, divided by 255, has one digit left in float16."""
     biased = encoder.init(mx.random.key(0))
@@ -596,7 +548,6 @@ def test_an_mlx_module(dtype):
     assert_dtypes(gradient, dtype)
 
 
-@LOW
 @EVERY
 def test_features_are_cast_to_the_weights_dtype(path, name, dtype):
     """Float32 features of an encoder of one's own count as rounded ones."""

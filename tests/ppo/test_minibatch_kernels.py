@@ -13,7 +13,7 @@ import numpy as np
 import oracles
 import pytest
 from compiled_steps import compiled
-from emulated_gpu import Compiled, recording
+from emulated_gpu import Functions, pretend_gpu, recording
 from mlx.utils import tree_map
 from running import ROOT
 
@@ -32,39 +32,11 @@ HYPER = {"gamma": 0.97, "gae_lambda": 0.9, "rho_clip": 1.1, "c_clip": 0.9}
 BACKENDS = ("metal", "cuda")
 
 
-def pretend_gpu(patch):
-    """Operations take their forms for a GPU."""
-    patch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-
-
 def plainly(function, *arrays):
     """What plain MLX computes, as NumPy arrays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_extension, "load", lambda: None)
         return [np.array(a) for a in function(*map(mx.array, arrays))]
-
-
-class Emulated:
-    """Functions of arrays, recorded as a GPU would launch them, then compiled all at once."""
-
-    def __init__(self, backend, folder, cases):
-        with recording(backend) as recorder, pytest.MonkeyPatch.context() as patch:
-            pretend_gpu(patch)
-            self.numbers = {k: recorder.record(f, *arrays) for k, (f, *arrays) in cases.items()}
-        assert len(recorder.calls) == len(cases), "each of them is one launch"
-        self.cases, self.compiled = cases, Compiled(recorder, folder)
-
-    def run(self, key, *arrays):
-        """The kernel's outputs for other arrays of the same shapes, or for those of the case."""
-        number = self.numbers[key]
-        function, *samples = self.cases[key]
-        with pytest.MonkeyPatch.context() as patch, recording("cuda") as recorder:
-            pretend_gpu(patch)
-            function(*map(mx.array, arrays or samples))
-        (call,) = recorder.calls
-        low = mx.float16, mx.bfloat16  # float32 here: see `Compiled.run`
-        inputs = (a.astype(mx.float32) if a.dtype in low else a for a in call["inputs"])
-        return self.compiled.run(number, *map(np.array, inputs))
 
 
 # ---- advantages ----------------------------------------------------------------------------------
@@ -113,70 +85,60 @@ def advantages_on_gpu(request, tmp_path_factory):
         if T == 9 or variant == ("V", 1, 1)
     }
     cases |= {form: (advantages_of(form, 1), *series(9, 0)[:3]) for form in "VS"}
+    values, *rest = map(mx.array, series(9, 0))
+    cases |= {n: (advantages_of("V", 1), values.astype(low), *rest) for n, low in LOW.items()}
+    return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
+
+
+def test_advantages(advantages_on_gpu):
+    for case in [(9, *variant) for variant in VARIANTS] + [(T, "V", 1, 1) for T in (1, 2, 37)]:
+        T, form, ends, boot = case
+        arrays = series(T, ends, seed=7)
+        (found,) = advantages_on_gpu.run(case, *arrays)
+        (expected,) = plainly(advantages_of(form, boot), *arrays)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6, err_msg=str(case))
+        assert not found[-1].any()
+        if not ends:
+            arrays[1] = arrays[1].clip(-1, 1)
+            oracle = oracles.advantages(arrays, [float(x) for x in HYPER.values()], form)
+            np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6, err_msg=str(case))
+
+
+def test_without_ratios_and_of_16_bits(advantages_on_gpu):
+    arrays = series(9, 0, seed=7)
+    for form in "VS":
+        (found,) = advantages_on_gpu.run(form, *arrays[:3])
+        (expected,) = plainly(advantages_of(form, 1), *arrays[:3], np.ones_like(arrays[0]))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
     for name, dtype in LOW.items():
-        values, *rest = map(mx.array, series(9, 0))
-        cases[name] = advantages_of("V", 1), values.astype(dtype), *rest
-    return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
+        values = mx.array(arrays[0]).astype(dtype)
+        (found,) = advantages_on_gpu.run(name, values, *arrays[1:])
+        (expected,) = plainly(advantages_of("V", 1), values.astype(mx.float32), *arrays[1:])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
 
 
-def advantage_cases():
-    return [(9, *variant) for variant in VARIANTS] + [(T, "V", 1, 1) for T in (1, 2, 37)]
-
-
-@pytest.mark.parametrize("case", advantage_cases())
-def test_advantages(advantages_on_gpu, case):
-    T, form, ends, boot = case
-    arrays = series(T, ends, seed=7)
-    (found,) = advantages_on_gpu.run(case, *arrays)
-    (expected,) = plainly(advantages_of(form, boot), *arrays)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
-    assert not found[-1].any()
-    if not ends:
-        arrays[1] = arrays[1].clip(-1, 1)
-        oracle = oracles.advantages(arrays, [float(x) for x in HYPER.values()], form)
-        np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6)
-
-
-@pytest.mark.parametrize("form", "VS")
-def test_without_ratios_they_are_ones(advantages_on_gpu, form):
-    arrays = series(9, 0, seed=7)[:3]
-    (found,) = advantages_on_gpu.run(form, *arrays)
-    (expected,) = plainly(advantages_of(form, 1), *arrays, np.ones_like(arrays[0]))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
-
-
-@pytest.mark.parametrize("low", LOW)
-def test_values_of_16_bits(advantages_on_gpu, low):
-    values, *rest = map(mx.array, series(9, 0, seed=7))
-    values = values.astype(LOW[low])
-    (found,) = advantages_on_gpu.run(low, values, *rest)
-    (expected,) = plainly(advantages_of("V", 1), values.astype(mx.float32), *rest)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
-
-
-@pytest.mark.parametrize("place", range(4))
-def test_what_is_not_finite_is_not_hidden_by_a_clip(advantages_on_gpu, place):
+def test_what_is_not_finite_is_not_hidden_by_a_clip(advantages_on_gpu):
     """A minibatch with NaN is skipped and counted: it must arrive there."""
-    arrays = series(9, 0)
-    arrays[2][:] = 0
-    arrays[place][4, 5] = np.nan
-    (found,) = advantages_on_gpu.run((9, "V", 0, 1), *arrays)
-    (expected,) = plainly(advantages_of("V", 1), *arrays)
-    assert np.isnan(expected[:, 5]).any()
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    for place in range(4):
+        arrays = series(9, 0)
+        arrays[2][:] = 0
+        arrays[place][4, 5] = np.nan
+        (found,) = advantages_on_gpu.run((9, "V", 0, 1), *arrays)
+        (expected,) = plainly(advantages_of("V", 1), *arrays)
+        assert np.isnan(expected[:, 5]).any()
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
 
 
 def test_without_a_bound_rewards_are_not_clipped(advantages_on_gpu):
-    values, *rest = series(9, 0)
-    zeros, ones = np.zeros_like(values), np.ones_like(values)
-    with recording("cuda") as recorder, pytest.MonkeyPatch.context() as patch:
-        pretend_gpu(patch)
-        advantages(*map(mx.array, (values, *rest)), **HYPER)
-    settings = dict(zip(recorder.calls[0]["input_names"], recorder.calls[0]["inputs"], strict=True))
-    assert settings["settings"][-1].item() == np.inf
-    clipped = plainly(advantages_of("V", 1), zeros, ones * 5, zeros, ones)
-    free = plainly(advantages_of("V", 1, np.inf), zeros, ones * 5, zeros, ones)
-    np.testing.assert_allclose(free[0], clipped[0] * 5, rtol=1e-6)
+    _, *rest = arrays = series(9, 0)
+    arrays = [np.zeros_like(rest[0]), 5 * np.ones_like(rest[0]), np.zeros_like(rest[0]), rest[2]]
+    (found,) = advantages_on_gpu.run(
+        (9, "V", 0, 1), *arrays, function=advantages_of("V", 1, np.inf)
+    )
+    (expected,) = plainly(advantages_of("V", 1, np.inf), *arrays)
+    (clipped,) = plainly(advantages_of("V", 1), *arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(expected, 5 * clipped, rtol=1e-6)
 
 
 # ---- the draw ------------------------------------------------------------------------------------
@@ -207,7 +169,7 @@ def choose(adv, uniforms, beta):
 def draw_on_gpu(request, tmp_path_factory):
     cases: dict[str, Any] = {name: (choose, *draw_case(*shape)) for name, shape in DRAWS.items()}
     cases["sums"] = (lambda adv: [draw_gpu.row_sums(adv)], draw_case(35, 300, 1)[0])
-    return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
+    return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
 def check_draw(found, adv, uniforms, beta):
@@ -226,35 +188,32 @@ def check_draw(found, adv, uniforms, beta):
     assert (uniforms >= reached[rows] - 1e-6).all()
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_draw(draw_on_gpu, name):
-    arrays = draw_case(*DRAWS[name], seed=3)
-    check_draw(draw_on_gpu.run(name, *arrays), *arrays)
+def test_draw(draw_on_gpu):
+    for name, (_, N, _) in DRAWS.items():
+        adv, uniforms, beta = draw_case(*DRAWS[name], seed=3)
+        check_draw(draw_on_gpu.run(name, adv, uniforms, beta), adv, uniforms, beta)
+        rows, *_ = draw_on_gpu.run(name, adv, uniforms * 0 + 1.5, beta)
+        np.testing.assert_array_equal(rows, N - 1)  # the last row takes what none reaches
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_an_advantage_that_is_not_finite_gives_no_chance(draw_on_gpu, bad):
+def test_an_advantage_that_is_not_finite_gives_no_chance(draw_on_gpu):
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
-    adv[7, 20] = bad
-    check_draw(draw_on_gpu.run("shares", adv, uniforms, beta), adv, uniforms, beta)
+    for bad in (np.nan, np.inf, -np.inf):
+        adv[7, 20] = bad
+        check_draw(draw_on_gpu.run("shares", adv, uniforms, beta), adv, uniforms, beta)
 
 
-def test_no_advantage_at_all(draw_on_gpu):
+def test_no_advantage_at_all_and_all_of_it(draw_on_gpu):
     """Every p is 1: the first row's reaches every uniform; (37 * 1)^-.4 is its weight."""
     adv, uniforms, beta = draw_case(*DRAWS["few"])
-    rows, weights, _ = draw_on_gpu.run("few", adv * 0, uniforms, beta)
+    rows, weights, *_ = draw_on_gpu.run("few", adv * 0, uniforms, beta)
     np.testing.assert_array_equal(rows, 0)
     np.testing.assert_allclose(weights, 37**-0.4, rtol=1e-6)
-
-
-@pytest.mark.parametrize("agent", [0, 2, 3, 1300])
-def test_one_agent_has_all_the_advantage(draw_on_gpu, agent):
-    """At either end of a thread's share of three, and the last of all."""
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
-    adv[:, np.arange(1301) != agent] = 0
-    uniforms = uniforms.clip(0.01, 0.99)
-    rows, *_ = draw_on_gpu.run("shares", adv * 1e6, uniforms, beta)
-    np.testing.assert_array_equal(rows, agent)
+    for agent in (0, 2, 3, 1300):  # at either end of a thread's share of three, and the last
+        one = np.where(np.arange(1301) == agent, adv * 1e6, 0).astype(np.float32)
+        rows, *_ = draw_on_gpu.run("shares", one, uniforms.clip(0.01, 0.99), beta)
+        np.testing.assert_array_equal(rows, agent)
 
 
 def test_a_uniform_at_a_cumulative_sum_belongs_to_its_row(draw_on_gpu):
@@ -262,19 +221,12 @@ def test_a_uniform_at_a_cumulative_sum_belongs_to_its_row(draw_on_gpu):
     adv, uniforms, beta = draw_case(*DRAWS["whole"])
     rows = np.arange(1024)[-len(uniforms) :]
     reached = ((rows + 1) / 1024).astype(np.float32)
-    found, weights, _ = draw_on_gpu.run("whole", adv * 0 + 2.0**36, reached, beta)
+    found, weights, *_ = draw_on_gpu.run("whole", adv * 0 + 2.0**36, reached, beta)
     np.testing.assert_array_equal(found, rows)
     np.testing.assert_array_equal(weights, 1)
     above = np.nextafter(reached, np.float32(2))
     found, *_ = draw_on_gpu.run("whole", adv * 0 + 2.0**36, above, beta)
     np.testing.assert_array_equal(found, (rows + 1).clip(0, 1023))
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_the_last_row_takes_what_none_reaches(draw_on_gpu, name):
-    adv, uniforms, beta = draw_case(*DRAWS[name])
-    rows, *_ = draw_on_gpu.run(name, adv, uniforms * 0 + 1.5, beta)
-    np.testing.assert_array_equal(rows, DRAWS[name][1] - 1)
 
 
 def test_many_rows_are_summed_first(draw_on_gpu, monkeypatch):
@@ -352,16 +304,15 @@ def rows_on_gpu(request, tmp_path_factory):
     cases: dict[str, Any] = {name: (taken(name), field(name)[0], rows_of()) for name in FIELDS}
     cases |= {f"targets {ends}": (targets, *target_case(ends)) for ends in (0, 1)}
     cases["put"] = (ops.put_rows, *put_case(1))
-    return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
+    return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_take_rows(rows_on_gpu, name):
-    source, steps = field(name, seed=2)
-    rows = rows_of(2)
-    (found,) = rows_on_gpu.run(name, source, rows)
-    expected = np.ascontiguousarray(source[:steps, rows])
-    assert found.tobytes() == expected.tobytes()
+def test_take_rows(rows_on_gpu):
+    for name, (dtype, tail) in FIELDS.items():
+        source, steps = field(name, seed=2)
+        (found,) = rows_on_gpu.run(name, source, rows_of(2))
+        assert found.shape == (steps, S, *tail) and found.dtype == dtype
+        assert found.tobytes() == np.ascontiguousarray(source[:steps, rows_of(2)]).tobytes(), name
 
 
 def test_rows_outside_never_read_other_memory(rows_on_gpu):
@@ -375,16 +326,6 @@ def test_rows_outside_never_read_other_memory(rows_on_gpu):
     logprobs, values, adv, _, weights = target_case(0)
     found = rows_on_gpu.run("targets 0", logprobs, values, adv, rows, weights)
     np.testing.assert_array_equal(found[2], adv[:, inside].ravel())
-
-
-def test_what_take_rows_returns():
-    """Its dtype and shape, whatever the kernel takes the numbers for."""
-    with recording("cuda"), pytest.MonkeyPatch.context() as patch:
-        pretend_gpu(patch)
-        for name, (dtype, tail) in FIELDS.items():
-            source, steps = field(name)
-            (found,) = taken(name)(mx.array(source), mx.array(rows_of()))
-            assert found.shape == (steps, S, *tail) and np.array(found).dtype == dtype
 
 
 @pytest.mark.parametrize("ends", [0, 1])
@@ -414,15 +355,6 @@ def test_put_rows(rows_on_gpu, ok):
     for ours, plain, oracle in zip(found, plainly(ops.put_rows, *arrays), expected, strict=True):
         np.testing.assert_array_equal(ours, oracle)
         np.testing.assert_array_equal(plain, oracle)
-
-
-def test_every_row_is_the_same_one(rows_on_gpu):
-    values, ratios, rows, *rest = put_case(1)
-    rows[:] = N - 1
-    found = rows_on_gpu.run("put", values, ratios, rows, *rest)
-    np.testing.assert_array_equal(found[0][:, -1], rest[0][:, -1])
-    np.testing.assert_array_equal(found[1][:, -1], rest[1][:, -1])
-    np.testing.assert_array_equal(found[0][:, :-1], values[:, :-1])
 
 
 @pytest.mark.parametrize("ok", [True, False])

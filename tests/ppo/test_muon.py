@@ -5,16 +5,10 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx import config
-from puffer_mlx.ppo.finite import clip_by_global_norm
-from puffer_mlx.ppo.optimizers.muon import (
-    COEFFICIENTS,
-    init,
-    muon,
-    muon_init,
-    orthogonalise,
-    step,
-)
+from puffer_mlx.ops.gpu.launch import THREADS
+from puffer_mlx.ppo.optimizers import clip_by_global_norm
+from puffer_mlx.ppo.optimizers import muon as muon_file
+from puffer_mlx.ppo.optimizers.muon import init, muon, orthogonalise
 
 
 def test_golden_two_steps():
@@ -31,7 +25,7 @@ def test_golden_two_steps():
         [[-0.096932, -0.1696792], [-0.1933704, 0.0015648], [0.0514527, -0.1138057]],
     ]
     weights = {"w": mx.zeros((3, 2))}
-    momentum = muon_init(weights)
+    momentum = init(weights)["momentum"]
     for g, m, w in zip(grads, momenta, after, strict=True):
         clipped, norm = clip_by_global_norm({"w": mx.array(g)}, 1.5)
         assert norm.item() == pytest.approx(np.linalg.norm(g), rel=1e-6)
@@ -72,7 +66,7 @@ def test_upstream(fixtures, name):
     parameters = [f"{name}_p{i}" for i in range(9)]
     weights = {p: mx.array(data[f"{p}_init"]) for p in parameters}
     assert {w.ndim for w in weights.values()} == {1, 2, 4}
-    momentum = muon_init(weights)
+    momentum = init(weights)["momentum"]
     for k in range(3):
         grads = {p: mx.array(data[f"{p}_grad{k}"]) for p in parameters}
         weights, momentum = muon(
@@ -87,35 +81,25 @@ def test_upstream(fixtures, name):
                 )
 
 
-@pytest.mark.parametrize("shape", [(5,), (4, 9), (9, 4), (6, 2, 3, 2), (1, 7)])
-def test_steps(path, shape):
-    """Clip, momentum and orthogonalisation of two steps: as one operation, and as a graph."""
-    rng = np.random.default_rng(len(shape))
-    weights = [rng.normal(size=shape), rng.normal(size=(3, 3))]
-    momentum, tree = [np.zeros_like(w) for w in weights], [mx.array(w, mx.float32) for w in weights]
-    state = init(tree)
-    for max_norm, decay in ((0.5, 0.0), (1e3, 0.3)):  # clipped and not
-        words = ["--train.max-grad-norm", max_norm, "--train.weight-decay", decay]
-        train = config.load("default", [*map(str, words), "--train.beta1", "0.8"]).train
-        grads = [rng.normal(size=w.shape) for w in weights]
-        given = [mx.array(g, mx.float32) for g in grads]
-        tree, state, ok = step(tree, given, state, mx.array(1.0), mx.array(0.05), train)
-        weights, momentum = oracles.muon(weights, grads, momentum, 0.05, 0.8, max_norm, decay)
-        assert ok.item()
-        for found, expected in zip([*tree, *state["momentum"]], [*weights, *momentum], strict=True):
-            np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=5e-6)
+def test_limits():
+    """Threads of a block, arrays of a kernel, and its shared memory on Metal."""
+    assert THREADS == 256
+    assert 4 * (256 + 2 * 32 * 17 * 4) <= 32 * 1024  # muon_step
+    sizes = [(64, 256), (65, 256), (64, 257), (0, 0)]
+    fits = [muon_file.fits_a_block(muon_file.Matrix(*size, False)) for size in sizes]
+    assert fits == [True, False, False, True]
 
 
-def test_a_step_refuses_what_does_not_fit(extension):
-    if not extension.has_gemm():
-        pytest.skip("the products are MLX's here")
-    w, one = mx.zeros((3, 2)), mx.array(1.0)
-    for wrong in (
-        ([w], [w], [], one, one),
-        ([w], [w.T], [w], one, one),
-        ([w], [w], [w.astype(mx.float16)], one, one),
-        ([w], [w], [w], one[None], one),
-        ([w], [w], [w], one, mx.array(1)),
-    ):
-        with pytest.raises(ValueError, match="muon_step"):
-            extension.muon_step(*wrong, 1.5, 0.9, 0.0, COEFFICIENTS)
+def test_layout():
+    at = muon_file.layout(((130, 70), (7,), (2, 3, 4)))
+    tensors = np.array(at.tensors).reshape(-1, 8)
+    assert at.starts == (0, 9216, 10240) and tensors[0, :2].tolist() == [11264, 11]
+    assert tensors[1:, :6].tolist() == [
+        [0, 9100, 70, 130, 1, 0],
+        [9216, 7, 0, 0, 0, 4912],
+        [10240, 24, 2, 12, 0, 4912],
+    ]
+    assert np.array(at.owners).tolist() == [0] * 9 + [1, 2]
+    lower = [[0, 0, 0], [0, 64, 0], [0, 64, 64], [2, 0, 0]]
+    assert np.array(at.tiles[muon_file.GRAM]).reshape(-1, 3).tolist() == lower
+    assert len(np.array(at.tiles[muon_file.NEXT])) == 3 * (2 * 3 + 1)

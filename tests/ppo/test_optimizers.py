@@ -1,99 +1,198 @@
-"""What holds for every optimizer: its forms agree, and nothing happens where it mustn't."""
+"""Every optimizer in all of its forms against float64: C++, plain MLX, and kernels for a GPU."""
 
 import math
 
 import mlx.core as mx
 import numpy as np
+import oracles
 import pytest
-from oracles import named
+from emulated_gpu import Functions
 
-from puffer_mlx import config, ops
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.ppo.finite import clip_by_global_norm
-from puffer_mlx.trees import Tree
+from puffer_mlx.ppo.optimizers import clip_by_global_norm
+from puffer_mlx.trees import named
 
-SHAPES = {"a": (64, 4), "b": (3, 64), "c": (20,), "d": (5, 3, 2, 2), "e": (33, 129), "f": (1, 7)}
-DECAY = ["--train.beta1", "0.9", "--train.weight-decay", "0.3"]
-each = pytest.mark.parametrize("name", OPTIMIZERS)
-
-
-def tree(rng, positive=False):
-    """Arrays of all ranks in dictionaries and lists, some of them empty."""
-
-    def array(name):
-        numbers = rng.normal(size=SHAPES[name]).astype(np.float32)
-        return mx.array(np.abs(numbers) if positive else numbers)
-
-    return {"list": [array(n) for n in "abc"], "deep": {n: array(n) for n in "def"}, "none": []}
-
-
-def example(name, seed=0):
-    """Weights, gradients, and a state in the middle of a run."""
-    rng = np.random.default_rng(seed)
-    weights, grads = tree(rng), tree(rng)
-    state = {
-        part: tree(rng, positive=part != "momentum") if named(first)[0][0] else mx.array(3.0)
-        for part, first in optimizers.find(name).init(weights).items()
-    }
-    return weights, grads, state
+SHAPES = {
+    "tall, wide, square": ((20, 3), (3, 20), (6, 6)),
+    "all ranks": ((5,), (4, 9), (6, 2, 3, 2), (1, 7), (9, 1), (1, 1), (1030,)),
+    "vectors": ((5,), (1,)),
+    "Breakout": ((64, 118), (192, 64), (4, 64)),
+    "a block's largest": ((64, 256), (70, 33)),
+    "in groups": ((65, 3, 23), (70, 3), (7,)),
+    "many": tuple((2, n + 1) for n in range(9)),
+}
+LAUNCHES = {("muon", "in groups"): 18, ("muon", "many"): 3, ("adam", "all ranks"): 3}  # else 2
+BETAS = {"adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}, "muon": {"beta1": 0.9}}
+MOMENTS = {"adam": ("momentum", "second_moment"), "muon": ("momentum",)}
+CASES = [*(("muon", case) for case in SHAPES), ("adam", "all ranks"), ("adam", "vectors")]
+LR, STEPS = 0.1, 3
 
 
-def arrays(*trees: Tree) -> list[np.ndarray]:
-    return [np.array(array) for one in trees for _, array in named(one)]
+def drawn(name, case):
+    """Weights, gradients and moments in the middle of a run."""
+    rng, count = np.random.default_rng(0), 2 + len(MOMENTS[name])
+    trees = [[rng.normal(size=s).astype(np.float32) for s in SHAPES[case]] for _ in range(count)]
+    return trees if name == "muon" else [*trees[:3], [np.abs(v) for v in trees[3]]]
 
 
-def a_step(name, example, loss=1.0, max_norm=1.5, lr=0.1):
-    """New weights and state as arrays, and whether they count."""
-    weights, grads, state = example
-    train = config.load("default", [*DECAY, "--train.max-grad-norm", str(max_norm)]).train
-    step = optimizers.find(name).step
-    *new, made = step(weights, grads, state, mx.array(loss), mx.array(lr), train)
-    for now, before in zip(new, (weights, state), strict=True):
-        assert [(n, a.shape, a.dtype) for n, a in named(now)] == [
-            (n, a.shape, mx.float32) for n, a in named(before)
-        ]
-    assert new[0]["none"] == [] and made.dtype == mx.bool_ and made.shape == ()
-    return arrays(*new), made.item()
+def arguments(trees, loss=1.0, lr=LR, steps=STEPS):
+    return [*(a for tree in trees for a in tree), np.float32(steps), np.float32(lr), loss]
 
 
-@each
-@pytest.mark.parametrize("max_norm", [1.5, 1e3])  # clipped and not
-def test_a_step_is_the_same_on_the_extension(extension, monkeypatch, name, max_norm):
-    found = []
+def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
+    """A step as a function of arrays, which returns arrays."""
+    numbers = {**BETAS[name], "max_grad_norm": max_norm, "weight_decay": decay, **betas}
+    count, kinds = len(SHAPES[case]), MOMENTS[name]
+
+    def step(*arrays):
+        *_, steps, lr, loss = arrays
+        parts = [list(arrays[k * count :][:count]) for k in range(2 + len(kinds))]
+        trees = [{"none": [], "list": part[:1], "deep": {"rest": part[1:]}} for part in parts]
+        state = dict(zip(kinds, trees[2:], strict=True))
+        state |= {"step": steps} if name == "adam" else {}
+        given = *trees[:2], state
+        weights, state, ok = optimizers.find(name).step(*given, loss, lr, **numbers)
+        assert weights["none"] == [] and ok.shape == () and weights.keys() == trees[0].keys()
+        return [array for _, array in named([weights, state])] + [ok]
+
+    return step
+
+
+@pytest.fixture(scope="module", params=["fused", "pure", "metal", "cuda"])
+def form(request, tmp_path_factory):
+    """What runs a step in one of its forms."""
+    kernels = None
+    if request.param in ("metal", "cuda"):
+        cases = {key: (stepping(*key), *arguments(drawn(*key))) for key in CASES}
+        kernels = Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
+        found = {key: len(calls) for key, calls in kernels.calls.items()}
+        assert found == {key: LAUNCHES.get(key, 2) for key in CASES}
+    elif request.param == "fused" and cpu_extension.load() is None:
+        pytest.skip("the extension can't be built here")
+
+    def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
+        """New weights, moments and number of steps, and whether they count."""
+        step, given = stepping(name, case, **numbers), arguments(trees, loss, lr, steps)
+        with pytest.MonkeyPatch.context() as patch:
+            if request.param == "pure":
+                patch.setattr(cpu_extension, "load", lambda: None)
+            found = (
+                kernels.run((name, case), *given, function=step)
+                if kernels
+                else [np.array(a) for a in step(*map(mx.array, given))]
+            )
+        *arrays, ok = found
+        assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
+        count, made = len(SHAPES[case]), arrays.pop() if name == "adam" else np.array(steps)
+        return [arrays[k : k + count] for k in range(0, len(arrays), count)], made.item(), ok
+
+    return run
+
+
+def check(form, name, case, trees, bound=5e-6, lr=LR, steps=STEPS, max_norm=1.5, **numbers):
+    """A step against float64; numbers are ``decay`` and betas."""
+    found, made, ok = form(name, case, trees, lr=lr, steps=steps, max_norm=max_norm, **numbers)
+    assert ok == 1
+    weights, grads, *moments = ([oracles.f64(a) for a in tree] for tree in trees)
+    decay, beta = numbers.get("decay", 0.3), numbers.get("beta1", 0.9)
+    if name == "muon":
+        expected = oracles.muon(weights, grads, *moments, lr, beta, max_norm, decay)
+    else:
+        assert made == np.float32(steps) + np.float32(1)
+        betas = beta, numbers.get("beta2", 0.999)
+        given = weights, grads, (*moments, steps), lr, betas, 1e-5, max_norm, decay
+        after, (*moments, _) = oracles.adam(*given)
+        expected = after, *moments
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-5, atol=bound)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_float64(form, name, case):
+    for max_norm, decay in ((0.5, 0.3), (1e3, 0.0)):  # clipped and not
+        check(form, name, case, drawn(name, case), max_norm=max_norm, decay=decay)
+
+
+def test_adam_s_betas_and_steps(form):
+    """Corrections of the first step, of none, and of so many that nothing is left of them."""
+    for beta1, beta2, steps in (
+        *((0.9, 0.999, 0), (0.0, 0.0, 3), (0.95, 0.99999, 3)),
+        *((0.95, 0.99999, 700), (0.9, 0.999, 2**24)),
+    ):
+        trees = drawn("adam", "all ranks")
+        betas = {"beta1": beta1, "beta2": beta2, "steps": steps}
+        check(form, "adam", "all ranks", trees, lr=0.01, **betas)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_is_not_finite_changes_nothing(form, name):
+    numbers = {"nan": math.nan, "inf": -math.inf, "one that overflows": 3e38}
+    losses = {"loss": math.nan, "-loss": -math.inf}
+    wrong = [("all ranks", where) for where in (*numbers, *losses)]
+    for case, where in [*wrong, *([("in groups", "nan")] if name == "muon" else [])]:
+        trees = drawn(name, case)
+        if where in numbers:
+            trees[1][2].flat[-1] = numbers[where]
+        found, made, ok = form(name, case, trees, losses.get(where, 1.0))
+        assert (made, ok) == (STEPS, 0), where
+        for ours, before in zip(found, (trees[0], *trees[2:]), strict=True):
+            for one, other in zip(ours, before, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_muon_without_a_gradient(form):
+    """Of no momentum either: weights decay, and nothing is divided by 0."""
+    for case in ("all ranks", "in groups"):
+        weights, *others = drawn("muon", case)
+        trees = [weights, *([np.zeros_like(a) for a in tree] for tree in others)]
+        check(form, "muon", case, trees)
+
+
+def test_muon_of_a_tiny_gradient(form):
+    """A norm below 1e-7 isn't scaled up to 1."""
+    trees, lr = drawn("muon", "tall, wide, square"), 1e3
+    for tree in trees[1:]:
+        tree[:] = [a * np.float32(1e-10) for a in tree]
+    (found, _), _, _ = form("muon", "tall, wide, square", trees, decay=0.0, lr=lr)
+    exact = ([oracles.f64(a) for a in tree] for tree in trees)
+    expected, _ = oracles.muon(*exact, lr, 0.9, 1.5)
+    for one, other, before in zip(found, expected, trees[0], strict=True):
+        assert np.abs(other - before).max() > 100
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_threads_change_nothing(extension, name):
+    step, given = stepping(name, "Breakout"), map(mx.array, arguments(drawn(name, "Breakout")))
+    given, found = [*given], []
     for threads in (1, 3):
         extension.set_threads(threads)
-        found.append(a_step(name, example(name), max_norm=max_norm))
-    assert extension.has_gemm() == (ops.extension_with_products() is not None)
-    monkeypatch.setattr(cpu_extension, "load", lambda: None)
-    plain, made = a_step(name, example(name), max_norm=max_norm)
-    assert made
-    for new, counted in found:
-        assert counted
-        for one, other in zip(new, plain, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=3e-6)
-    (one, _), (three, _) = found
-    for alone, together in zip(one, three, strict=True):
+        found.append([np.array(a) for a in step(*given)])
+    for alone, together in zip(*found, strict=True):
         np.testing.assert_array_equal(alone, together)
 
 
-@each
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("where", ["loss", "gradient", "one that overflows"])
-def test_a_step_that_is_not_finite_changes_nothing(monkeypatch, name, plain, where):
-    if plain:
-        monkeypatch.setattr(cpu_extension, "load", lambda: None)
-    weights, grads, state = example(name)
-    if where != "loss":
-        bad = np.array(grads["deep"]["e"])
-        bad[7, 100] = np.nan if where == "gradient" else 3e38
-        grads["deep"]["e"] = mx.array(bad)
-    loss = math.inf if where == "loss" else 1.0
-    new, made = a_step(name, (weights, grads, state), loss=loss)
-    assert not made
-    for one, other in zip(new, arrays(weights, state), strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_the_extension_refuses_what_does_not_fit(extension):
+    w, one = mx.zeros((3, 2)), mx.array(1.0)
+    for name, moments, more, numbers in (
+        ("adam_step", 2, [one], (1.5, 0.9, 0.999, 1e-5, 0.0)),
+        ("muon_step", 1, [], (1.5, 0.9, 0.0, [(1.0, 1.0, 1.0)] * 5)),
+    ):
+        right = [[w]] * moments
+        if name == "muon_step" and not extension.has_gemm():
+            continue  # the products are MLX's here
+        for wrong in (
+            ([w], [w], *right[1:], [], *more, one, one),
+            ([w], [w.T], *right, *more, one, one),
+            ([w], [w], *right[1:], [w.astype(mx.float16)], *more, one, one),
+            ([w], [w], *right, *more, one[None], one),
+            ([w], [w], *right, *more, one, mx.array(1)),
+        ):
+            with pytest.raises(ValueError, match=name):
+                getattr(extension, name)(*wrong, *numbers)
 
 
 # ---- the clip, by hand arithmetic ----------------------------------------------------------------

@@ -36,22 +36,19 @@ def test_golden():
     np.testing.assert_allclose(np.array(weights), expected, rtol=2e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
-def test_random(alpha):
+def test_random():
     adv = np.random.default_rng(1).normal(size=(7, 50)).astype(np.float32) ** 3
-    found = np.array(priority.probabilities(mx.array(adv), alpha))
-    np.testing.assert_allclose(found, oracles.probabilities(adv, alpha), rtol=3e-6)
-
-
-def test_alpha_zero_is_uniform_even_for_a_row_without_advantage():
+    for alpha in (0.0, 0.3, 0.8, 1.0):
+        found = np.array(priority.probabilities(mx.array(adv), alpha))
+        np.testing.assert_allclose(found, oracles.probabilities(adv, alpha), rtol=3e-6)
+    # uniform, even for a row without advantage
     np.testing.assert_allclose(probabilities([0, 1, 5, 1e30], 0.0), 0.25, rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_weight_that_is_not_finite_counts_as_zero(bad):
-    np.testing.assert_allclose(
-        probabilities([bad, 1, 3], 1.0), [2.5e-7, 0.25, 0.75], rtol=2e-6, atol=0
-    )  # 1e-6 / 4, 1 / 4, 3 / 4
+def test_a_weight_that_is_not_finite_counts_as_zero():
+    for bad in (np.nan, np.inf, -np.inf):
+        expected = [2.5e-7, 0.25, 0.75]  # 1e-6 / 4, 1 / 4, 3 / 4
+        np.testing.assert_allclose(probabilities([bad, 1, 3], 1.0), expected, rtol=2e-6, atol=0)
 
 
 def test_no_advantage_at_all():
@@ -61,7 +58,7 @@ def test_no_advantage_at_all():
     np.testing.assert_array_equal(draw(p, [1e-9, 0.5, 1.0]), 0)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 64, 100, 1023, 1025, 4096])
+@pytest.mark.parametrize("n", [1, 3, 64, 1023, 4096])
 def test_draw_is_searchsorted(n):
     rng = np.random.default_rng(n)
     for sparse in (False, True):
@@ -84,14 +81,6 @@ def test_draw_golden():
     np.testing.assert_array_equal(found, [0, 0, 2, 2, 3, 3])
     # p that sums to less than 1: the last row takes the rest
     np.testing.assert_array_equal(draw([0.2, 0.2], [0.3, 0.9, 1.0]), [1, 1, 1])
-
-
-def test_draws_follow_the_probabilities():
-    p = np.array([0.1, 0.0, 0.4, 0.2, 0.3])
-    uniforms = 1 - np.random.default_rng(0).random(20_000)
-    counts = np.bincount(draw(p, uniforms), minlength=5)
-    assert counts[1] == 0
-    np.testing.assert_allclose(counts / 20_000, p, atol=0.012)  # 3.5 standard deviations
 
 
 def test_annealed_beta():

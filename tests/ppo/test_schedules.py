@@ -7,56 +7,22 @@ import pytest
 from puffer_mlx.config import load
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo.schedules import adapted, cosine, entropy_coefficient, learning_rate, linear
+from puffer_mlx.ppo.schedules import adapted, annealed
 
 
-def test_cosine():
-    assert cosine(0.1, 0.02, 0, 100) == 0.1
-    assert cosine(0.1, 0.02, 50, 100) == pytest.approx(0.06)  # half way: the mean
-    assert cosine(0.1, 0.02, 25, 100) == pytest.approx(0.02 + 0.04 * (1 + math.sqrt(0.5)))
-    assert cosine(0.1, 0.02, 100, 100) == pytest.approx(0.02)
-    assert cosine(0.1, 0.02, 150, 100) == pytest.approx(0.02)  # past the end
-    assert cosine(0.1, 0.02, -5, 100) == 0.1
-    assert cosine(0.1, 0.02, 7, 0) == 0.1  # no epochs
-
-
-def test_linear():
-    assert linear(0.1, 0.02, 0, 100) == 0.1
-    assert linear(0.1, 0.02, 25, 100) == pytest.approx(0.08)  # .1 - .08 / 4
-    assert linear(0.1, 0.02, 100, 100) == pytest.approx(0.02)
-    assert linear(0.1, 0.02, 150, 100) == pytest.approx(0.02)  # past the end
-    assert linear(0.1, 0.02, -5, 100) == 0.1
-    assert linear(0.1, 0.02, 7, 0) == 0.1  # no epochs
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("", 0.001 + 0.009 * (1 + math.sqrt(0.5)) / 2),  # PufferLib's
-        ("--train.lr-schedule cosine", 0.001 + 0.009 * (1 + math.sqrt(0.5)) / 2),
-        ("--train.lr-schedule linear", 0.00775),  # .01 - .009 / 4
-        ("--train.lr-schedule linear --train.min-lr-ratio 0", 0.0075),
-        ("--train.anneal-lr False", 0.01),
-        ("--train.anneal-lr False --train.lr-schedule linear", 0.01),
-    ],
-)
-def test_learning_rate(words, expected):
-    first = ["--train.learning-rate", "0.01", "--train.min-lr-ratio", "0.1"]
-    train = load("default", [*first, *words.split()]).train
-    assert learning_rate(train, 0, 100) == pytest.approx(0.01, rel=1e-15)
-    assert learning_rate(train, 25, 100) == pytest.approx(expected)
-
-
-def test_entropy_coefficient():
-    train = load("default", ["--train.ent-coef", "0.01", "--train.lr-schedule", "linear"]).train
-    assert entropy_coefficient(train, 50, 100) == 0.01
-    train.anneal_ent_coef = True
-    assert entropy_coefficient(train, 50, 100) == pytest.approx(0.0055)  # half way to a tenth
-    assert entropy_coefficient(train, 25, 100) == pytest.approx(0.001 + 0.009 * 0.8535534)
-
-
-ADAPTIVE = ["--train.lr-schedule", "adaptive", "--train.learning-rate", "0.003"]
-ADAPTIVE += ["--train.desired-kl", "0.02"]
+def test_annealed():
+    quarter = 0.02 + 0.04 * (1 + math.sqrt(0.5))
+    for schedule, epoch, epochs, expected in (
+        *(("cosine", 0, 100, 0.1), ("cosine", 50, 100, 0.06), ("cosine", 25, 100, quarter)),
+        *(("linear", 0, 100, 0.1), ("linear", 50, 100, 0.06), ("linear", 25, 100, 0.08)),
+        *(("constant", epoch, 100, 0.1) for epoch in (0, 25, 100)),
+        *((schedule, 100, 100, 0.02) for schedule in ("cosine", "linear")),
+        *((schedule, 150, 100, 0.02) for schedule in ("cosine", "linear")),  # past the end
+        *((schedule, -5, 100, 0.1) for schedule in ("cosine", "linear")),
+        *((schedule, 7, 0, 0.1) for schedule in ("cosine", "linear")),  # no epochs
+    ):
+        found = annealed(schedule, 0.1, 0.2, epoch, epochs)
+        assert found == pytest.approx(expected, rel=1e-14), (schedule, epoch)
 
 
 @pytest.mark.parametrize(
@@ -69,20 +35,17 @@ ADAPTIVE += ["--train.desired-kl", "0.02"]
     ],
 )
 def test_the_adaptive_learning_rate(rate, kl, expected):
-    train = load("default", ADAPTIVE).train
-    assert adapted(train, rate, {"kl": kl}) == pytest.approx(expected, rel=1e-12)
-    assert adapted(train, rate, {}) == rate
-
-
-def test_the_adaptive_one_is_not_of_the_epoch():
-    with pytest.raises(UserError, match="adaptive needs the epochs before") as caught:
-        learning_rate(load("default", ADAPTIVE).train, 0, 10)
-    assert caught.value.hint == "--train.lr-schedule cosine or linear"
+    found = adapted(rate, first=0.003, kl=kl, desired_kl=0.02)
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_words_about_it_that_make_no_sense():
+    with pytest.raises(UserError, match="adaptive needs the epochs before") as caught:
+        annealed("adaptive", 0.003, 0.0, 0, 10)
+    assert caught.value.hint == "--train.lr-schedule cosine or linear"
+    adaptive = ["--train.desired-kl", "0.02", "--train.lr-schedule", "adaptive"]
     with pytest.raises(UserError, match="anneal_lr False keeps the learning rate"):
-        load("default", [*ADAPTIVE, "--train.anneal-lr", "0"])
-    config = load("default", [*ADAPTIVE, "--train.min-lr-ratio", "0.1"])
+        load("default", [*adaptive, "--train.anneal-lr", "0"])
+    config = load("default", [*adaptive, "--train.min-lr-ratio", "0.1"])
     assert unread(config) == ["train.min_lr_ratio"]
-    assert unread(load("default", ADAPTIVE[2:])) == ["train.desired_kl"]
+    assert unread(load("default", adaptive[:2])) == ["train.desired_kl"]

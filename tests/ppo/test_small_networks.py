@@ -34,12 +34,7 @@ POLICIES = {
     "native": {"sizes": (3,), "dialect": "native"},
     "native, continuous": {"sizes": (1, 1, 1), "dialect": "native"},
     "tanh": {"sizes": (1, 1), "dialect": "sb3"},
-    "relu, own value": {
-        "sizes": (3,),
-        "dialect": "sb3",
-        "activation": "relu",
-        "separate_value": True,
-    },
+    "relu": {"sizes": (3,), "dialect": "sb3", "activation": "relu", "separate_value": True},
     "own value, native": {"sizes": (1,), "dialect": "native", "separate_value": True},
     "no hidden layer": {"sizes": (2, 2), "dialect": "sb3", "layers": 0},
 }
@@ -205,34 +200,15 @@ def test_a_ratio_that_overflows():
     assert max(differences(found[0], weights).values()) == 0
 
 
-def test_a_policy_is_described_once_a_run(monkeypatch):
-    policy, weights, *rollout = made((2,), dialect="sb3")
-    described, describe = [], small_networks.describe
-    monkeypatch.setattr(small_networks, "describe", lambda *a: described.append(0) or describe(*a))
-    run, state = compiled(policy, TRAIN), optimizers.find("adam").init(weights)
-    scaler = precision.first_scaler("fp32")
-    for _ in range(3):
-        weights, state, scaler, _, ok = run.epoch(weights, state, scaler, *rollout, LR, ENT)
-        assert ok.tolist() == [1.0] * K
-    assert len(described) == 1 and state["step"].item() == 3 * K
-
-
-def test_whom_it_is_for():
+def test_whom_it_is_for(monkeypatch):
     policy = policy_of("MLP", (1,), dialect="sb3")
     assert small_networks.fits(policy, TRAIN)
-    others = {
-        "optimizer": "muon",
-        "precision": "bf16",
-        "minibatch_size": 1 << 20,
-    }
+    others = {"optimizer": "muon", "precision": "bf16", "minibatch_size": 1 << 20}
     for key, value in others.items():
         assert not small_networks.fits(policy, replace(TRAIN, **{key: value}))  # type: ignore
     assert not small_networks.fits(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
-
-
-def test_without_a_blas_it_is_not_used(monkeypatch):
     monkeypatch.setattr(small_networks, "extension_with_products", lambda: None)
-    assert not small_networks.fits(policy_of("MLP", (1,), dialect="sb3"), TRAIN)
+    assert not small_networks.fits(policy, TRAIN)  # without a BLAS
 
 
 def test_shapes_are_checked():

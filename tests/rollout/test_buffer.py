@@ -75,13 +75,8 @@ def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
         assert buffer.observations.dtype == (mx.uint8 if dtype == np.uint8 else mx.float32)
         for t in range(T + 1):  # row T is row 0 of the next rollout
             k = rollout * T + t
-            found = (
-                buffer.observations,
-                buffer.rewards,
-                buffer.terminals,
-                buffer.masks,
-                buffer.finals,
-            )
+            arrived = buffer.observations, buffer.rewards, buffer.terminals
+            found = *arrived, buffer.masks, buffer.finals
             for array, expected in zip(found, run.vec.rows(np.arange(N), k), strict=False):
                 assert (array is None) == (expected is None)
                 if array is not None:
@@ -100,38 +95,8 @@ def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
             assert legal.all(), "an illegal action was taken"
 
 
-def test_log_probabilities_and_values_belong_to_the_row():
-    """Recomputed in float64 from stored observations and actions, over two rollouts."""
-    run = Run(2, (3, 2), masked=True)
-    observations, actions, logprobs, values, masks = [], [], [], [], []
-    for _ in range(2):
-        run.rollout()
-        for kept, name in (
-            (observations, "observations"),
-            (actions, "actions"),
-            (logprobs, "logprobs"),
-            (values, "values"),
-            (masks, "masks"),
-        ):
-            kept.append(np.array(getattr(run.buffer, name))[:T])
-    weights = {
-        part: [{"weight": oracles.f64(layer["weight"])} for layer in w]
-        if isinstance(w, list)
-        else {"weight": oracles.f64(w["weight"])}
-        for part, w in run.weights.items()
-    }
-    logits, value = oracles.policy(weights, np.concatenate(observations))
-    expected, _ = oracles.log_prob_entropy(
-        logits, np.concatenate(actions), (3, 2), np.concatenate(masks)
-    )
-    np.testing.assert_allclose(np.concatenate(logprobs), expected, rtol=0, atol=2e-5)
-    np.testing.assert_allclose(np.concatenate(values), value, rtol=0, atol=2e-5)
-    assert np.std(value) > 0.01 and np.std(expected) > 0.01
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_grouping_changes_nothing(masked):
-    runs = [Run(groups, (3, 2), masked) for groups in (1, 2, 4)]
+def test_grouping_changes_nothing():
+    runs = [Run(groups, (3, 2), masked=True) for groups in (1, 2, 4)]
     for _ in range(2):
         for run in runs:
             run.rollout()
@@ -144,9 +109,10 @@ def test_grouping_changes_nothing(masked):
                 found = np.array(getattr(other.buffer, name))
                 np.testing.assert_allclose(found, getattr(one.buffer, name), rtol=0, atol=1e-6)
     assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
+    assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
 
 
-@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "MLP"])
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
 def test_acting_for_several_groups_together_changes_nothing(network):
     """Whatever environments get and write, and every state; four groups are two parts."""
     runs = Run(4, (3, 2), True, network=network), Run(4, (3, 2), True, network=network)
@@ -167,27 +133,6 @@ def test_acting_for_several_groups_together_changes_nothing(network):
             np.testing.assert_allclose(np.array(array), np.array(found), rtol=0, atol=1e-6)
 
 
-def test_parts_are_few_and_whole_groups():
-    assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
-
-
-def test_a_compiled_policy_acts_the_same():
-    run = Run(2, (3, 2), True)
-    observations, masks = (
-        mx.array([[3.0, 40, 250, 5]] * 6),
-        mx.array([[1, 1, 0, 1, 1]] * 6, mx.uint8),
-    )
-    noise = run.policy.distribution.noise(mx.random.key(0), (6,))
-    arguments = run.weights, observations, run.policy.initial_state(6), noise, masks
-    actions, logprobs, values, state = run.policy.act(*arguments)
-    chosen, after = run.update.act(*arguments, mx.zeros(6))
-    assert chosen.shape == (4, 6)
-    np.testing.assert_array_equal(np.array(chosen)[:2].T, actions)
-    np.testing.assert_allclose(np.array(chosen)[2:], [logprobs, values], rtol=0, atol=1e-6)
-    for one, other in zip(state, after, strict=True):
-        np.testing.assert_allclose(np.array(one), np.array(other), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     train = Train(horizon=T, prio_alpha=0.5, gamma=0.5, gae_lambda=0.5)
@@ -205,11 +150,8 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     S = len(uniforms)
     agents = np.array(rows)
     assert agents[1] == agents[2] and len(set(agents)) > 3
-    assert (
-        observations.shape == (T, S, 4)
-        and actions.shape == (T * S, 2)
-        and masks.shape == (T * S, 5)
-    )
+    shapes = [array.shape for array in (observations, actions, masks)]
+    assert shapes == [(T, S, 4), (T * S, 2), (T * S, 5)]
 
     seen = np.array(observations)
     np.testing.assert_array_equal(seen[..., 0], np.broadcast_to(agents, (T, S)))
@@ -294,10 +236,3 @@ def test_laps_sum_to_the_whole(monkeypatch):
     assert phases["eval_store"] == 0.125 * 2 * T
     assert phases["eval_copy_in"] == phases["eval_copy_out"] == 0
     assert not any(run.lane.take().values())
-
-
-def test_a_profiler_that_is_off_says_nothing():
-    run = Run(2)
-    run.lane = PhaseTimer("rollout", enabled=False)
-    run.rollout()
-    assert run.lane.take() == {}

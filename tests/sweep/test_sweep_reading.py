@@ -34,8 +34,8 @@ def test_settings_are_read(swept):
     )
     sweep = swept(text)
     assert sweep.notes == [] and sweep.settings == SweepSettings(
-        *("Random", "env/perf", "percentile", "minimize", -2.5, 3, "worst", 120.0, 7, 50, False),
-        *(0.1, 0, ("gamma", "lr"), 4),
+        *("Random", "env/perf", "percentile", "minimize", -2.5, 3, "worst", 7, 120.0, 50),
+        *(0.1, 0, "gamma, lr", False, 4),
         exploration=0.5,
     )
 
@@ -118,15 +118,13 @@ WRONG = [
     ("[sweep.policy.num_layers]\nmin = 1.2\nmax = 1.8\n", "no two whole numbers"),
     ("[sweep.policy.hidden_size]\nmin = 33\nmax = 63\n", "no two powers of two"),
     ("[sweep]\nsweep_only = nothing\n", "there is no parameter whose name contains nothing"),
-    ("[sweep]\ngoal = largest\n", "goal is 'largest'"),
-    ("[sweep]\nmetric_distribution = log\n", "metric_distribution is 'log'"),
-    ("[sweep]\nmax_runs = 1.5\n", "max_runs is '1.5', not a whole number of at least 1"),
-    ("[sweep]\nseeds = 0\n", "seeds is '0', not a whole number of at least 1"),
-    ("[sweep]\nseeds_score = best\n", "seeds_score is 'best', and should be mean or median or"),
-    ("[sweep]\ntarget_score = high\n", "target_score is 'high', not a number"),
-    ("[sweep]\ntarget_score = nan\n", "target_score is 'nan', not a number"),
-    ("[sweep]\nearly_stop_quantile = 1\n", "not a number from 0 to 0.99"),
-    ("[sweep]\nprune_pareto = perhaps\n", "neither true nor false"),
+    ("[sweep]\ngoal = largest\n", "sweep.goal largest does not exist here"),
+    ("[sweep]\nmetric_distribution = log\n", "sweep.metric_distribution log does not exist here"),
+    ("[sweep]\nseeds = 0\n", "sweep.seeds 0 is out of range"),
+    ("[sweep]\ntarget_score = high\n", "sweep.target_score high is not a number"),
+    ("[sweep]\ntarget_score = nan\n", "sweep.target_score nan is not a finite number"),
+    ("[sweep]\nearly_stop_quantile = 1\n", "sweep.early_stop_quantile 1.0 is out of range"),
+    ("[sweep]\nprune_pareto = perhaps\n", "prune_pareto perhaps is neither true nor false"),
 ]
 
 

@@ -30,30 +30,21 @@ def torn_off(here: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("torn", TORN)
 def test_a_torn_end_is_cut_off(here, capsys, torn):
-    drive(open_study("j.log", HOW), HOW)
-    trials = known(open_study("j.log", HOW))
-    assert capsys.readouterr().out == ""
+    """By whoever opens the journal, and by a sweep that shares it and had opened it before."""
+    one, other = (open_study("j.log", settings(max_runs=4)) for _ in range(2))
+    drive(one, HOW)
+    trials = known(one)
     whole = add("j.log", torn)
-    again = open_study("j.log", HOW)
-    assert known(again) == trials and Path("j.log").read_bytes() == whole
+    if torn == TORN[0]:
+        drive(other, settings(max_runs=3))
+    else:
+        assert known(open_study("j.log", HOW)) == trials and Path("j.log").read_bytes() == whole
     assert torn_off(here) == [torn]
     said = capsys.readouterr().out
     assert said.startswith("the end of j.log was torn") and "j.log.torn-" in said
-    drive(again, settings(max_runs=3))
-    assert len(open_study("j.log", HOW).runs(COMPLETE)) == 3
-    assert capsys.readouterr().out == ""
-
-
-def test_an_end_that_another_process_tears(here):
-    """A sweep that shares the journal goes on, and so does who opened it before."""
-    one, other = (open_study("j.log", settings(max_runs=4)) for _ in range(2))
-    drive(one, HOW)
-    add("j.log", TORN[0])
-    drive(other, settings(max_runs=3))
-    assert torn_off(here) == [TORN[0]]
     drive(one, settings(max_runs=4))
     assert known(one) == known(other) == known(open_study("j.log", HOW))
-    assert len(one.runs(COMPLETE)) == 4
+    assert len(one.runs(COMPLETE)) == 4 and capsys.readouterr().out == ""
 
 
 def test_the_first_record_may_be_torn(here):
@@ -79,7 +70,14 @@ def test_a_journal_that_is_damaged_says_what_is_whole(here):
         open_study("j.log", HOW)
     assert Path("j.log").read_bytes() == damaged
     Path("other.log").write_bytes(b"".join(lines[:4]))
-    assert open_study("other.log", HOW).runs()
+    study = open_study("other.log", HOW)
+    assert study.runs()
+    add("other.log", b"garbage\ngarbage\n")  # while a sweep goes on
+    with (
+        pytest.raises(UserError, match=r"storage other\.log can't be used: "),
+        reported("other.log"),
+    ):
+        opening.about(study.optuna._storage, "formula")
 
 
 def test_a_study_that_says_nothing_of_itself(here):
@@ -88,13 +86,6 @@ def test_a_study_that_says_nothing_of_itself(here):
         study.optuna.set_user_attr(opening.ABOUT, text)
         with pytest.raises(UserError, match="what the study formula says of itself makes no sense"):
             open_study("j.log", HOW)
-
-
-def test_damage_that_comes_while_a_sweep_goes_on(here):
-    opened = open_study("j.log", HOW).optuna._storage
-    add("j.log", b"garbage\ngarbage\n")
-    with pytest.raises(UserError, match=r"storage j\.log can't be used: "), reported("j.log"):
-        opening.about(opened, "formula")
 
 
 def test_what_is_no_database_or_keeps_nothing(here):

@@ -23,29 +23,23 @@ from swept import (
     DEAD,
     SPACE,
     Formula,
-    Nobody,
     drive,
+    driver,
     dying,
     formula,
     known,
-    never,
     open_study,
     refuse,
     settings,
 )
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep import curve
 from puffer_mlx.sweep.child import Identity
-from puffer_mlx.sweep.curve import Outcome, Point
+from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
-from puffer_mlx.sweep.engine.driver import Driver, Limits
-from puffer_mlx.sweep.engine.known import judging
-from puffer_mlx.sweep.engine.samplers import make_sampler
+from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import POINT, RUN, curves
 from puffer_mlx.sweep.places import Place
-from puffer_mlx.sweep.reading import Sweep
-from puffer_mlx.sweep.seeds import Judged, is_beaten, noise
 
 COST = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"
@@ -68,8 +62,8 @@ class Lucky(Formula):
         return Outcome(points, outcome.fault, outcome.stopped)
 
 
-def seeded(**given):
-    return settings(**{"seeds": 3, "method": "Random", "max_runs": 12, **given})
+def seeded(**more):
+    return settings(**{"seeds": 3, "method": "Random", "max_runs": 12, **more})
 
 
 def starting(scores, events):
@@ -87,8 +81,21 @@ def starting(scores, events):
     return start
 
 
-def points_of(made, run):
-    return [trial for trial in made.trials() if trial.user_attrs.get(RUN) == run.number]
+def swept(how, start: Any = Formula, path="j.log", **more):
+    """A study that was driven to its end."""
+    sweep = open_study(path, how)
+    drive(sweep, how, start, **more)
+    return sweep
+
+
+def best_of(sweep):
+    best = sweep.best()
+    assert best
+    return best
+
+
+def points_of(sweep, run):
+    return [trial for trial in sweep.trials() if trial.user_attrs.get(RUN) == run.number]
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
@@ -96,12 +103,11 @@ def points_of(made, run):
 
 def test_runs_and_their_points_are_trials(here):
     """With real values: the first run's are the configuration's own; a point has its own steps."""
-    made = open_study("j.log", settings(max_runs=4, method="Random"))
-    drive(made, settings(max_runs=4), Lucky)
-    first, *others = made.runs()
+    sweep = swept(settings(max_runs=4, method="Random"), Lucky)
+    first, *others = sweep.runs()
     assert first.params == {p.name: p.default for p in SPACE.parameters}
     assert all(run.params != first.params for run in others)
-    for run in made.runs():
+    for run in sweep.runs():
         gamma, horizon = run.distributions["train.gamma"], run.distributions["train.horizon"]
         assert gamma == FloatDistribution(0.8, 0.9999)
         assert horizon == IntDistribution(8, 512, log=True)
@@ -110,7 +116,7 @@ def test_runs_and_their_points_are_trials(here):
         *inside, last = formula(run.params)
         assert run.values == [last.score + luck(run, 0), last.cost]
         inside = [point for point in inside if point.steps >= 1e4]  # the range's beginning
-        points = points_of(made, run)
+        points = points_of(sweep, run)
         assert [t.values for t in points] == [[p.score + luck(run, 0), p.cost] for p in inside]
         assert [t.params[COST] for t in points] == [int(p.steps) for p in inside]
         assert all({**t.params, COST: 0} == {**run.params, COST: 0} for t in points)
@@ -118,41 +124,33 @@ def test_runs_and_their_points_are_trials(here):
 
 
 def test_points_of_several_seeds_are_one_curve(here):
-    how = seeded(max_runs=1, seeds_score="worst")
-    made = open_study("j.log", how)
-    drive(made, how, Lucky)
-    (run,) = made.runs()
+    sweep = swept(seeded(max_runs=1, seeds_score="worst"), Lucky)
+    (run,) = sweep.runs()
     less = min(luck(run, seed) for seed in range(3))
     *inside, last = [pytest.approx([p.score + less, p.cost]) for p in formula(run.params)]
-    assert [t.values for t in points_of(made, run)] == inside and run.values == last
+    assert [t.values for t in points_of(sweep, run)] == inside and run.values == last
 
 
 def test_a_run_that_is_ended_early_has_its_curve(here):
-    made = open_study("j.log", settings(max_runs=1))
-    drive(made, settings(max_runs=1), judge=lambda: lambda points: "too little")
-    (run,) = made.runs()
+    sweep = swept(settings(max_runs=1), judge=lambda: lambda points: "too little")
+    (run,) = sweep.runs()
     assert run.state == TrialState.PRUNED and run.user_attrs["stopped"] == "too little"
-    assert [t.user_attrs[POINT] for t in points_of(made, run)] == [0, 1]
-    assert made.best() is None and made.front() == []
+    assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
+    assert sweep.best() is None and sweep.front() == []
 
 
-def test_the_best_of_a_goal_to_minimise(here):
-    made = open_study("j.log", settings(max_runs=5, goal="minimize"))
-    drive(made, settings(max_runs=5))
-    best, front = made.best(), made.front()
-    assert best and best.values[0] == min(run.values[0] for run in made.runs())
+def test_the_best_and_the_front(here):
+    sweep = swept(settings(max_runs=5, goal="minimize"))
+    best, front = best_of(sweep), sweep.front()
+    assert best.values[0] == min(run.values[0] for run in sweep.runs())
     assert front[-1].number == best.number
     assert [r.values[0] for r in front] == sorted([r.values[0] for r in front], reverse=True)
     assert [r.values[1] for r in front] == sorted(r.values[1] for r in front)
-
-
-def test_the_cheapest_that_reaches_the_target_is_best(here):
-    how = settings(method="Random", max_runs=12, target_score=2.5)
-    made = open_study("j.log", how)
-    drive(made, how)
-    reach = [run for run in made.runs() if run.values[0] >= 2.5]
-    best = made.best()
-    assert len(reach) > 1 and best and made.front()[-1].number == best.number
+    # Of those that reach a target the cheapest is best.
+    sweep = swept(settings(method="Random", max_runs=12, target_score=2.5), path="target.log")
+    reach = [run for run in sweep.runs() if run.values[0] >= 2.5]
+    best = best_of(sweep)
+    assert len(reach) > 1 and sweep.front()[-1].number == best.number
     assert best.values[1] == min(run.values[1] for run in reach)
     assert best.values[0] < max(run.values[0] for run in reach)
 
@@ -162,14 +160,14 @@ def test_the_cheapest_that_reaches_the_target_is_best(here):
 
 def test_further_seeds_are_for_promising_runs(here):
     how = seeded()
-    made = open_study("j.log", how)
-    told = drive(made, how, Lucky)
-    counts = [len(curves(run)) for run in made.runs()]
+    sweep = open_study("j.log", how)
+    over = drive(sweep, how, Lucky)
+    counts = [len(curves(run)) for run in sweep.runs()]
     assert {1, 3} <= {*counts} <= {1, 2, 3} and counts[0] == 3  # nothing rivals the first
-    assert 12 <= sum(counts) == made.trained(TrialState.COMPLETE) <= 14
-    assert [run.number for run in told.over] == [run.number for run in made.runs()]
+    assert 12 <= sum(counts) == sweep.trained(TrialState.COMPLETE) <= 14
+    assert [run.number for run in over] == [run.number for run in sweep.runs()]
     before = []
-    for run in made.runs():
+    for run in sweep.runs():
         end = formula(run.params)[-1]
         scores = [curve[-1].score for curve in curves(run).values()]
         assert scores == [end.score + luck(run, seed) for seed in range(len(scores))]
@@ -179,35 +177,29 @@ def test_further_seeds_are_for_promising_runs(here):
         beaten = is_beaten(first, whole, "mean", noise([*before, first]))
         assert (len(scores) == 1) == beaten or len(scores) == 2  # beaten by its second seed
         before.append(Judged(scores, run.values[1]))
-    best = made.best()
-    assert best and len(curves(best)) == 3
-    assert best.values[0] == max(r.values[0] for r in made.runs() if len(curves(r)) == 3)
-    assert all(len(curves(run)) == 3 for run in made.front())
+    assert best_of(sweep).values[0] == max(r.values[0] for r in sweep.runs() if len(curves(r)) == 3)
+    assert all(len(curves(run)) == 3 for run in sweep.front())
 
 
 def test_a_sweep_of_one_seed_that_goes_on_with_three(here):
     start = starting({0: [9.0], 1: [4.0, 4.0, 4.0]}, [])
-    drive(open_study("j.log", seeded(seeds=1)), seeded(seeds=1, max_runs=1), start)
-    made = open_study("j.log", seeded())
-    best = made.best()
-    assert best and best.number == 0
-    drive(made, seeded(max_runs=2), start)
-    assert [len(curves(run)) for run in made.runs()] == [0, 3]  # a lucky one ends none
-    best = made.best()
-    assert best and best.number == 1
+    swept(seeded(seeds=1, max_runs=1), start)
+    sweep = open_study("j.log", seeded())
+    assert best_of(sweep).number == 0
+    drive(sweep, seeded(max_runs=2), start)
+    assert [len(curves(run)) for run in sweep.runs()] == [0, 3]  # a lucky one ends none
+    assert best_of(sweep).number == 1
 
 
 def test_what_another_run_may_beat_waits_for_it(here):
     """Of runs under way the better one gets its seeds first; the other one isn't over by that."""
-    how, events = seeded(max_runs=2), []
-    made = open_study("j.log", how)
+    events = []
     start = starting({0: [5.0, -9.0, -9.0], 1: [4.0, 4.0, 4.0]}, events)  # lucky once
-    drive(made, how, start, places=[Place(i) for i in range(4)])
+    sweep = swept(seeded(max_runs=2), start, places=[Place(i) for i in range(4)])
     assert events[:4] == ["0 began", "1 began", "0 ended", "1 ended"]
     assert events[4:] == ["0 began"] * 2 + ["0 ended"] * 2 + ["1 began"] * 2 + ["1 ended"] * 2
-    assert [run.values[0] for run in made.runs()] == pytest.approx([-13 / 3, 4.0])
-    best = made.best()
-    assert best and best.number == 1
+    assert [run.values[0] for run in sweep.runs()] == pytest.approx([-13 / 3, 4.0])
+    assert best_of(sweep).number == 1
 
 
 def test_only_a_first_seed_is_ended_early(here):
@@ -218,54 +210,50 @@ def test_only_a_first_seed_is_ended_early(here):
         return lambda points: "too little" if judged[-1] else ""
 
     for most in 3, 4:
-        made = open_study("j.log", seeded(max_runs=most))
-        drive(made, seeded(max_runs=most), Lucky, judge=judge)
-    first, second = made.runs()
-    assert (first.state.name, len(curves(first))) == ("COMPLETE", 3)
-    assert (second.state.name, len(curves(second))) == ("PRUNED", 0)
+        sweep = swept(seeded(max_runs=most), Lucky, judge=judge)
+    states = [(run.state.name, len(curves(run))) for run in sweep.runs()]
+    assert states == [("COMPLETE", 3), ("PRUNED", 0)]
 
 
 # ---- failures ------------------------------------------------------------------------------------
 
 
 def test_failures_are_kept_and_do_not_count(here):
-    made = open_study("j.log", settings())
-    numbers = iter(range(100))
+    sweep, numbers = open_study("j.log", settings()), iter(range(100))
 
     def start(run, place, seed):
         return Formula(run, place, fault="broken" if next(numbers) % 2 else "")
 
-    told = drive(made, settings(max_runs=3), start)
-    assert [run.state.name for run in told.over] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
-    assert {r.user_attrs["fault"] for r in made.runs(TrialState.FAIL)} == {"broken"}
+    over = drive(sweep, settings(max_runs=3), start)
+    assert [run.state.name for run in over] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
+    assert {r.user_attrs["fault"] for r in sweep.runs(TrialState.FAIL)} == {"broken"}
 
 
 @pytest.mark.parametrize(
-    ("start", "limits", "said"),
+    ("limit", "start", "said"),
     [
         (
+            "FAILURES",
             lambda run, place, seed: Formula(run, place, fault="broken"),
-            Limits(9, failures=4),
             "the last 4 runs failed; run 4: broken",
         ),
         (
+            "INVALID",
             refuse,
-            Limits(9, invalid=4),
             "the last 4 suggestions can't be run; run 4: not started: no such thing; another",
         ),
     ],
 )
-def test_a_sweep_of_which_nothing_comes_ends(here, start, limits, said):
-    made = open_study("j.log", settings())
+def test_a_sweep_of_which_nothing_comes_ends(here, monkeypatch, start, limit, said):
+    monkeypatch.setattr(f"{DRIVER}.{limit}", 4)
+    sweep = open_study("j.log", settings())
     with pytest.raises(UserError, match=said):
-        drive(made, settings(), start, limits=limits)
-    assert len(made.runs(TrialState.FAIL)) == 4
+        drive(sweep, settings(max_runs=9), start)
+    assert len(sweep.runs(TrialState.FAIL)) == 4
 
 
 def test_a_seed_that_fails_is_a_failed_run(here):
-    how = seeded(max_runs=4)
-    made = open_study("j.log", how)
-    began = []
+    sweep, began = open_study("j.log", seeded(max_runs=4)), []
 
     class Slow(Lucky):
         def outcome(self):
@@ -279,13 +267,12 @@ def test_a_seed_that_fails_is_a_failed_run(here):
         began.append(Slow(run, place, seed, fault="it broke" if seed == 1 else ""))
         return began[-1]
 
-    told = drive(made, how, start, places=[Place(0), Place(1)])
-    first, second, *_ = made.runs()
-    assert first.state == second.state == TrialState.FAIL
-    assert first.user_attrs["fault"] == "with its seed 2: it broke"
-    assert second.user_attrs["fault"] == "not started: no such seed; another"
+    over = drive(sweep, seeded(max_runs=4), start, places=[Place(0), Place(1)])
+    faults = [(run.state.name, run.user_attrs["fault"]) for run in sweep.runs()[:2]]
+    said = "with its seed 2: it broke", "not started: no such seed; another"
+    assert faults == [("FAIL", text) for text in said]
     assert [run.ends for run in began] == [[], [], ["ended"]]  # its third seed was under way
-    assert sum(run.number == 0 for run in told.over) == 1
+    assert sum(run.number == 0 for run in over) == 1
 
 
 # ---- dying ---------------------------------------------------------------------------------------
@@ -295,16 +282,15 @@ def own(*process):
     return lambda: list(process)
 
 
-@pytest.mark.parametrize("method", ["Protein", "ParetoGenetic", "Random", "TPE", "NSGAII"])
+@pytest.mark.parametrize("method", ["Protein", "ParetoGenetic", "TPE", "NSGAII"])
 def test_suggestions_after_a_death_are_those_of_an_uninterrupted_sweep(here, method):
     how = settings(method=method, max_runs=7)
-    whole = open_study("whole.log", how)
-    drive(whole, how)
+    whole = known(swept(how, path="whole.log"))
     for runs in (2, 5, 7):  # a process each, which knows what is in the file alone
         drive(open_study("parts.log", how), settings(max_runs=runs))
-    assert known(open_study("parts.log", how)) == known(whole)
+    assert known(open_study("parts.log", how)) == whole
     drive(open_study("other.log", how, seed=2), how)
-    assert known(open_study("other.log", how)) != known(whole)
+    assert known(open_study("other.log", how)) != whole
 
 
 @pytest.mark.parametrize(
@@ -317,14 +303,13 @@ def test_suggestions_after_a_death_are_those_of_an_uninterrupted_sweep(here, met
 )
 def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
     """At each of its writes: what was under way is done again, nothing that is known is."""
-    whole = open_study("whole.log", how)
-    drive(whole, how, Lucky)
+    whole = swept(how, Lucky, "whole.log")
     writes = len(Path("whole.log").read_text().splitlines())
     assert writes > 30
     for last in range(9, writes):  # the study itself is there
         path = f"{last}.log"
         with dying(monkeypatch, last):
-            drive(open_study(path, how), how, Lucky)
+            swept(how, Lucky, path)
         there = {run.number: curves(run).keys() for run in open_study(path, how).runs()}
 
         def start(run, place, seed, there=there):
@@ -334,7 +319,7 @@ def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
         with monkeypatch.context() as patch:
             patch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
             patch.setattr(f"{DRIVER}.YOUNG", 0.0)
-            drive(open_study(path, how), how, start)
+            swept(how, start, path)
         again = open_study(path, how)
         assert known(again) == known(whole), last
         assert [*map(curves, again.trials())] == [*map(curves, whole.trials())], last
@@ -349,27 +334,21 @@ def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):
     ):
         path = f"{owner[1]}{mine}{owner[0]}.log"
         monkeypatch.setattr(samplers, "own_name", own(*owner))
-        made = open_study(path, how)
-        made.ask()
+        open_study(path, how).ask()
         monkeypatch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
-        drive(open_study(path, how), how)
-        (run,) = made.runs()
+        (run,) = swept(how, path=path).runs()
         assert run.state.name == ("COMPLETE" if mine else "RUNNING")
         assert run.user_attrs["owner"] == (study.own_name() if mine else owner)
 
 
 def test_what_the_dead_have_left_is_taken_over_once(here, monkeypatch):
     how = settings(method="Random", max_runs=2)
-    made = open_study("j.log", how)
+    sweep = open_study("j.log", how)
     with monkeypatch.context() as patch:
         patch.setattr(samplers, "own_name", own(study.own_name()[0], *DEAD[1:]))
-        numbers = [made.ask().number for _ in range(2)]
-    start: Any = Formula
-    drivers = [
-        Driver(open_study("j.log", how), start, [Place()], Limits(2), Nobody(), never)
-        for _ in range(2)
-    ]
-    left = [[run.number for run in driver.orphans()] for driver in drivers]
+        numbers = [sweep.ask().number for _ in range(2)]
+    drivers = [driver(open_study("j.log", how), how) for _ in range(2)]
+    left = [[run.number for run in each.orphans()] for each in drivers]
     assert left == [numbers, []]
 
 
@@ -417,8 +396,6 @@ def test_two_processes_go_on_where_one_was_killed(here):
 
 def test_as_many_at_once_as_there_are_places(here):
     """Runs, and a run's further seeds."""
-    how = seeded(max_runs=12)
-    made = open_study("j.log", how)
     going, places, most, seeds = set(), set(), [], []
 
     class Slow(Lucky):
@@ -440,15 +417,14 @@ def test_as_many_at_once_as_there_are_places(here):
         seeds.append([number for number, _ in going].count(run.number))
         return Slow(run, place, seed)
 
-    drive(made, how, start, places=[Place(i) for i in range(4)])
+    sweep = swept(seeded(max_runs=12), start, places=[Place(i) for i in range(4)])
     assert max(most) == 4 and max(seeds) >= 2
-    assert {len(curves(run)) for run in made.runs(TrialState.COMPLETE)} <= {1, 2, 3}
-    assert not made.runs(TrialState.RUNNING)
+    assert {len(curves(run)) for run in sweep.runs(TrialState.COMPLETE)} <= {1, 2, 3}
+    assert not sweep.runs(TrialState.RUNNING)
 
 
 def test_what_is_under_way_is_ended_when_the_sweep_is(here):
-    made = open_study("j.log", settings())
-    began = []
+    sweep, began = open_study("j.log", settings()), []
 
     class Endless(Formula):
         def outcome(self):
@@ -461,51 +437,36 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here):
         return began[-1]
 
     with pytest.raises(KeyboardInterrupt):
-        drive(made, settings(), start, places=[Place(0), Place(1)])
+        drive(sweep, settings(), start, places=[Place(0), Place(1)])
     assert [run.ends for run in began] == [["ended"], ["ended"]]
-    assert {run.state for run in made.runs()} == {TrialState.RUNNING}  # --resume begins them again
+    assert {run.state for run in sweep.runs()} == {TrialState.RUNNING}  # --resume begins them again
 
 
 def test_a_run_below_what_its_cost_buys_is_ended(here):
     how = settings(max_runs=20, downsample=3, method="Random", early_stop_quantile=0.3)
-    made = open_study("j.log", how)
-    drive(made, how)  # at least 30 points
-    judge = judging(made, SPACE, how)()
-    best = made.best()
-    assert best
-    dear = 2 * max(run.values[1] for run in made.runs()) + 100
-    assert judge([curve.Point(best.values[0], dear, 1.0)]) == ""
-    worst = min(run.values[0] for run in made.runs()) - 1
-    many = [curve.Point(worst, dear, 1.0)] * 60
+    sweep = swept(how)  # at least 30 points
+    judge, best = judging(sweep, SPACE, how)(), best_of(sweep)
+    dear = 2 * max(run.values[1] for run in sweep.runs()) + 100
+    assert judge([Point(best.values[0], dear, 1.0)]) == ""
+    worst = min(run.values[0] for run in sweep.runs()) - 1
+    many = [Point(worst, dear, 1.0)] * 60
     assert "is less than other runs had" in judge(many)
-    assert judging(made, SPACE, settings(early_stop_quantile=0))()(many) == ""
+    assert judging(sweep, SPACE, settings(early_stop_quantile=0))()(many) == ""
 
 
 # ---- other studies -------------------------------------------------------------------------------
 
 
-def test_a_study_of_other_things_is_refused(here):
-    how = settings()
-    sampler = make_sampler(SPACE, how, 1, lambda values: values)
+def test_a_study_of_other_things_is_refused(here, monkeypatch):
     opened = storage.open_storage("j.log")
-
-    def opening_of(**about):
-        about = {"env": "breakout", **about}
-        return opening.open_study(opened, "one", Sweep(how, SPACE, []), about, sampler)
-
-    opening_of(gamma=0.9)
+    open_study("j.log", settings(), gamma=0.9)
     with pytest.raises(UserError, match=r"gamma was 0\.9, and is 0\.5"):
-        opening_of(gamma=0.5)
-    assert opening_of(gamma=0.9, new=1).runs()  # a later version's key
+        open_study("j.log", settings(), gamma=0.5)
+    assert open_study("j.log", settings(), gamma=0.9, new=1).runs()  # a later version's key
     optuna.create_study(storage=opened, study_name="theirs")
     with pytest.raises(UserError, match="theirs is no sweep of puffer_mlx"):
         opening.about(opened, "theirs", patience=0)
     assert opening.about(opened, "none") is None
-
-
-def test_a_study_that_another_process_has_just_begun(here, monkeypatch):
-    first = open_study("j.log", settings())
-    looks = iter([None, ABOUT])
+    looks = iter([None, ABOUT])  # another process has just begun it
     monkeypatch.setattr(opening, "about", lambda storage, name: next(looks))
-    second = open_study("j.log", settings())
-    assert [run.number for run in second.runs()] == [run.number for run in first.runs()] == [0]
+    assert [run.number for run in open_study("j.log", settings()).runs()] == [0]

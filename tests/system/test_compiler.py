@@ -15,7 +15,7 @@ from native_envs import Stepper
 from running import ROOT
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import compiler, install_hints
+from puffer_mlx.system import compiler
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -286,10 +286,10 @@ def test_the_hint_is_the_systems_own(tmp_path: Path, monkeypatch):
         if release is not None:
             path.write_text(release)
         monkeypatch.setattr(sys, "platform", platform)
-        monkeypatch.setattr(install_hints, "_RELEASE", path)
-        assert c in install_hints.compiler_hint() and cpp in install_hints.compiler_hint(cpp=True)
+        monkeypatch.setattr(compiler, "_RELEASE", path)
+        assert c in compiler.compiler_hint() and cpp in compiler.compiler_hint(cpp=True)
         if platform == "darwin":
-            assert "Debian" not in install_hints.compiler_hint(cpp=True)
+            assert "Debian" not in compiler.compiler_hint(cpp=True)
 
 
 def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):

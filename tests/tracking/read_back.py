@@ -18,16 +18,16 @@ def tensorboard(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import metadata as hparams
 
-    found = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
-    found.Reload()
-    tags = found.Tags()
-    points = {tag: [[x.step, x.value] for x in found.Scalars(tag)] for tag in tags["scalars"]}
+    events = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    tags = events.Tags()
+    points = {tag: [[x.step, x.value] for x in events.Scalars(tag)] for tag in tags["scalars"]}
     videos = [
         base64.b64encode(image.encoded_image_string).decode()
-        for image in (found.Images("eval/video") if tags["images"] else [])
+        for image in (events.Images("eval/video") if tags["images"] else [])
     ]
     start, end = (
-        found.SummaryMetadata(tag).plugin_data.content
+        events.SummaryMetadata(tag).plugin_data.content
         for tag in (hparams.SESSION_START_INFO_TAG, hparams.SESSION_END_INFO_TAG)
     )
     config = {
@@ -35,7 +35,7 @@ def tensorboard(folder):
         for name, value in hparams.parse_session_start_info_plugin_data(start).hparams.items()
     }
     texts = {
-        tag: [x.tensor_proto.string_val[0].decode() for x in found.Tensors(tag)]
+        tag: [x.tensor_proto.string_val[0].decode() for x in events.Tensors(tag)]
         for tag in tags["tensors"]
         if not tag.startswith("_")
     }
@@ -109,6 +109,4 @@ def trackio(folder):
 
 
 if __name__ == "__main__":
-    print(
-        json.dumps({f.__name__: f for f in (tensorboard, wandb, trackio)}[sys.argv[1]](sys.argv[2]))
-    )
+    print(json.dumps(globals()[sys.argv[1]](sys.argv[2])))

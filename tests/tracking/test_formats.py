@@ -12,38 +12,50 @@ from running import BATCH, EPOCHS, ROOT, TINY
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking import formats
-from puffer_mlx.tracking.further_log import further_log
+from puffer_mlx.tracking.formats import further_log
 from puffer_mlx.tracking.json_lines import JsonLines
 from puffer_mlx.tracking.run_log import RunLog
+
+FORMS = "puffer5", "puffer4"
 
 
 def number(text):
     """As C's strtod reads it, which stops where the number ends."""
-    found = re.match(r"[+-]?(nan|inf|\d+\.?\d*(e[+-]?\d+)?)", text, re.IGNORECASE)
-    return float(found[0]) if found else 0.0
+    match = re.match(r"[+-]?(nan|inf|\d+\.?\d*(e[+-]?\d+)?)", text, re.IGNORECASE)
+    return float(match[0]) if match else 0.0
 
 
 def read_v1(text):
     """PufferLib 5.0's rules: # and ; begin a comment outside quotes; a comma makes a list."""
     first, *lines = text.splitlines()
     assert first == "# PufferLib log v1"
-    made, section = {}, None
+    sections, section = {}, None
     for line in lines:
         line = re.sub(r"""^((?:"[^"]*"|'[^']*'|[^#;"'])*).*""", r"\1", line).strip()
         if line.startswith("["):
-            section = made.setdefault(line.strip("[]"), {})
+            section = sections.setdefault(line.strip("[]"), {})
         elif line:
             key, equals, value = (part.strip() for part in line.partition("="))
             assert equals and section is not None and len(key) < 128 and key not in section
             if value[:1] in ("'", '"') and value[-1] == value[0]:
                 value = value[1:-1]
             section[key] = [number(x) for x in value.split(",")] if "," in value else value
-    return made
+    return sections
 
 
-def run_of(tmp_path, records, *words, overlap=False):
-    """A run whose log these are."""
+def read(text, form):
+    return read_v1(text) if form == "puffer5" else json.loads(text)
+
+
+def read_back(run, form):
+    """A run's log in a form, as that form's readers have it."""
+    return read(formats.find(form).text(run), form)
+
+
+def run_of(tmp_path, records, *words, overlap=False, **sweep):
+    """A run whose log these are; further words are keys of [sweep]."""
     settings = c.load("squared", words)
+    settings.sweep |= {"sweep": sweep} if sweep else {}
     log = JsonLines(tmp_path / "logs" / "7.jsonl")
     for record in records:
         log.write(record)
@@ -58,85 +70,81 @@ def epoch(i, steps, score=None, **more):
     return {**values, **env, **more}
 
 
-# ---- PufferLib 5.0's -----------------------------------------------------------------------------
+# ---- curves --------------------------------------------------------------------------------------
 
 
-def test_bins_of_a_v1_log(tmp_path):
+def test_parts_of_a_run(tmp_path):
     """800 steps in 4 parts: they end with the records that reach 200, 400, 600 and 800."""
     scores = [None, 1, 2, 6, None, 3, 4, 8]  # of epochs 1 to 8, 100 steps each
     records = [epoch(i + 1, 100 * (i + 1), score) for i, score in enumerate(scores)]
-    run = run_of(tmp_path, records, "--train.algorithm", "puffer5")
-    found = read_v1(formats.find("puffer5").text(run))["metrics"]
-    # Epoch 1 has no score and doesn't count; epoch 5 brings the record of epoch 4 to step 500 and
-    # second 50. So: (2) | (3, 4 at 500) | (6) | (7, 8), and the last record again.
-    assert found["agent_steps"] == [200, (300 + 500) / 2, 600, (700 + 800) / 2, 800]
-    assert found["uptime"] == [20, (30 + 50) / 2, 60, 75, 80]
-    assert found["env/score"] == [1, (2 + 6) / 2, 3, (4 + 8) / 2, 8]
-    assert found["env/n"] == [4, (6 + 8) / 2, 12, (14 + 16) / 2, 16]
-    assert found["epoch"] == [2, 3.5, 6, 7.5, 8]
-    assert set(found) == {"SPS", "agent_steps", "uptime", "epoch", "env/score", "env/n"}
+    evaluation = {"agent_steps": 900, "env/score": 5.0, "env/n": 50.0}
+    run = run_of(tmp_path, [*records, evaluation])
+    # 5.0's: epoch 1 has no score and doesn't count; epoch 5 brings epoch 4's record to step 500 and
+    # second 50. So: (2) | (3, 4 at 500) | (6) | (7, 8), and the evaluation, but for its steps.
+    newer = read_back(run, "puffer5")["metrics"]
+    assert newer["agent_steps"] == [200, (300 + 500) / 2, 600, (700 + 800) / 2, 800]
+    assert newer["uptime"] == [20, (30 + 50) / 2, 60, 75, 80]
+    assert newer["env/score"] == [1, (2 + 6) / 2, 3, (4 + 8) / 2, 5]
+    assert newer["env/n"] == [4, (6 + 8) / 2, 12, (14 + 16) / 2, 50]
+    assert newer["epoch"] == [2, 3.5, 6, 7.5, 8]
+    assert set(newer) == {"SPS", "agent_steps", "uptime", "epoch", "env/score", "env/n"}
+    # 4.0's: records take over what they lack: (2) | (3, 4) | (5 with 4's score, 6) | (7, 8) | it
+    older = read_back(run, "puffer4")["metrics"]
+    assert older["env/score"] == [1, 4, (6 + 3) / 2, 6, 5]
+    assert older["agent_steps"] == [200, 350, 550, 750, 800]
+    assert older["uptime"] == [20, 35, 55, 75, 80]
+    assert older["loss/total"] == [1] * 5
 
 
-def test_the_evaluation_is_the_last_point_and_steps_stay(tmp_path):
-    records = [epoch(1, 100, 1), epoch(2, 200, 3), {"agent_steps": 900, "env/score": 9.0}]
-    run = run_of(tmp_path, records)
-    text = formats.find("puffer5").text(run)
-    found = read_v1(text)["metrics"]
-    # Parts of 50 steps; a record ends one of them at most, and what is missing is repeated.
-    assert found["env/score"] == [1, 3, 3, 3, 9]
-    assert found["env/n"] == [2, 4, 4, 4, 4]
-    assert found["agent_steps"] == [100, 200, 200, 200, 200]
-    older = json.loads(formats.find("puffer4").text(run))["metrics"]
-    assert older["env/score"] == [1, 3, 9, 9] and older["agent_steps"] == [100, 200, 200, 200]
+def test_a_run_that_is_shorter_than_its_parts(tmp_path):
+    """Parts of 50 steps: a record ends one at most; 5.0 repeats what is missing. Digits stay."""
+    run = run_of(tmp_path, [epoch(1, 100, 0.1 + 0.2), epoch(2, 200, 1 / 3)])
+    newer, older = (read_back(run, form)["metrics"] for form in FORMS)
+    assert newer["env/score"] == [0.1 + 0.2, *[1 / 3] * 4]
+    assert newer["agent_steps"] == [100, 200, 200, 200, 200]
+    assert older["env/score"] == [0.1 + 0.2, *[1 / 3] * 3]
 
 
-def test_as_many_points_as_the_sweep_says(tmp_path):
-    run = run_of(tmp_path, [epoch(i, 100 * i, i) for i in range(1, 7)])
-    run.config.sweep["sweep"] = {"downsample": "3"}
-    assert read_v1(formats.find("puffer5").text(run))["metrics"]["SPS"] == [2, 5, 6]
-    assert json.loads(formats.find("puffer4").text(run))["metrics"]["SPS"] == [2, 5, 6]
+@pytest.mark.parametrize("form", FORMS)
+def test_as_many_points_as_the_sweep_says(tmp_path, form):
+    run = run_of(tmp_path, [epoch(i, 100 * i, i) for i in range(1, 7)], downsample="3")
+    assert read_back(run, form)["metrics"]["SPS"] == [2, 5, 6]
     run.config.sweep["sweep"] = {"downsample": "1"}
-    assert read_v1(formats.find("puffer5").text(run))["metrics"]["SPS"] == "6"
-    assert json.loads(formats.find("puffer4").text(run))["metrics"]["SPS"] == [6]
+    assert read_back(run, form)["metrics"]["SPS"] == ("6" if form == "puffer5" else [6])
     run.config.sweep["sweep"] = {"downsample": "none"}
     with pytest.raises(UserError, match="downsample is 'none'"):
         assert run.points
 
 
-def test_numbers_of_some_records(tmp_path):
-    """They are the mean of those that have them, else what they were before."""
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_have_no_gaps(tmp_path, form):
+    """Also of what only some records have, what is there late, and what isn't finite."""
+    rated = {"env/elo": 3.0, "pool/size": 2, "perf/forward": 4.0}
+    later = {"env/elo": 5.0, "pool/size": 2, "pool/winrate_bank_0": 0.75}
     records = [
-        epoch(1, 100, 1, **{"perf/forward": 4.0}),
-        epoch(2, 200, 1, **{"perf/forward": 5.0}),
-        epoch(3, 300, 1),
-        epoch(4, 400, 1, **{"perf/forward": math.nan}),
+        epoch(1, 100, 1, **rated),
+        epoch(2, 200, 1, **rated | {"perf/forward": 5.0}),
+        epoch(3, 300, 3, **later),
+        epoch(4, 400, 3, **later | {"perf/forward": math.nan}),
+        {"agent_steps": 400, "env/score": 0.5, "env/n": 40.0, "env/ladder/bot_0.5": 0.5},
     ]
-    run = run_of(tmp_path, records)
-    lines = formats.find("puffer5").text(run).splitlines()
-    assert "perf/forward = 4,5,5,nan,nan" in lines
-    assert '"perf/forward": [4.0, 5.0, 5.0, NaN, NaN]' in formats.find("puffer4").text(run)
+    columns = read_back(run_of(tmp_path, records, downsample="5"), form)["metrics"]
+    assert columns["env/elo"] == [3, 3, 5, 5, 5] and columns["pool/size"] == [2] * 5
+    assert columns["pool/winrate_bank_0"] == [0.75] * 5
+    assert columns["env/score"] == [1, 1, 3, 3, 0.5] and columns["env/ladder/bot_0.5"] == [0.5] * 5
+    assert columns["perf/forward"] == pytest.approx([4, 5, 5, math.nan, math.nan], nan_ok=True)
+    assert {len(column) for column in columns.values()} == {5}
 
 
-def test_ratings_and_the_ladder_are_in_both_forms(tmp_path):
-    """Columns of one length without gaps, also of what is there late, or only at the end."""
-    rated = {"env/elo": 3.0, "pool/size": 2, "pool/num_banks": 1}
-    later = {**rated, "env/elo": 5.0, "pool/winrate_bank_0": 0.75}
-    last = {"agent_steps": 200, "env/score": 0.5, "env/n": 40.0, "env/ladder/bot_0.5": 0.5}
-    run = run_of(tmp_path, [epoch(1, 100, 1, **rated), epoch(2, 200, 3, **later), last])
-    run.config.sweep["sweep"] = {"downsample": "3"}
-    for form in "puffer5", "puffer4":
-        text = formats.find(form).text(run)
-        found = (json.loads(text) if form == "puffer4" else read_v1(text))["metrics"]
-        assert found["env/elo"] == [3, 5, 5] and found["pool/size"] == [2, 2, 2]
-        assert found["pool/winrate_bank_0"] == [0.75] * 3
-        assert found["env/score"] == [1, 3, 0.5] and found["env/ladder/bot_0.5"] == [0.5] * 3
-        assert {len(column) for column in found.values()} == {3}
+def test_keys_that_the_reader_could_not_find_are_left_out(tmp_path):
+    names = ("env/a=b", "env/a;b", "env/a#b", "env/" + "x" * 124)
+    run = run_of(tmp_path, [epoch(1, 100, 1, **dict.fromkeys(names, 1.0))])
+    assert set(read_back(run, "puffer5")["metrics"]) == {
+        *("SPS", "agent_steps", "uptime", "epoch", "env/score", "env/n")
+    }
 
 
-def test_numbers_keep_all_of_their_digits(tmp_path):
-    run = run_of(tmp_path, [epoch(1, 100, 0.1 + 0.2), epoch(2, 300, 1 / 3)])
-    text = formats.find("puffer5").text(run)
-    assert read_v1(text)["metrics"]["env/score"][:2] == [0.1 + 0.2, 1 / 3]
+# ---- configurations ------------------------------------------------------------------------------
 
 
 def test_the_configuration_of_a_v1_log(tmp_path):
@@ -144,21 +152,22 @@ def test_the_configuration_of_a_v1_log(tmp_path):
     run = run_of(tmp_path, [epoch(1, 100, 1)], *words, overlap=True)
     run.config.sweep["sweep.train.beta1"] = {"min": "0.5", "max": "0.999"}
     run.config.base.checkpoint_dir = "runs #1; old"
-    found = read_v1(formats.find("puffer5").text(run))
-    assert found["train"]["momentum"] == "0.8" and found["sweep.train.momentum"]["min"] == "0.5"
-    assert found["base"]["async"] == "1"  # what auto came to
-    assert found["base"]["reset_every_horizon"] == str(int(run.config.base.reset_state))
-    assert found["base"]["env_name"] == "squared" and found["base"]["run_id"] == "7"
-    assert found["base"]["checkpoint_dir"] == "runs #1; old"
-    assert found["train"]["total_timesteps"] == str(run.config.train.total_timesteps)
-    assert found["env"] == {"size": "11"}
-    assert found["sweep"] == {"metric": "score", "downsample": "5"}
-    assert not found["train"].keys() & {"beta1", "overlap", "prio_alpha", "prio_beta0", "eps"}
-    ours = {key for keys in (vars(run.config.train), vars(run.config.policy)) for key in keys}
+    log = read_back(run, "puffer5")
+    assert log["train"]["momentum"] == "0.8" and log["sweep.train.momentum"]["min"] == "0.5"
+    expected = {
+        "async": "1",  # what auto came to
+        "reset_every_horizon": str(int(run.config.base.reset_state)),
+        **{"env_name": "squared", "run_id": "7", "checkpoint_dir": "runs #1; old"},
+    }
+    assert {key: log["base"][key] for key in expected} == expected
+    assert log["env"] == {"size": "11"}
+    assert log["sweep"] == {"metric": "score", "downsample": "5"}
     gone = {"beta1", "beta2", "eps", "prio_alpha", "prio_beta0", "overlap"}
-    assert ours - gone <= {*found["train"], *found["policy"]}
+    assert not log["train"].keys() & gone
+    ours = {key for keys in (vars(run.config.train), vars(run.config.policy)) for key in keys}
+    assert ours - gone <= {*log["train"], *log["policy"]}
     run.config.train.algorithm = "puffer4"  # whose keys are told
-    assert read_v1(formats.find("puffer5").text(run))["train"]["prio_alpha"] == "0.8"
+    assert read_back(run, "puffer5")["train"]["prio_alpha"] == "0.8"
 
 
 @pytest.mark.parametrize("name", ["breakout", "configs/puffer5/breakout-a.ini"])
@@ -168,85 +177,57 @@ def test_the_configuration_of_a_v1_log_is_read_as_the_run_s_own(tmp_path, name):
     run = replace(run_of(tmp_path, [epoch(1, 100, 1)]), config=settings, overlap=True)
     text, _, _ = formats.find("puffer5").text(run).partition("[metrics]")
     (tmp_path / "run.ini").write_text(text)
-    found = c.load("breakout", files=[tmp_path / "run.ini"])
+    again = c.load("breakout", files=[tmp_path / "run.ini"])
     for section in ("base", "vec", "policy", "torch", "env"):
-        assert getattr(found, section) == getattr(settings, section)
-    assert found.train.overlap == "auto"  # which a file's 1 means
+        assert getattr(again, section) == getattr(settings, section)
+    assert again.train.overlap == "auto"  # which a file's 1 means
     gone = {"beta2", "eps", "prio_alpha", "prio_beta0", "overlap"}
-    ours, theirs = ({**vars(one.train), **dict.fromkeys(gone)} for one in (settings, found))
+    ours, theirs = ({**vars(one.train), **dict.fromkeys(gone)} for one in (settings, again))
     assert theirs == ours
-
-
-def test_keys_that_the_reader_could_not_find_are_left_out(tmp_path):
-    names = ("env/a=b", "env/a;b", "env/a#b", "env/" + "x" * 124)
-    run = run_of(tmp_path, [epoch(1, 100, 1, **dict.fromkeys(names, 1.0))])
-    assert set(read_v1(formats.find("puffer5").text(run))["metrics"]) == {
-        *("SPS", "agent_steps", "uptime", "epoch", "env/score", "env/n")
-    }
-
-
-# ---- PufferLib 4.0's -----------------------------------------------------------------------------
-
-
-def test_bins_of_a_4_0_log(tmp_path):
-    """Records take over what they lack; those before the first score don't count."""
-    scores = [None, 1, 2, 6, None, 3, 4, 8]
-    records = [epoch(i + 1, 100 * (i + 1), score) for i, score in enumerate(scores)]
-    run = run_of(tmp_path, [*records, {"agent_steps": 900, "env/score": 5.0, "env/n": 50.0}])
-    found = json.loads(formats.find("puffer4").text(run))
-    # (2) | (3, 4) | (5 with 4's score, 6) | (7, 8) | the evaluation
-    assert found["metrics"]["env/score"] == [1, 4, (6 + 3) / 2, 6, 5]
-    assert found["metrics"]["agent_steps"] == [200, 350, 550, 750, 800]
-    assert found["metrics"]["uptime"] == [20, 35, 55, 75, 80]
-    assert found["metrics"]["loss/total"] == [1] * 5
 
 
 def test_the_configuration_of_a_4_0_log(tmp_path):
     run = run_of(tmp_path, [epoch(1, 100, 1)], "--train.beta1", "0.8", "--seed", "3")
     run.config.sweep["sweep.train.beta1"] = {"distribution": "uniform", "min": "5e-1"}
-    found = json.loads(formats.find("puffer4").text(run))
-    assert (found["env_name"], found["seed"], found["reset_state"]) == ("squared", 3, True)
-    assert found["train"]["beta1"] == 0.8 and found["train"]["overlap"] is False
-    assert found["env"] == {"size": 11.0}
-    assert found["sweep"]["train"]["beta1"] == {"distribution": "uniform", "min": 0.5}
-    assert found["sweep"]["metric"] == "score" and found["sweep"]["downsample"] == 5
-
-
-@pytest.mark.parametrize(
-    ("form", "said"), [("puffer4", "a/b"), ("puffer5", '"a/b"'), ("puffer5", "env/a/b")]
-)
-def test_the_number_that_the_sweep_is_about(tmp_path, said, form):
-    """5.0's files may have it in quotes, and an environment's numbers a slash."""
-    records = [epoch(1, 100, 1), epoch(2, 200, **{"env/a/b": 7.0}), epoch(3, 300, 2)]
-    run = run_of(tmp_path, records, "--log-format", form)
-    run.config.sweep["sweep"] = {"metric": said, "downsample": '"3"'}
-    assert (run.metric, run.points) == ("env/a/b", 3)
-    with further_log(run):
-        pass
-    (path,) = {*run.path.parent.iterdir()} - {run.path}
-    text = path.read_text()
-    found = (read_v1(text) if form == "puffer5" else json.loads(text))["metrics"]
-    assert found["env/a/b"] == [7, 7, 7] and found["agent_steps"][-1] == 300
+    log = read_back(run, "puffer4")
+    assert (log["env_name"], log["seed"], log["reset_state"]) == ("squared", 3, True)
+    assert log["train"]["beta1"] == 0.8 and log["train"]["overlap"] is False
+    assert log["env"] == {"size": 11.0}
+    assert log["sweep"]["train"]["beta1"] == {"distribution": "uniform", "min": 0.5}
+    assert log["sweep"]["metric"] == "score" and log["sweep"]["downsample"] == 5
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def test_without_the_metric_nothing_is_written(tmp_path, capsys):
-    run = run_of(tmp_path, [epoch(1, 100)], "--log-format", "puffer5")
+@pytest.mark.parametrize(
+    ("form", "metric"), [("puffer4", "a/b"), ("puffer5", '"a/b"'), ("puffer5", "env/a/b")]
+)
+def test_the_number_that_the_sweep_is_about(tmp_path, form, metric):
+    """5.0's files may have it in quotes, and an environment's numbers a slash."""
+    records = [epoch(1, 100, 1), epoch(2, 200, **{"env/a/b": 7.0}), epoch(3, 300, 2)]
+    run = run_of(tmp_path, records, "--log-format", form, metric=metric, downsample='"3"')
+    assert (run.metric, run.points) == ("env/a/b", 3)
+    with further_log(run):
+        pass
+    (path,) = {*run.path.parent.iterdir()} - {run.path}
+    columns = read(path.read_text(), form)["metrics"]
+    assert columns["env/a/b"] == [7, 7, 7] and columns["agent_steps"][-1] == 300
+
+
+def test_a_log_that_can_not_be_written(tmp_path, capsys, monkeypatch):
+    """Without the metric there is none; an error is not hidden by a full disk."""
+    run = run_of(tmp_path / "a", [epoch(1, 100)], "--log-format", "puffer5")
     with further_log(run):
         pass
     assert [path.name for path in run.path.parent.iterdir()] == ["7.jsonl"]
     assert "7.ini is not written: no record has env/score" in capsys.readouterr().out
 
-
-def test_an_error_is_not_hidden_by_a_full_disk(tmp_path, capsys, monkeypatch):
-    run = run_of(tmp_path, [epoch(1, 100, 1)], "--log-format", "puffer4")
-
     def full(_):
         raise UserError("no space left")
 
-    monkeypatch.setattr("puffer_mlx.tracking.further_log.publish", full)
+    monkeypatch.setattr(formats, "publish", full)
+    run = run_of(tmp_path / "b", [epoch(1, 100, 1)], "--log-format", "puffer4")
     with pytest.raises(ZeroDivisionError), further_log(run):
         raise ZeroDivisionError
     assert "log   not written: no space left" in capsys.readouterr().out
@@ -271,10 +252,9 @@ def test_a_run_that_is_stopped_and_goes_on(script, here, form, suffix):
 
     def last(name):
         (path,) = here.glob(f"logs/squared/*.{suffix}")
-        text = path.read_text()
-        found = read_v1(text) if suffix == "ini" else json.loads(text)
         assert len(list(here.glob("logs/squared/*"))) == 2  # ours, and this one; nothing half
-        return float(found["metrics"][name][-1]), len(found["metrics"][name])
+        values = read(path.read_text(), form)["metrics"][name]
+        return float(values[-1]), len(values)
 
     settings = [*TINY, "--eval-episodes", "1", "--train.algorithm", form, "--train.overlap", "1"]
     script.main([*settings, "--stop-at", str(2 * BATCH), "--log-format", form])

@@ -11,6 +11,8 @@ from puffer_mlx.tracking import json_lines
 from puffer_mlx.tracking.json_lines import JsonLines
 
 RECORDS = [{"epoch": 1, "env/score": 0.5}, {"epoch": 2, "env/score": 1.5}, {"epoch": 3}]
+LINES = [json.dumps(record) + "\n" for record in RECORDS]
+LONG = json.dumps({"env/" + "x" * 200_000: 1})
 
 
 def strict(text):
@@ -29,28 +31,42 @@ def path(tmp_path):
     for record in RECORDS:
         log.write(record)
     log.close()
+    assert strict(log.path.read_text()) == RECORDS
     return log.path
 
 
-def go_on(path, position):
-    """Open a log again and write one more record; what was said, and what the log is then."""
+def test_what_is_no_number_is_null(tmp_path):
+    log = JsonLines(tmp_path / "1.jsonl")
+    log.write({"a": math.nan, "b": math.inf, "c": -math.inf, "loss/total": 2.5})
+    log.close()
+    (record,) = strict(log.path.read_text())
+    assert record == {"a": None, "b": None, "c": None, "loss/total": 2.5}
+
+
+WHOLE = "".join(LINES)
+TORN, SHORT = "the last record of {} was torn; it was removed", "it lacks records"
+GOING_ON = {  # what the file has, where the run was saved; what stays of it, and what is said
+    "what comes again is cut off": (WHOLE, len(LINES[0]), LINES[:1], ""),
+    "torn before the position": (WHOLE[:-1], len(WHOLE), LINES[:2], TORN),
+    "torn in the middle": (WHOLE[:-5], len(WHOLE), LINES[:2], TORN),
+    "torn after the position": (WHOLE + '{"epoch": 4, "env/sc', len(WHOLE), LINES, TORN),
+    "one torn record alone": ('{"epoch": 1, "env', 17, [], TORN),
+    "long records": (f"{LONG}\n{LONG[:-9]}", 10**6, [LONG], TORN),
+    "records that are missing": (WHOLE, len(WHOLE) + 100, LINES, SHORT),
+    "another log's position": (WHOLE, len(WHOLE) - 3, LINES[:2], SHORT),
+}
+
+
+@pytest.mark.parametrize("case", GOING_ON)
+def test_a_log_goes_on_behind_whole_records(tmp_path, case):
+    text, position, kept, note = GOING_ON[case]
+    path = tmp_path / "1.jsonl"
+    path.write_text(text)
     log = JsonLines(path, position)
     log.write({"epoch": 9})
     log.close()
-    return log.note, strict(path.read_text())
-
-
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_null(tmp_path, wrong):
-    log = JsonLines(tmp_path / "1.jsonl")
-    log.write({"epoch": 1, "env/score": wrong, "loss/total": 2.5})
-    log.close()
-    assert strict(log.path.read_text()) == [{"epoch": 1, "env/score": None, "loss/total": 2.5}]
-
-
-def test_going_on_cuts_what_comes_again(path):
-    position = len(path.read_text().splitlines(keepends=True)[0])
-    assert go_on(path, position) == ("", [RECORDS[0], {"epoch": 9}])
+    assert strict(path.read_text()) == [*map(json.loads, kept), {"epoch": 9}]
+    assert note.format(path) in log.note and bool(note) == bool(log.note)
 
 
 def test_a_log_that_is_removed_under_way_begins_anew(path, capsys):
@@ -74,47 +90,3 @@ def test_a_sign_of_life_is_the_file_s_time_alone(path, monkeypatch):
         seen.append(path.stat().st_mtime > 1)
     log.close()
     assert seen == [True, False, True] and strict(path.read_text()) == RECORDS
-
-
-@pytest.mark.parametrize("lost", [1, 5])
-def test_a_torn_record_is_removed_and_said(path, lost):
-    """Torn before the position, by a crash of the machine: the run saved it whole."""
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-lost])
-    note, records = go_on(path, len(whole))
-    assert records == [*RECORDS[:2], {"epoch": 9}]
-    assert note == f"the last record of {path} was torn; it was removed"
-
-
-def test_a_torn_record_after_the_position(path):
-    """By a kill after the checkpoint."""
-    size = path.stat().st_size
-    with open(path, "a") as file:
-        file.write('{"epoch": 4, "env/sc')
-    note, records = go_on(path, size)
-    assert records == [*RECORDS, {"epoch": 9}] and "was torn" in note
-
-
-def test_one_torn_record_alone(path):
-    path.write_text('{"epoch": 1, "env')
-    note, records = go_on(path, 17)
-    assert records == [{"epoch": 9}] and "was torn" in note
-
-
-def test_long_records(path):
-    path.write_text(json.dumps({"env/" + "x" * 200_000: 1}) + "\n" + '{"env/' + "x" * 200_000)
-    note, records = go_on(path, 10**6)
-    assert len(records) == 2 and len(next(iter(records[0]))) == 200_004 and "was torn" in note
-
-
-def test_records_that_are_missing_are_said(path):
-    size = path.stat().st_size
-    note, records = go_on(path, size + 100)
-    assert records == [*RECORDS, {"epoch": 9}]
-    assert note == f"{path} is shorter than when the run was saved; it lacks records"
-
-
-def test_a_position_within_a_record(path):
-    """Of another log than the one that is there."""
-    _, records = go_on(path, path.stat().st_size - 3)
-    assert records == [*RECORDS[:2], {"epoch": 9}]

@@ -20,13 +20,19 @@ def single(values) -> np.ndarray:
 
 
 def test_the_mean_of_the_last_100():
-    last, all_ = LastScores(), np.random.default_rng(0).normal(size=1000)
+    """Also of one that goes on from a state on the way."""
+    last, values = LastScores(), np.random.default_rng(0).normal(size=1000)
     assert last.mean() is None and last.state() is None
     at = 0
     for count in (1, 0, 30, 68, 1, 1, 250, 7):
-        last.take(single(all_[at : at + count]))
+        state, last = last.state(), LastScores()
+        last.take(single([3.0]))
+        last.restore(None if state is None else state.copy())
+        last.take(single(values[at : at + count]))
         at += count
-        assert last.mean() == pytest.approx(statistics.fmean(all_[max(0, at - 100) : at]))
+        assert last.mean() == pytest.approx(statistics.fmean(values[max(0, at - 100) : at]))
+    last.restore(None)
+    assert last.mean() is None
 
 
 def test_means_over_several_episodes_count_as_many():
@@ -37,21 +43,6 @@ def test_means_over_several_episodes_count_as_many():
     assert last.mean() == pytest.approx((20 * 1 + 30 * 2 + 50 * 5) / 100)
     last.take(np.array([[7.0, 500.0]]))
     assert last.mean() == 7
-
-
-def test_it_goes_on_from_its_state():
-    last, again = LastScores(), LastScores()
-    last.take(single(np.arange(150) / 7))
-    again.take(single([3.0]))
-    state = last.state()
-    assert state is not None and state.dtype == np.uint8
-    again.restore(state.copy())
-    for more in np.zeros((0, 2)), single([0.1, 0.2]), single(np.arange(99) / 3):
-        last.take(more)
-        again.take(more)
-        assert last.mean() == again.mean()
-    again.restore(None)
-    assert again.mean() is None
 
 
 # ---- Where they come from --------------------------------------------------------------------
@@ -105,9 +96,9 @@ def run(*words: str):
 @pytest.mark.parametrize(("overlap", "normalised"), [("0", "1"), ("1", "0")])
 def test_a_record_tells_it(overlap, normalised):
     words = "--train.overlap", overlap, "--vec.normalize-rewards", normalised
-    config, made = run(*words, "--vec.normalize-observations", normalised)
+    config, opened = run(*words, "--vec.normalize-observations", normalised)
     scores = []
-    with made as environments:
+    with opened as environments:
         assert isinstance(environments, TellsScores)
         trainer = Trainer(config, environments)
         for logs in trainer:
@@ -124,14 +115,14 @@ def test_a_record_tells_it(overlap, normalised):
 
 def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
     """To the bit: through a file, whatever was collected and not trained on."""
-    config, made = run("--train.overlap", "1", "--vec.normalize-observations", "0")
-    with made as environments:
+    config, opened = run("--train.overlap", "1", "--vec.normalize-observations", "0")
+    with opened as environments:
         trainer = Trainer(config, environments)
         logs = [trainer.step() for _ in range(7)][-1]
         about = config, environments.spec, trainer.policy, trainer.weights
         folder = checkpoint.write_weights(tmp_path, 7, *about, trainer.state())
-    config, made = run("--vec.normalize-observations", "0")
-    with made as environments:
+    config, opened = run("--vec.normalize-observations", "0")
+    with opened as environments:
         again = Trainer(config, environments)
         assert not again.restore(checkpoint.load(folder).weights, checkpoint.load_state(folder))
         assert again.epoch_logs.scores.mean() == logs[SCORE]
@@ -144,30 +135,17 @@ def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
         assert np.array_equal(after[: len(before)], before)
 
 
-def test_native_environments_stay_as_they_are():
-    config = c.load("squared", ["--vec.total-agents", "8", "--train.minibatch-size", "64"])
-    with vec.make(config, 1) as environments:
-        assert not isinstance(environments, TellsScores)
-
-
 def test_the_best_goes_by_it(tmp_path):
-    config, made = run("--vec.normalize-observations", "0")
-    keeper = CheckpointManager(tmp_path, config)
-    with made as environments:
+    """One lucky episode in an epoch is not what the run is worth."""
+    config, opened = run("--vec.normalize-observations", "0")
+    keeper, best = CheckpointManager(tmp_path, config), []
+    with opened as environments:
         trainer = Trainer(config, environments)
-        about = environments.spec, trainer.policy, trainer.weights, None
-
-        def saved(step, *records):
-            for logs in records:
-                keeper.observe(logs)
-            keeper.save(step, *about)
-            return (tmp_path / "best").resolve().name
-
-        # one lucky episode in an epoch is not what the run is worth
-        first = saved(1, {"env/score": 1.0, "env/n": 1.0, SCORE: 5.0})
-        assert saved(2, {"env/score": 99.0, "env/n": 9.0, SCORE: 4.0}) == first
-        assert saved(3, {"env/score": 0.0, "env/n": 1.0, SCORE: 9.0}, {SCORE: 6.0}) != first
-        metadata = mx.load(
-            str(tmp_path / f"{3:016d}" / "weights.safetensors"), return_metadata=True
-        )
-        assert metadata[1]["score"] == "6.0"  # type: ignore
+        for step, scores in enumerate(([(1.0, 5.0)], [(99.0, 4.0)], [(0.0, 9.0), (0.0, 6.0)])):
+            for newest, mean in scores:
+                keeper.observe({"env/score": newest, "env/n": 1.0, SCORE: mean})
+            keeper.save(step, environments.spec, trainer.policy, trainer.weights, None)
+            best.append(int((tmp_path / "best").resolve().name))
+    assert best == [0, 0, 2]
+    path = str(tmp_path / f"{2:016d}" / "weights.safetensors")
+    assert mx.load(path, return_metadata=True)[1]["score"] == "6.0"  # type: ignore

@@ -14,14 +14,15 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
-from puffer_mlx.tracking import tracked_run, tracker_link
+from puffer_mlx.tracking import tracked_run
 from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step, refuse_missing
+from puffer_mlx.tracking.tracked_run import Trackers, last_step, refuse_missing, tracker_names
 from puffer_mlx.tracking.tracker_process import serve
-from puffer_mlx.tracking.trackers import Ending, TrackedRun, find, flat
+from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find, flat
 
 FAULTY = str(Path(__file__).parent / "faulty")
 PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
+KEPT = Path("logs/squared/7.planted.json")
 
 
 @pytest.fixture
@@ -37,6 +38,10 @@ def told(tmp_path, monkeypatch):
         return [json.loads(line) for line in text.splitlines()]
 
     return lines
+
+
+def kinds(lines) -> list[str]:
+    return [next(iter(line)) for line in lines]
 
 
 def run(*words: str) -> RunLog:
@@ -70,32 +75,21 @@ def test_it_is_told_of_all(told, capsys):
         trackers.evaluated({"agent_steps": 999, "env/score": 0.75})
         trackers.done, trackers.weights = True, Path("w.safetensors")
     begun, *epochs, end = told()
-    about = begun["start"]
-    assert (about["run_id"], about["environment"], about["log_dir"]) == ("7", "squared", "logs")
-    assert (about["project"], about["group"], about["tag"]) == ("fish", "new", "a b")
-    assert about["config"]["train"]["gamma"] == 0.5 and about["config"]["env"] == {"size": 11.0}
-    assert about["config"]["train"]["overlap"] is False  # not auto
-    assert {"puffer_mlx", "MLX", "device", "cores", "host"} <= about["machine"].keys()
-    assert about["command"] == shlex.join(sys.argv)
-    assert (about["step"], about["known_to"]) == (None, None)
-    assert epochs == [
-        {
-            "step": 64 * epoch,
-            "metrics": {
-                "agent_steps": 64 * epoch,
-                "epoch": epoch,
-                "env/score": epoch / 10,
-                "env/n": 2,
-            },
-        }
-        for epoch in (1, 2, 3)
-    ]
+    start, config = begun["start"], begun["start"]["config"]
+    assert (start["run_id"], start["environment"], start["log_dir"]) == ("7", "squared", "logs")
+    assert (start["project"], start["group"], start["tag"]) == ("fish", "new", "a b")
+    assert config["train"]["gamma"] == 0.5 and config["env"] == {"size": 11.0}
+    assert config["train"]["overlap"] is False  # not auto
+    assert {"puffer_mlx", "MLX", "device", "cores", "host"} <= start["machine"].keys()
+    assert start["command"] == shlex.join(sys.argv)
+    assert (start["step"], start["known_to"]) == (None, None)
+    known = [record(epoch, **{"env/n": 2.0}) for epoch in (1, 2, 3)]
+    assert epochs == [{"step": each["agent_steps"], "metrics": each} for each in known]
     scores = {"final/score": 0.75}
     assert end["finish"] == {"status": "finished", "scores": scores, "weights": "w.safetensors"}
     assert gone(trackers)
     assert capsys.readouterr().out == "track  planted: in a file\n"
-    kept = json.loads(Path("logs/squared/7.planted.json").read_text())
-    assert kept == {"where": "in a file", "step": 192}
+    assert json.loads(KEPT.read_text()) == {"where": "in a file", "step": 192}
 
 
 def test_the_last_scores_count_without_an_evaluation(told):
@@ -108,12 +102,11 @@ def test_the_last_scores_count_without_an_evaluation(told):
             trackers.log(record(1))
             trackers.log(record(2, **more))
             trackers.log({"agent_steps": 192, "epoch": 3})
-        end = {"status": "stopped", "scores": scores, "weights": ""}
-        assert told()[-1]["finish"] == end
+        assert told()[-1]["finish"] == {"status": "stopped", "scores": scores, "weights": ""}
 
 
-def test_videos_are_shown_after_their_epoch(told):
-    """And an error is told, and not hidden."""
+def test_videos_are_shown_after_their_epoch(told, monkeypatch, capsys):
+    """An error is told, and not hidden; a tracker that fails to show one keeps the run."""
     with pytest.raises(ZeroDivisionError), Trackers(run(), ["planted"]) as trackers:
         trackers.log(record(1))
         trackers.log(record(2), Path("videos/128.gif"))
@@ -122,17 +115,14 @@ def test_videos_are_shown_after_their_epoch(told):
     assert end["finish"]["status"] == "failed"
     assert epoch["step"] == 128 and epoch["metrics"].keys() == record(2).keys()
     assert video == {"step": 128, "path": str(Path.cwd() / "videos" / "128.gif")}
-
-
-def test_one_that_fails_to_show_a_video_keeps_the_run(told, monkeypatch, capsys):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.show=raise")
+    capsys.readouterr()
     with Trackers(run(), ["planted"]) as trackers:
         for epoch in 1, 2:
             trackers.log(record(epoch), Path("video.gif"))
-    assert [next(iter(line)) for line in told()] == ["start", "step", "step", "finish"]
+    assert kinds(told()[5:]) == ["start", "step", "step", "finish"]
     said = capsys.readouterr().out.splitlines()
-    line = f"track  planted gets no further videos: {FULL}"
-    assert said == ["track  planted: in a file", line]
+    assert said[1:] == [f"track  planted gets no further videos: {FULL}"]
 
 
 def test_one_that_shows_no_videos_is_not_asked(tmp_path):
@@ -143,7 +133,7 @@ def test_one_that_shows_no_videos_is_not_asked(tmp_path):
         def log(self, step, metrics):
             pass
 
-        def finish(self, ending):
+        def finish(self, result):
             pass
 
     about = TrackedRun("7", "x", ".", "p", "g", "none", {}, {}, "")._asdict()
@@ -169,37 +159,32 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_trainer_s_tracker_ends_by_itself(told):
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([FAULTY, tracker_link.PACKAGES])}
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([FAULTY, tracked_run.PACKAGES])}
     words = [sys.executable, "-c", KILLED, str(Path(__file__).parent)]
     assert subprocess.run(words, env=paths, check=False).returncode == -signal.SIGKILL
     wait_until(lambda: any("finish" in line for line in told()))
-    assert [next(iter(line)) for line in told()] == ["start", "step", "finish"]
+    assert kinds(told()) == ["start", "step", "finish"]
     assert told()[-1]["finish"]["status"] == "killed"
-    wait_until(lambda: "step" in json.loads(Path("logs/squared/7.planted.json").read_text()))
-    assert json.loads(Path("logs/squared/7.planted.json").read_text())["step"] == 64
+    wait_until(lambda: "step" in json.loads(KEPT.read_text()))
+    assert json.loads(KEPT.read_text())["step"] == 64
 
 
 def test_a_run_that_goes_on_says_what_is_known(told):
-    with Trackers(run(), ["planted"]) as trackers:
-        trackers.log(record(1))
-        trackers.log(record(2))
-    with Trackers(run(), ["planted"], step=64, logged=500):
-        pass
-    assert told()[-2]["start"]["step"] == 64
-    assert told()[-2]["start"]["known_to"] == 128  # what it had been told, whatever the log has
-    with Trackers(run(), ["planted"], step=64, logged=500) as trackers:
-        trackers.log(record(1))  # stopped before it was as far again
-    with Trackers(run(), ["planted"], step=64, logged=500):
-        pass
-    assert told()[-2]["start"]["known_to"] == 128
-    Path("logs/squared/7.planted.json").write_text('{"where": "in a file"}')
-    with Trackers(run(), ["planted"], step=64, logged=500):  # the tracker was killed, too
-        pass
-    assert told()[-2]["start"]["known_to"] == 500
-    Path("logs/squared/7.planted.json").write_text('{"wh')
-    with Trackers(run(), ["planted"], step=64, logged=500):  # it is new to this tracker
-        pass
-    assert told()[-2]["start"]["known_to"] is None
+    def again(*epochs: int, step: int | None = 64):
+        with Trackers(run(), ["planted"], step=step, logged=500) as trackers:
+            for epoch in epochs:
+                trackers.log(record(epoch))
+        start = next(line["start"] for line in told()[::-1] if "start" in line)
+        return start["step"], start["known_to"]
+
+    assert again(1, 2, step=None) == (None, None)
+    assert again() == (64, 128)  # what it had been told, whatever the log has
+    assert again(1) == (64, 128)
+    assert again() == (64, 128)  # it was stopped before it was as far again
+    KEPT.write_text('{"where": "in a file"}')
+    assert again() == (64, 500)  # the tracker was killed, too
+    KEPT.write_text('{"wh')
+    assert again() == (64, None)  # it is new to this tracker
 
 
 def test_the_last_step_of_a_log(tmp_path):
@@ -211,13 +196,6 @@ def test_the_last_step_of_a_log(tmp_path):
     assert last_step(log) == 128
 
 
-def test_without_trackers_nothing_is_done(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with Trackers(run(), []) as trackers:
-        assert trackers.log(record(1)) == []
-    assert not list(tmp_path.iterdir()) and capsys.readouterr().out == ""
-
-
 # ---- faults --------------------------------------------------------------------------------------
 
 FULL = "OSError: [Errno 28] No space left on device"
@@ -226,7 +204,6 @@ FAULTS = {
     f"{PLANTED}.log=raise": FULL,
     f"{PLANTED}.log=exit": "SystemExit: 3",
     f"{PLANTED}.log=die": "its process has ended",
-    f"{PLANTED}.finish=raise": FULL,
     f"{PLANTED}.finish=die": "its process has ended",
     "puffer_mlx.tracking.trackers:find=raise": "its process has ended",
 }
@@ -247,12 +224,14 @@ def test_a_fault_is_a_line(told, monkeypatch, capsys, fault):
     assert gone(trackers)
 
 
-def test_others_go_on(told, monkeypatch, capsys):
-    """Each has a process of its own: the one that can't start doesn't take the other along."""
+def test_others_go_on(told, capsys):
+    """Each has a process of its own; one that can't keep what it knows has no fault by that."""
+    Path("logs").write_text("in the way")
     with Trackers(run(), ["nothing_of_that_name", "planted"]) as trackers:
         trackers.log(record(1))
-    assert "nothing_of_that_name is dropped" in capsys.readouterr().out
-    assert [next(iter(line)) for line in told()] == ["start", "step", "finish"]
+    said = capsys.readouterr().out
+    assert "nothing_of_that_name is dropped" in said and said.count("dropped") == 1
+    assert kinds(told()) == ["start", "step", "finish"]
 
 
 @pytest.mark.parametrize("method", ["start", "finish"])
@@ -277,45 +256,36 @@ def test_ctrl_c_ends_the_waiting(told, monkeypatch, capsys):
         return False
 
     with Trackers(run(), ["planted"]) as trackers:
-        monkeypatch.setattr(tracker_link.TrackerLink, "ends_by", interrupted)
+        monkeypatch.setattr(tracked_run.TrackerLink, "ends_by", interrupted)
     assert "planted wasn't waited for" in capsys.readouterr().out and gone(trackers)
 
 
-def test_no_process_can_be_started(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_no_process_can_be_started(told, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with Trackers(run(), ["planted"]) as trackers:
         (line,) = trackers.log(record(1))
         assert trackers.log(record(2)) == []
-    assert line.startswith(
-        "track  planted is dropped, the run goes on: its process can't be started"
-    )
-    assert capsys.readouterr().out == ""
+    assert line.startswith("track  planted is dropped, the run goes on: its process can't be st")
+    with Trackers(run(), []) as trackers:  # none is asked for
+        assert trackers.log(record(1)) == []
+    assert not list(tmp_path.iterdir()) and capsys.readouterr().out == ""
 
 
-def test_an_unwritable_note_of_what_is_known_is_no_fault(told, capsys):
-    Path("logs").write_text("in the way")
-    with Trackers(run(), ["planted"]) as trackers:
-        trackers.log(record(1))
-    assert len(told()) == 3 and capsys.readouterr().out == "track  planted: in a file\n"
-
-
-# ---- what is asked for ---------------------------------------------------------------------------
+# ---- which trackers ------------------------------------------------------------------------------
 
 
 def test_names_and_switches():
-    assert asked(c.load("squared")) == []
-    assert asked(c.load("squared", ["--wandb"])) == ["wandb"]
-    words = ["--track", "trackio, wandb,trackio", "--wandb"]
-    assert asked(c.load("squared", words)) == ["trackio", "wandb"]
-    assert asked(c.load("squared", ["--track", "none", "--wandb", "0"])) == []
-    with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as found:
+    for words, names in (
+        ([], []),
+        (["--wandb"], ["wandb"]),
+        (["--track", "trackio, wandb,trackio", "--wandb"], ["trackio", "wandb"]),
+        (["--track", "none", "--wandb", "0"], []),
+    ):
+        assert tracker_names(c.load("squared", words)) == names
+    with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as error:
         c.load("squared", ["--track", "wandb,neptune"])
-    assert "tensorboard or trackio or wandb" in found.value.hint
-
-
-def test_what_upstream_says_is_the_default():
-    base = c.load("squared").base
+    assert "tensorboard or trackio or wandb" in error.value.hint
+    base = c.load("squared").base  # as upstream's
     assert (base.wandb, base.wandb_project, base.wandb_group) == (False, "puffer4", "debug")
 
 
@@ -326,22 +296,18 @@ def test_a_package_that_is_not_there(monkeypatch):
         origin = None
 
     refuse_missing(c.load("squared"))
-    for found in None, Folder:
-        monkeypatch.setattr(tracked_run.importlib.util, "find_spec", lambda _, found=found: found)
-        for words, extra in (("wandb", "wandb"), ("wandb,trackio", "wandb,trackio")):
-            with pytest.raises(
-                UserError, match=f"base.track names {extra.replace(',', ', ')}"
-            ) as e:
+    for spec in None, Folder:
+        monkeypatch.setattr(tracked_run.importlib.util, "find_spec", lambda _, spec=spec: spec)
+        for words in "wandb", "wandb,trackio":
+            message = f"base.track names {words.replace(',', ', ')}"
+            with pytest.raises(UserError, match=message) as error:
                 refuse_missing(c.load("squared", ["--track", words]))
-            assert e.value.hint.startswith(f"pip install 'puffer-mlx[{extra}]'")
+            assert error.value.hint.startswith(f"pip install 'puffer-mlx[{words}]'")
 
 
 def test_each_tracker_is_one_file():
     for name in ("tensorboard", "trackio", "wandb"):
         assert find(name).package == name
     assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
-    assert [Ending(status, {}).well for status in ("finished", "stopped", "failed", "killed")] == [
-        *(True, True),
-        *(False, False),
-    ]
-    assert os.environ.get("TRACKER_FAULT") is None
+    well = {status: RunResult(status, {}).well for status in ("finished", "stopped", "failed")}
+    assert well == {"finished": True, "stopped": True, "failed": False}

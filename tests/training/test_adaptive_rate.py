@@ -14,7 +14,6 @@ WORDS = """
     --train.total-timesteps 512 --train.lr-schedule adaptive --train.learning-rate 0.02
 """
 CASES = {
-    "puffer4": [],
     "puffer4, overlapped": ["--train.overlap", "1"],
     "puffer5": ["--train.algorithm", "puffer5"],
     "ppo": ["--train.algorithm", "ppo", "--torch.network", "MLP"],
@@ -36,7 +35,8 @@ def test_each_epoch_has_the_rate_that_the_one_before_asks_for(more):
             log = trainer.step()
             assert log["loss/learning_rate"] == rate
             rates.append(rate)
-            rate = adapted(chosen.train, rate, {"kl": log["loss/kl"]})
+            train = chosen.train
+            rate = adapted(rate, train.learning_rate, log["loss/kl"], train.desired_kl)
     assert max(rates) > FACTOR**2 * rates[0] or min(rates) < rates[0] / FACTOR**2
 
 

@@ -117,8 +117,8 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     """Copies of every rollout, taken when training takes it: then nothing is under way."""
     seen, take = [], trainer.collector.take
 
-    def watched():
-        rollout = take()
+    def watched(**ahead):
+        rollout = take(**ahead)
         seen.append(copies(rollout))
         return rollout
 
@@ -143,15 +143,10 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
     return {"weights": trainer.weights, **trainer.state().arrays}
 
 
-CASES = pytest.mark.parametrize(
-    ("name", "reset"), [*zip(AGENTS, [True, False, True, False], strict=True)]
-)
-
-
 # ---- what it computes ----------------------------------------------------------------------------
 
 
-@CASES
+@pytest.mark.parametrize(("name", "reset"), [("squared", False), ("relay", True)])
 def test_without_updates_rollouts_are_those_of_a_serial_run(name, reset):
     """Every field of every buffer, and what the environments report of it."""
     more = ["--train.learning-rate", "0", f"--reset-state={reset}"]
@@ -167,11 +162,11 @@ def test_without_updates_rollouts_are_those_of_a_serial_run(name, reset):
     for one, other in zip(serial, overlapped, strict=True):
         check_same(one, other)
     assert len({one["observations"].tobytes() for one in serial}) > 6
-    if name in ("squared", "relay"):
+    if name != "coded":
         assert sum(record.get("env/n", 0) for record in serial_logs) > 4
 
 
-@CASES
+@pytest.mark.parametrize(("name", "reset"), [("coded", False), ("breakout", True)])
 def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
     """A serial run whose rollouts are given the older weights by hand is the overlapped one.
 
@@ -199,17 +194,10 @@ def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
     assert np.abs(moved[1] - moved[0]).max() > 1e-3
 
 
-def test_a_rollout_for_an_epoch_that_never_comes_is_not_collected():
-    trainer = start("coded", True)
-    rollouts = watch_rollouts(trainer)
-    assert len(list(trainer)) == E == len(rollouts)
-    assert not trainer.collector.waiting
-    assert trainer.vec.steps == [E * T, E * T]
-
-
 def test_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
     trainer = start("coded", True)
-    list(trainer)
+    assert len(list(trainer)) == E and not trainer.collector.waiting  # none for a sixth epoch
+    assert trainer.vec.steps == [E * T, E * T]
     rollouts = watch_rollouts(trainer)
     evaluation = list(trainer.evaluate())
     assert len(evaluation) == len(rollouts) == E // 2
@@ -417,14 +405,12 @@ def check_goes_on(
         check_same(outcome(going), whole.end)
 
 
-@pytest.mark.parametrize(
-    ("name", "at"), [("coded", "first"), ("relay", "middle"), ("breakout", "last")]
-)
+@pytest.mark.parametrize(("name", "at"), [("coded", "first"), ("relay", "last")])
 def test_an_environment_that_breaks_beside_training(name, at):
     """It shows at the step that needs the rollout, and the next one begins it again."""
     whole = undisturbed(name)
     sends = 2 * T  # of a rollout
-    n = {"first": 2 * sends + 1, "middle": 2 * sends + T, "last": 3 * sends}[at]
+    n = {"first": 2 * sends + 1, "last": 3 * sends}[at]
     fails = FailingOnce(n)
     trainer = start(name, True, before=fails)
     assert [told(trainer.step()) for _ in range(2)] == whole.records[:2]
@@ -435,9 +421,7 @@ def test_an_environment_that_breaks_beside_training(name, at):
     assert fails.threads == {"collector"}  # the second attempt too: streams are a thread's own
 
 
-@pytest.mark.parametrize(
-    ("name", "after"), [("squared", False), ("relay", True), ("breakout", True)]
-)
+@pytest.mark.parametrize(("name", "after"), [("squared", False), ("relay", True)])
 def test_a_rollout_in_c_that_breaks_beside_training(name, after):
     """Before its first step, or after its last one."""
     whole = undisturbed(name, before=None)
@@ -461,24 +445,6 @@ def test_a_rollout_in_c_that_breaks_beside_training(name, after):
     assert left[0] < -1  # not by other means
 
 
-def test_an_environment_that_breaks_every_time():
-    broken = [False]
-
-    def breaks(call, group):
-        if broken[0]:
-            raise Failure
-
-    trainer = start("coded", True, before=breaks)
-    trainer.step()
-    broken[0] = True
-    trainer.step()  # its rollout is there
-    for _ in range(3):
-        with pytest.raises(Failure):
-            trainer.step()
-    broken[0] = False
-    check_goes_on(trainer, "coded", undisturbed("coded"))
-
-
 def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
     """The function, but its n-th call raises."""
     left = [n]
@@ -497,7 +463,6 @@ def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable
     [
         ("coded", "targets", Failure),
         ("squared", "gradients", KeyboardInterrupt),
-        ("squared", "write_back", Failure),
     ],
 )
 def test_training_that_breaks(name, function, error):
@@ -516,7 +481,7 @@ def test_training_that_breaks(name, function, error):
         check_goes_on(trainer, name, whole)
 
 
-@pytest.mark.parametrize("n", (1, 2, 5, 2 * E - 1))
+@pytest.mark.parametrize("n", (1, 2, 2 * E - 1))
 def test_ctrl_c_while_a_rollout_is_waited_for(monkeypatch, n):
     """In ``take`` (odd) or in ``settle``: the rollout is finished first, and isn't lost."""
     whole = undisturbed("coded")
@@ -557,28 +522,11 @@ def test_training_that_breaks_without_overlap():
     np.testing.assert_array_equal(rollouts[0]["observations"][:T], np.asarray(expected, np.float32))
 
 
-def test_restoring_forgets_what_was_collected():
-    whole = undisturbed("coded")
-    trainer = start("coded", True)
-    trainer.step()
-    weights, state = trainer.weights, trainer.state()
-    steps = trainer.learner.steps
-    trainer.learner.steps = steps._replace(gradients=once(steps.gradients, 2, Failure()))
-    with pytest.raises(Failure):
-        trainer.step()
-    trainer.restore(weights, state)
-    assert trainer.epoch == 1
-    check_goes_on(trainer, "coded", whole)
-
-
 @pytest.mark.parametrize(
     ("name", "reset", "algorithm", "network"),
     [
         ("coded", True, "puffer4", "LSTM"),
         ("squared", False, "puffer4", "MinGRU"),
-        ("breakout", True, "puffer4", "MinGRU"),
-        ("relay", False, "puffer4", "LSTM"),
-        ("coded", False, "puffer5", "MinGRU"),
         ("relay", False, "puffer5", "LSTM"),
     ],
 )

@@ -1,12 +1,9 @@
 """Training as a GPU computes it, with kernels that run as C++, beside training on the CPU."""
 
-from typing import Any
-
 import numpy as np
-import oracles
 import pytest
 from emulated_run import emulated_gpu
-from oracles import named
+from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.training.trainer import Trainer
@@ -18,33 +15,10 @@ OPTIONS = f"""
     --train.replay-ratio 1.5 --train.learning-rate 0.02 --train.ent-coef 0.02
     --train.total-timesteps {EPOCHS * N * T}
 """
-FIVE = (
-    "--train.algorithm",
-    "puffer5",
-    "--reset-state",
-    "0",
-    "--policy.reset-on-terminal",
-    "1",
+FIVE = tuple(
+    ["--train.algorithm", "puffer5", "--reset-state", "0", "--policy.reset-on-terminal", "1"]
 )
 BOTH_CLIP = ("--train.clip-coef", "0.02", "--train.max-grad-norm", "0.3")
-
-
-class RandomVec(oracles.CodedVec):
-    """Random, but the same in every run."""
-
-    def __init__(self, sizes: tuple[int, ...], masked: bool) -> None:
-        super().__init__(N, 2, sizes, masked=masked)
-        self.logits = sum(sizes)
-
-    def rows(self, agents, k):
-        rng = np.random.default_rng(k)
-        rows: list[Any] = [rng.normal(size=(N, 4)), rng.normal(size=N) * 2 * float(k > 0)]
-        rows.append((rng.random(N) < 0.2) * float(k > 0))
-        if self.spec.mask_size:
-            mask = (rng.random((N, self.logits)) < 0.6).astype(np.uint8)
-            mask[:, [1, -1]] = 1
-            rows.append(mask)
-        return [row[agents] for row in rows]
 
 
 CASES = {  # action sizes, whether they are masked, options
@@ -54,31 +28,23 @@ CASES = {  # action sizes, whether they are masked, options
     "resets": ((4,), False, ("--policy.reset-on-terminal", "True")),
     "LSTM": ((3,), False, ("--torch.network", "LSTM")),
     "GRU": ((3,), False, ("--torch.network", "GRU")),
-    "MLP": ((3,), False, ("--torch.network", "MLP")),
     "torch's": ((3, 2), False, ("--policy.dialect", "torch")),
     "Adam": ((3,), False, ("--train.optimizer", "adam", "--train.learning-rate", "0.003")),
     "S": ((3,), False, ("--train.advantage", "S")),
-    "5.0": ((3,), False, (*FIVE, "--train.vtrace", "0")),
     "5.0, masked": ((3, 2), True, (*FIVE, *BOTH_CLIP, "--train.vtrace", "1")),
     "5.0, continuous": ((1, 1), False, (*FIVE, "--train.vtrace", "1")),
-    "5.0, LSTM": ((3,), False, (*FIVE, "--torch.network", "LSTM")),
     "5.0, GRU": ((3,), False, (*FIVE, "--torch.network", "GRU", "--train.vtrace", "0")),
     "5.0, MLP": ((3,), False, (*FIVE, "--torch.network", "MLP")),
-    "5.0, clips below 1": (
-        (3,),
-        False,
-        (*FIVE, "--train.vtrace", "0", "--train.vtrace-rho-clip", "0.5"),
-    ),
+    "5.0, clips": ((3,), False, (*FIVE, "--train.vtrace", "0", "--train.vtrace-rho-clip", "0.5")),
     "5.0, bf16": ((1, 1), False, (*FIVE, "--train.precision", "bf16")),
     "5.0, fp16": ((3, 2), True, (*FIVE, "--train.precision", "fp16")),
-    "5.0, never carried": ((3,), False, (*FIVE[:2], "--reset-state", "1")),
 }
 
 
 def train(case: str) -> tuple[Trainer, list[dict[str, float]]]:
     sizes, masked, options = CASES[case]
     configured = config.load("squared", [*OPTIONS.split(), *options])
-    trainer = Trainer(configured, RandomVec(sizes, masked))
+    trainer = Trainer(configured, RandomVec(N, sizes, masked))
     return trainer, list(trainer)
 
 
@@ -91,13 +57,9 @@ def test_weights_and_losses(case):
     rounded = trainer.config.train.precision != "fp32"  # another order of sums, another rounding
     theirs = dict(named(plain.weights))
     for name, array in named(trainer.weights):
-        np.testing.assert_allclose(
-            np.array(array),
-            np.array(theirs[name]),
-            rtol=0,
-            atol=2e-2 if rounded else 3e-4,
-            err_msg=name,
-        )
+        bound = 2e-2 if rounded else 3e-4
+        other = np.array(theirs[name])
+        np.testing.assert_allclose(np.array(array), other, rtol=0, atol=bound, err_msg=name)
     for record, other in zip(logs, expected, strict=True):
         ours, others = (
             {key: value for key, value in r.items() if key.startswith("loss/")}
@@ -123,7 +85,7 @@ def test_acting_and_training_are_the_same_policy(network):
         return real.gradients(weights, observations, actions, masks, keep, segments, state, *others)
 
     with emulated_gpu() as gpu:
-        trainer = Trainer(configured, RandomVec((3,), False))
+        trainer = Trainer(configured, RandomVec(N, (3,), False))
         real = trainer.learner.steps
         trainer.learner.steps = real._replace(gradients=gradients)
         errors = [trainer.step()["loss/first_ratio_error"] for _ in range(EPOCHS)]
@@ -144,7 +106,7 @@ def test_a_minibatch_that_is_not_finite_changes_nothing(monkeypatch):
     sizes, masked, options = CASES["discrete"]
     configured = config.load("squared", [*OPTIONS.split(), *options])
     with emulated_gpu():
-        trainer = Trainer(configured, RandomVec(sizes, masked))
+        trainer = Trainer(configured, RandomVec(N, sizes, masked))
         before = {name: np.array(array) for name, array in named(trainer.weights)}
         logs = trainer.step()
     assert logs["loss/skipped_steps"] == K

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable
-from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from oracles import named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import compile_update
@@ -94,34 +93,20 @@ def test_a_gpu_that_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("learner", "rollout", "precision", "acts_in", "away"),
+    ("learner", "rollout", "one_kernel", "precision", "acts_in", "away"),
     [
-        (CPU, CPU, "fp32", "fp32", False),
-        (CPU, CPU, "bf16", "bf16", False),
-        (GPU, GPU, "fp16", "fp16", False),
-        (GPU, GPU, "fp32", "fp32", False),
-        (GPU, CPU, "fp32", "fp32", True),
-        (GPU, CPU, "bf16", "fp32", True),
-        (CPU, GPU, "fp16", "fp32", True),
+        *((CPU, CPU, False, kind, kind, False) for kind in ("fp32", "bf16")),
+        *((GPU, GPU, False, kind, kind, False) for kind in ("fp32", "fp16")),
+        *((GPU, CPU, False, kind, "fp32", True) for kind in ("fp32", "bf16")),
+        (CPU, GPU, False, "fp16", "fp32", True),
+        (GPU, GPU, True, "fp32", "fp32", False),
+        (GPU, GPU, True, "bf16", "fp32", True),  # the kernel knows no other
+        (CPU, CPU, True, "bf16", "bf16", False),
     ],
 )
-def test_what_it_acts_in(learner, rollout, precision, acts_in, away):
-    found = Placement(learner, rollout, precision=precision)
+def test_what_it_acts_in(learner, rollout, one_kernel, precision, acts_in, away):
+    found = Placement(learner, rollout, precision=precision, one_kernel=one_kernel)
     assert (found.acting_precision, found.away) == (acts_in, away)
-
-
-@pytest.mark.parametrize(
-    ("rollout", "precision", "acts_in", "away"),
-    [
-        (GPU, "fp32", "fp32", False),
-        (GPU, "bf16", "fp32", True),  # the kernel knows no other
-        (CPU, "bf16", "fp32", True),
-    ],
-)
-def test_what_one_kernel_acts_in(rollout, precision, acts_in, away):
-    found = Placement(GPU, rollout, precision=precision, one_kernel=True)
-    assert (found.acting_precision, found.away) == (acts_in, away)
-    assert Placement(CPU, CPU, precision="bf16", one_kernel=True).acting_precision == "bf16"
 
 
 @pytest.fixture
@@ -167,8 +152,7 @@ def test_where_a_gpu_trains(on_a_gpu, rollout, overlap, faster, before, expected
     assert bool(found.reason) == (rollout == "auto")
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("wanted", ["auto", "cpu"])
+@pytest.mark.parametrize(("wanted", "overlap"), [("auto", True), ("cpu", False)])
 def test_a_checkpoint_says_where_it_acted(monkeypatch, wanted, overlap):
     """So a trainer that goes on from it needn't measure, and acts in the same way."""
     more = f"--train.rollout-device={wanted}", f"--train.overlap={overlap}"
@@ -192,14 +176,8 @@ def test_a_checkpoint_says_where_it_acted(monkeypatch, wanted, overlap):
 @pytest.mark.parametrize(
     ("device", "overlap", "cores", "expected"),
     [
-        (CPU, 0, 8, 8),
-        (GPU, 0, 16, 16),
-        (CPU, 1, 8, 4),
-        (CPU, 1, 3, 1),
-        (CPU, 1, 1, 1),
-        (GPU, 1, 16, 12),
-        (GPU, 1, 10, 8),
-        (GPU, 1, 2, 2),
+        *((CPU, 0, 8, 8), (GPU, 0, 16, 16), (CPU, 1, 8, 4), (CPU, 1, 3, 1), (CPU, 1, 1, 1)),
+        *((GPU, 1, 16, 12), (GPU, 1, 10, 8), (GPU, 1, 2, 2)),
     ],
 )
 def test_training_beside_a_rollout_has_cores_of_its_own(
@@ -219,14 +197,6 @@ def test_training_beside_a_rollout_has_cores_of_its_own(
         (CPU, CPU, ["--train.overlap", "1"], 1, ["one core does both halves"]),
         (CPU, CPU, ["--train.precision", "bf16"], 8, ["train.precision bf16: CPUs compute in fp"]),
         (GPU, GPU, ["--train.precision", "bf16"], 8, []),
-        (GPU, CPU, [], 8, []),
-        (
-            CPU,
-            CPU,
-            ["--train.precision", "fp16", "--train.overlap", "1"],
-            2,
-            ["each half has its own part of 2 cores", "train.precision fp16"],
-        ),
     ],
 )
 def test_switches_that_can_not_help_are_noted(monkeypatch, learner, rollout, more, cores, words):
@@ -247,15 +217,11 @@ def test_switches_that_can_not_help_are_noted(monkeypatch, learner, rollout, mor
 @pytest.mark.parametrize(
     ("cpu", "gpu", "overlap", "chosen"),
     [
-        (1.0, 2.0, False, "cpu"),
-        (2.0, 1.0, False, "gpu"),
         (1.0, 1.0, False, "cpu"),
         (1.01, 1.0, False, "gpu"),
         (1.0, 2.0, True, "cpu"),
-        (1.9, 1.0, True, "cpu"),  # the slower one, which leaves the GPU to training
-        (PATIENCE, 1.0, True, "cpu"),
+        (PATIENCE, 1.0, True, "cpu"),  # the slower one, which leaves the GPU to training
         (PATIENCE + 0.01, 1.0, True, "gpu"),
-        (50.0, 1.0, True, "gpu"),
     ],
 )
 def test_the_device_of_less_seconds(cpu, gpu, overlap, chosen):
@@ -312,36 +278,27 @@ def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
         assert placement._cached(configure(*more), SPEC, measure, None, True)[0]["cpu"] == count
     monkeypatch.setattr(placement, "threads", lambda: 99)  # another machine
     assert not placement._cached(configure(), SPEC, measure)[1]
-    monkeypatch.setattr(placement, "version_text", lambda: "of tomorrow")
-    assert not placement._cached(configure(), SPEC, measure)[1]
+    for name, value in (("version_text", lambda: "of tomorrow"), ("WAYS", placement.WAYS + 1)):
+        monkeypatch.setattr(placement, name, value)
+        assert not placement._cached(configure(), SPEC, measure)[1]
     # what doesn't matter: learning, and how long
     assert placement._cached(configure("--train.gamma", "0.5", "--seed", "9"), SPEC, measure)[1]
-    assert len(calls) == len(others) + 6
+    assert len(calls) == len(others) + 7
     names = [path.name for path in cache.iterdir()]
     assert len(names) == len(calls) and all(name.endswith(".json") for name in names)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "half a fi", "[]", "3", '{"cpu": 1}', '{"cpu": "fast", "gpu": 1}', "null"]
-)
-def test_a_damaged_measurement_is_made_again(cache, text):
+def test_a_damaged_measurement_is_made_again(cache):
     measure, calls = measurements()
     placement._cached(configure(), SPEC, measure)
     (path,) = cache.iterdir()
-    path.write_text(text)
-    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 2.0, "gpu": 0.5}, False)
-    assert json.loads(path.read_text()) == {"cpu": 2.0, "gpu": 0.5}
-    assert len(calls) == 2
-
-
-def test_a_measurement_of_another_way_to_act_is_made_again(cache, monkeypatch):
-    def measure() -> dict[str, float]:
-        return {"cpu": 1.0, "gpu": 0.5}
-
-    assert not placement._cached(configure(), SPEC, measure)[1]
-    assert placement._cached(configure(), SPEC, measure)[1]
-    monkeypatch.setattr(placement, "WAYS", placement.WAYS + 1)
-    assert not placement._cached(configure(), SPEC, measure)[1]
+    damaged = "", "half a fi", "[]", "3", '{"cpu": 1}', '{"cpu": "fast", "gpu": 1}', "null"
+    for count, text in enumerate(damaged, 2):
+        path.write_text(text)
+        expected = {"cpu": float(count), "gpu": 0.5}
+        assert placement._cached(configure(), SPEC, measure) == (expected, False), text
+        assert json.loads(path.read_text()) == expected
+    assert len(calls) == 1 + len(damaged)
 
 
 def test_a_cache_that_can_not_be_written_costs_a_measurement(cache):
@@ -386,12 +343,9 @@ def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
         np.testing.assert_array_equal(one, two)
 
 
-GPU_RULES = ["squared", "memory", "connect4", "g2048", "catch", "breakout", "cartpole"]
-
-
 @pytest.mark.parametrize(
     ("name", "one_launch", "chosen"),
-    [(name, *case) for name, case in zip(GPU_RULES, cycle([(4.0, "gpu-kernel"), (6.0, "gpu")]))],
+    [("squared", 4.0, "gpu-kernel"), ("breakout", 6.0, "gpu"), ("g2048", 4.0, "gpu-kernel")],
 )
 def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, one_launch, chosen):
     """Planted seconds a step: acting 3 on the CPU and 1 on the GPU, environments 4 beside them."""
@@ -470,20 +424,10 @@ def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[st
     return seen
 
 
-def f64_weights(weights: Any) -> Any:
-    return {
-        part: [{"weight": oracles.f64(layer["weight"])} for layer in w]
-        if isinstance(w, list)
-        else {"weight": oracles.f64(w["weight"])}
-        for part, w in weights.items()
-    }
-
-
 @pytest.mark.parametrize(
     ("network", "reset", "overlap"),
     [
         ("MinGRU", False, 1),
-        ("MinGRU", True, 0),
         ("LSTM", False, 0),
         ("MLP", True, 1),
     ],
@@ -505,27 +449,7 @@ def test_recomputed_ones_are_of_the_weights_and_states_that_acted(
     assert np.abs(read[-1][1]["logprobs"] - read[0][1]["logprobs"]).max() > 0.01
 
 
-def test_the_states_that_acted_are_needed():
-    """The case above can fail: from a zero state a later rollout is another one."""
-    trainer = start("--reset-state=False", "--train.learning-rate=0")
-    seen = []
-    for _ in range(2):
-        trainer.step()
-        seen.append(copies(trainer.collector.buffer))
-    rollout, weights = seen[1], f64_weights(trainer.weights)
-    observations = np.concatenate([s["observations"][:T] for s in seen])
-    carried = oracles.policy(weights, observations)[0][T:]
-    zero = oracles.policy(weights, rollout["observations"][:T])[0]
-    found = [
-        oracles.log_prob_entropy(logits, rollout["actions"], (3, 2), rollout["masks"][:T])[0]
-        for logits in (carried, zero)
-    ]
-    np.testing.assert_allclose(rollout["logprobs"], found[0], rtol=0, atol=1e-5)
-    assert np.abs(rollout["logprobs"] - found[1]).max() > 1e-3
-
-
-@pytest.mark.parametrize("reset", [True, False])
-@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+@pytest.mark.parametrize(("kind", "reset"), [("bf16", True), ("fp16", False)])
 def test_acting_in_fp32_and_training_in_less(monkeypatch, kind, reset):
     """The first ratios are 1 again with log-probabilities of the training path, not with stored
     ones. Epoch 1 is one where that is checked whatever it costs."""
@@ -543,7 +467,7 @@ def test_acting_in_fp32_and_training_in_less(monkeypatch, kind, reset):
     assert epsilon / 50 < errors[False] < 16 * epsilon
 
 
-@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "MLP"])
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
 def test_recomputing_in_bf16_is_a_scan_in_bf16(monkeypatch, network):
     """By the policy itself, all agents at once, from the states that acted."""
     monkeypatch.setattr(Placement, "acting_precision", "fp32")
@@ -577,7 +501,7 @@ def test_the_first_of_several_ranks_decides():
     """Another one would have found something else, and doesn't ask."""
     said: list[str] = []
 
-    class One(Alone):
+    class One(SingleProcess):
         size = 2
 
         def __init__(self, rank: int) -> None:
@@ -599,4 +523,4 @@ def test_the_first_of_several_ranks_decides():
     found = [as_on_first(One(0), own, on_first), as_on_first(One(1), own, on_other)]
     assert found[0].reason == "rollouts on the CPU, measured by rank 0 for all 2"
     assert not found[1].reason
-    assert as_on_first(Alone(), own, on_first).reason == "rollouts on the CPU"
+    assert as_on_first(SingleProcess(), own, on_first).reason == "rollouts on the CPU"

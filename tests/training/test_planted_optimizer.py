@@ -7,15 +7,14 @@ SGD = '''
 
 from mlx.utils import tree_map
 
-from puffer_mlx.ppo.finite import step_if_finite
-from puffer_mlx.ppo.optimizers import Optimizer
+from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite
 
 
-def step(weights, grads, state, loss, lr, settings):
+def step(weights, grads, state, loss, lr, max_grad_norm):
     def update(weights, grads, state):
         return tree_map(lambda w, g: w - lr * g, weights, grads), state
 
-    return step_if_finite(update, weights, grads, state, loss, settings.max_grad_norm)
+    return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
 
 OPTIMIZER = Optimizer(init=lambda weights: {}, step=step, reads=())

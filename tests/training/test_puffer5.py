@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +12,6 @@ from oracles import f64, named
 
 from puffer_mlx import config
 from puffer_mlx.policy.distributions import distribution
-from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_reference
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.spec import ActionSpec
@@ -21,46 +19,13 @@ from puffer_mlx.training.trainer import Trainer
 
 # ---- by hand: section 9 of the specification -----------------------------------------------------
 
-VALUES = [0.5, 0.4, 0.3, 0.2, 0.1, 0, -0.1, -0.2]
-REWARDS = [9, 0, 1, 0, 0, -1, 0, 0.5]
-TERMINALS = [0, 0, 0, 0, 1, 0, 0, 0]
-RATIOS = [1, 1.5, 0.5, 2, 1, 0.8, 1.2, 1]
-
-
-def column(numbers):
-    return mx.array(numbers, mx.float32)[:, None]
-
-
-@pytest.mark.parametrize(
-    ("ratios", "rho_clip", "expected"),
-    [
-        (RATIOS, 1.1, [0.4768787, 0.856776, -0.1392, -0.22, -0.9602394, 0.194112, 0.462, 0]),
-        (None, 1.1, [0.3495424, 0.67992, -0.264, -0.2, -0.947072, 0.2124, 0.42, 0]),
-        # without V-trace the clips apply to 1
-        (None, 0.5, [0.1747712, 0.33996, -0.132, -0.1, -0.473536, 0.1062, 0.21, 0]),
-    ],
-)
-def test_advantages_by_hand(ratios, rho_clip, expected):
-    found = advantages(
-        column(VALUES),
-        column(REWARDS),
-        column(TERMINALS),
-        None if ratios is None else column(ratios),
-        gamma=0.9,
-        gae_lambda=0.8,
-        rho_clip=rho_clip,
-        c_clip=1.0,
-        reward_clip=1.0,
-    )
-    np.testing.assert_allclose(np.array(found)[:, 0], expected, rtol=0, atol=2e-6)
-
-
 LOGITS = [[0.2, -0.1, 0.4], [1, 0, -1], [0.3, 0.3, -0.5], [-0.2, 0.6, 0.1]]
 LIVE = [0.45, -0.4, 0.1, 0.3]
 
 
 def test_a_minibatch_by_hand():
     """One agent, four steps, three actions: the loss, its statistics and its gradients."""
+    column = lambda numbers: mx.array(numbers, mx.float32)[:, None]  # noqa: E731
     rewards, terminals = column([0, 1, -2, 0.5]), column([0, 0, 1, 0])
     estimate = partial(advantages, gamma=0.9, gae_lambda=0.8, rho_clip=1, c_clip=1, reward_clip=1)
     adv = estimate(column(LIVE), rewards, terminals, None)
@@ -92,38 +57,6 @@ def test_a_minibatch_by_hand():
     np.testing.assert_allclose(np.array(grads[1]), [0.121, 0, -0.335, 0], rtol=0, atol=2e-6)
 
 
-def test_a_scan_by_hand():
-    """One channel, four steps, from a state, and reset before the third one."""
-    u = mx.array([[0.3, 0.5, 1], [-0.4, -1, -1], [2, 2, 0], [-3, 0, 3]], mx.float32)[:, None]
-    x, first = mx.array([-0.5, 0.5, 1.5, -2])[:, None, None], mx.array([[0.6]])
-    keep, by_out = mx.array([1, 1, 0, 1])[:, None].astype(mx.float32), mx.array([1, -1, 0.5, 2])
-    parts: Any = mx.split(u, 3, axis=-1)
-    out, states = mingru_reference(parts, x, first, keep)
-    expected = [0.7244919, 0.6375755, 2.2019927, 1.1247093]
-    np.testing.assert_allclose(np.array(states).ravel(), expected, rtol=0, atol=2e-6)
-    expected = [0.3951753, 0.5369998, 1.8509963, 0.9765172]
-    np.testing.assert_allclose(np.array(out).ravel(), expected, rtol=0, atol=2e-6)
-    by_out = by_out[:, None, None]
-
-    def scalar(u, x):
-        parts: Any = mx.split(u, 3, axis=-1)
-        return mx.sum(mingru_reference(parts, x, first, keep)[0] * by_out)
-
-    ways = [mx.grad(scalar, (0, 1))(u, x)]
-    if FORWARD.form() is not None:
-        fused, after = FORWARD.form()(u, x, first, keep)
-        np.testing.assert_allclose(np.array(fused), np.array(out), rtol=0, atol=2e-6)
-        ways.append(BACKWARD.form()(u, x, first, keep, after, by_out)[:2])
-    for du, dx in ways:
-        by_u = [
-            *([0.3326713, 0.0251194, 0.2407497], [-0.0173779, 0.0170888, -0.027049]),
-            *([1.0592238, 0.3156564, 0.0877491], [0.0430341, -1.0261923, 0.2823279]),
-        ]
-        np.testing.assert_allclose(np.array(du)[:, 0], by_u, rtol=0, atol=3e-6)
-        by_x = [0.2689414, -0.7310586, 0.25, 0.0948517]
-        np.testing.assert_allclose(np.array(dx).ravel(), by_x, rtol=0, atol=2e-6)
-
-
 # ---- epochs against float64 ----------------------------------------------------------------------
 
 T, N, S, K, H = 8, 8, 4, 3, 4
@@ -138,24 +71,9 @@ OPTIONS = f"""
 """
 
 
-class RandomVec(oracles.CodedVec):
-    """Random, but the same in every run: a fifth of the steps ends an episode."""
-
-    def __init__(self) -> None:
-        super().__init__(N, 2, SIZES, masked=True)
-
-    def rows(self, agents, k):
-        rng = np.random.default_rng(k)
-        mask = (rng.random((N, sum(SIZES))) < 0.6).astype(np.uint8)
-        mask[:, [1, 4]] = 1
-        terminals = (rng.random(N) < 0.2) * float(k > 0)
-        rewards = rng.normal(size=N) * 2 * float(k > 0)
-        return [rng.normal(size=(N, 4))[agents], rewards[agents], terminals[agents], mask[agents]]
-
-
 def start(epochs, *more):
     words = [*OPTIONS.split(), f"--train.total-timesteps={epochs * N * T}", *more]
-    return Trainer(config.load("squared", words), RandomVec())
+    return Trainer(config.load("squared", words), oracles.RandomVec(N))
 
 
 def flat(tree):

@@ -88,15 +88,12 @@ def check_same(whole, continued):
     assert [name for name in whole[0] if whole[0][name] != continued[0][name]] == []
 
 
-def test_every_native_environment_has_a_configuration():
-    assert NATIVE and set(NATIVE) <= set(known_envs())
-
-
 @pytest.mark.parametrize(
     ("name", "network"), [*zip(NATIVE, cycle(NETWORKS)), *zip(repeat("squared"), NETWORKS)]
 )
 def test_a_continued_run_is_the_whole_one(uncompiled, tmp_path, name, network):
     """Weights, optimizer, keys, recurrent states, environments and records of every epoch."""
+    assert name in known_envs()
     settings = configure(name, "--torch.network", network, "--torch.encoder", "DefaultEncoder")
     whole, continued = whole_and_continued(settings, tmp_path)
     check_same(whole, continued)
@@ -123,14 +120,11 @@ def test_a_folder_of_5_0_goes_on_too(uncompiled, tmp_path, name):
         ["--policy.dialect", "puffer3", "--torch.network", "GRU"],
         ["--policy.dialect", "sb3", "--torch.network", "MLP", "--policy.separate-value", "1"],
         ["--reset-state", "False", "--torch.network", "LSTM", "--policy.separate-value", "1"],
-        ["--train.advantage", "S", "--vec.num-buffers", "1"],
         ["--vec.num-buffers", "16"],  # more than ten states
         ["--train.overlap", "1", "--reset-state", "False", "--torch.network", "LSTM"],
         ["--train.overlap", "1", "--train.precision", "bf16", "--policy.dialect", "torch"],
-        ["--train.precision", "fp16"],
         ["--train.weight-decay", "0.1", "--train.lr-schedule", "linear"],
         ["--train.optimizer", "adam", "--train.overlap", "1", "--train.weight-decay", "0.1"],
-        ["--train.optimizer", "adam", "--train.precision", "bf16"],
         ["--train.optimizer", "adam", "--train.precision", "fp16"],
     ],
     ids=" ".join,
@@ -139,9 +133,7 @@ def test_with_other_settings(uncompiled, tmp_path, more):
     check_same(*whole_and_continued(configure("squared", "--env.size", "3", *more), tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "network"), [("breakout", "MinGRU"), ("memory", "GRU"), ("target", "GRU")]
-)
+@pytest.mark.parametrize(("name", "network"), [("breakout", "MinGRU"), ("target", "GRU")])
 def test_an_overlapped_run(uncompiled, tmp_path, name, network):
     """The rollout that was collected beside the last epoch comes again, by the same weights."""
     more = ["--train.overlap", "1", "--torch.network", network]
@@ -206,10 +198,7 @@ def test_environments_that_can_not_be_saved_start_again(uncompiled, tmp_path, mo
         carry = {name: np.array(row) for name, row in other.collector.buffer.carry().items()}
         assert not other.restore(trainer.weights, state)
         assert other.epoch == STOP and other.global_step == trainer.global_step
-        for (
-            name,
-            row,
-        ) in other.collector.buffer.carry().items():  # as they started, not as they were saved
+        for name, row in other.collector.buffer.carry().items():  # as they started
             np.testing.assert_array_equal(np.array(row), carry[name])
         assert len(list(other)) == E - STOP
 
@@ -375,69 +364,62 @@ def test_options_change_a_resumed_run(whole, script, here):
     assert epochs == [EPOCHS + 1, EPOCHS + 2]  # its log was gone: a new one begins
 
 
-@pytest.mark.parametrize(
-    ("words", "message", "hint"),
-    [
-        (["squared", "--resume", "17"], "no checkpoint in 17", "runs there are: "),
-        (["squared", "--resume"], "argument --resume: expected one argument", "--help"),
-        (["squared", "--resume", ""], "the text is empty", "or latest"),
-        (["squared", "--load-model-path", ""], "--load-model-path is empty", "leave it out"),
-        (["squared", "--gpu-capture", " "], "--gpu-capture is empty", "leave it out"),
-        (["squared", "--resume", "x" * 5000], "File name too long", "check the path"),
-        (["--resume", "latest"], "the first word must be an environment", "puffer-mlx list"),
-        (["breakout", "--resume", "latest"], "no checkpoint in checkpoints/breakout", "train"),
-        (["breakout", "--resume", "checkpoints/squared"], "no checkpoint in", "train first"),
-        (["squared", "--resume", "latest", "--load-model-path", "latest"], "are given", "one of"),
-        (
-            ["squared", "--resume", "latest", "--vec.total-agents", "16"],
-            "state is of another configuration: recurrent.0.0: (4, 8), expected (8, 8)",
-            "vec.total_agents",
-        ),
-        (
-            ["squared", "--resume", "latest", "--policy.hidden-size", "16"],
-            "state is of another configuration",
-            "policy",
-        ),
-    ],
-)
-def test_what_can_not_be_resumed(whole, script, monkeypatch, capsys, words, message, hint):
+NOT_RESUMED = [
+    (["squared", "--resume", "17"], "no checkpoint in 17", "runs there are: "),
+    (["squared", "--resume"], "argument --resume: expected one argument", "--help"),
+    (["squared", "--resume", ""], "the text is empty", "or latest"),
+    (["squared", "--load-model-path", ""], "--load-model-path is empty", "leave it out"),
+    (["squared", "--gpu-capture", " "], "--gpu-capture is empty", "leave it out"),
+    (["squared", "--resume", "x" * 5000], "File name too long", "check the path"),
+    (["--resume", "latest"], "the first word must be an environment", "puffer-mlx list"),
+    (["breakout", "--resume", "latest"], "no checkpoint in checkpoints/breakout", "train"),
+    (["breakout", "--resume", "checkpoints/squared"], "no checkpoint in", "train first"),
+    (["breakout", "--resume", "*"], "is a run of squared, not of breakout", ""),
+    (["squared", "--resume", "latest", "--load-model-path", "latest"], "are given", "one of"),
+    (
+        ["squared", "--resume", "latest", "--vec.total-agents", "16"],
+        "state is of another configuration: recurrent.0.0: (4, 8), expected (8, 8)",
+        "vec.total_agents",
+    ),
+    (
+        ["squared", "--resume", "latest", "--policy.hidden-size", "16"],
+        "state is of another configuration",
+        "policy",
+    ),
+]
+
+
+def test_what_can_not_be_resumed(whole, script, monkeypatch, capsys):
     monkeypatch.chdir(whole)
-    assert script.main(words) == 2
-    error = capsys.readouterr().err
-    assert message in error and hint in error
+    made = str(only(whole, "checkpoints/squared/*"))
+    for words, message, hint in NOT_RESUMED:
+        assert script.main([made if word == "*" else word for word in words]) == 2
+        error = capsys.readouterr().err
+        assert message in error and hint in error
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("epoch", 10**9, "epoch is 1000000000 after 384 steps"),
-        ("epoch", -1, "epoch is -1, expected a whole number from 0"),
-        ("global_step", 1.5, "global_step is 1.5, expected a whole number from 0"),
-        ("uptime", float("nan"), "uptime is nan, expected a number from 0"),
-        ("uptime", None, "uptime is None, expected a number from 0"),
-        ("learning_rate", float("inf"), "learning_rate is inf, expected a number from 0"),
-        ("log_position", -1, "log_position is -1, expected a whole number from 0"),
-        ("log_position", True, "log_position is True, expected a whole number from 0"),
-    ],
-)
-def test_counters_that_make_no_sense(whole, script, here, capsys, name, value, said):
+SENSELESS = [
+    ("epoch", 10**9, "epoch is 1000000000 after 384 steps"),
+    ("epoch", -1, "epoch is -1, expected a whole number from 0"),
+    ("global_step", 1.5, "global_step is 1.5, expected a whole number from 0"),
+    ("uptime", float("nan"), "uptime is nan, expected a number from 0"),
+    ("uptime", None, "uptime is None, expected a number from 0"),
+    ("learning_rate", float("inf"), "learning_rate is inf, expected a number from 0"),
+    ("log_position", True, "log_position is True, expected a whole number from 0"),
+]
+
+
+def test_counters_that_make_no_sense(whole, script, here, capsys):
     """Whatever the checksum says: nothing of the run is changed by them."""
     copied(whole, here)
-    last = only(here, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}")
-    arrays, metadata = tensor_files.read(last / checkpoint.STATE)
-    numbers = {**json.loads(metadata["numbers"]), name: value}
-    tensor_files.write(
-        last / checkpoint.STATE, arrays, {**metadata, "numbers": json.dumps(numbers)}
-    )
-    before = {path: (here / path).read_bytes() for path in files(here)}
-    assert script.main(["squared", "--resume", "latest"]) == 2
-    assert f"error: the run's state makes no sense: {said}\n  hint: " in capsys.readouterr().err
-    after = {path: (here / path).read_bytes() for path in files(here)}
-    assert {path: text for path, text in after.items() if not path.endswith(".lock")} == before
-
-
-def test_a_run_of_another_environment(whole, script, monkeypatch, capsys):
-    monkeypatch.chdir(whole)
-    made = only(whole, "checkpoints/squared/*")
-    assert script.main(["breakout", "--resume", str(made)]) == 2
-    assert "is a run of squared, not of breakout" in capsys.readouterr().err
+    state = only(here, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}") / checkpoint.STATE
+    arrays, metadata = tensor_files.read(state)
+    for name, value, said in SENSELESS:
+        numbers = {**json.loads(metadata["numbers"]), name: value}
+        tensor_files.write(state, arrays, {**metadata, "numbers": json.dumps(numbers)})
+        kept = [path for path in files(here) if not path.endswith(".lock")]
+        before = {path: (here / path).read_bytes() for path in kept}
+        assert script.main(["squared", "--resume", "latest"]) == 2
+        assert f"error: the run's state makes no sense: {said}\n  hint: " in capsys.readouterr().err
+        after = [path for path in files(here) if not path.endswith(".lock")]
+        assert {path: (here / path).read_bytes() for path in after} == before

@@ -36,24 +36,14 @@ def thread():
         pool.submit(mx.clear_streams).result()
 
 
-@pytest.mark.parametrize(
-    ("cores", "groups", "widths"),
-    [
-        (1, 1, [1]),
-        (1, 8, [1]),
-        (2, 1, [2]),
-        (2, 8, [1, 1]),
-        (3, 2, [1, 1]),
-        (16, 1, [16]),
-        (16, 8, [2] * 8),
-        (16, 16, [1] * 16),
-        (16, 32, [1] * 16),
-    ],
-)
-def test_a_stream_for_each_group_while_there_are_cores(extension, cores, groups, widths):
-    made = acting_streams(CPU, cores, groups)
-    assert [extension.width(stream) for stream in made] == widths
-    assert len(set(map(str, made))) == len(made)
+def test_a_stream_for_each_group_while_there_are_cores(extension):
+    for cores, groups, widths in (
+        *((1, 1, [1]), (1, 8, [1]), (2, 1, [2]), (2, 8, [1, 1]), (3, 2, [1, 1])),
+        *((16, 1, [16]), (16, 8, [2] * 8), (16, 16, [1] * 16), (16, 32, [1] * 16)),
+    ):
+        made = acting_streams(CPU, cores, groups)
+        assert [extension.width(stream) for stream in made] == widths
+        assert len(set(map(str, made))) == len(made)
 
 
 def test_made_once_for_each_thread(thread):

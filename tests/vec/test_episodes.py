@@ -7,7 +7,7 @@ import pytest
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import Episodes, numbers_of
-from puffer_mlx.vec.finite import check_finite
+from puffer_mlx.vec.rows import check_finite
 
 
 def add(episodes, rewards, ended, **more):
@@ -36,43 +36,31 @@ def test_means_over_the_episodes_that_ended(three):
     assert three.log() == {"episode_return": 32, "episode_length": 4, "score": 32, "n": 1}
 
 
+def numbers(episodes, *keys):
+    return [tuple(record[key] for key in keys) for record in episodes.take()]
+
+
 def test_single_episodes(three):
-    assert [(r["env"], r["n"], r["episode_return"], r["episode_length"]) for r in three.take()] == [
-        (0, 1, 3, 2),
-        (0, 1, 4, 1),
-        (2, 1, 21, 3),
-    ]
+    keys = "env", "n", "episode_return", "episode_length"
+    assert numbers(three, *keys) == [(0, 1, 3, 2), (0, 1, 4, 1), (2, 1, 21, 3)]
     assert three.take() == [] and three.log() == {}
 
 
-def test_agents_of_an_environment_share_its_number():
+def test_numbers_of_environments():
+    """Agents of one share it, groups are counted apart, and a reset is no step."""
     episodes = Episodes(6, per_environment=2)
     add(episodes, [1, 2, 3], [1, 1, 1], first=3)
-    assert [(record["env"], record["score"]) for record in episodes.take()] == [
-        (1, 1),
-        (2, 2),
-        (2, 3),
-    ]
-
-
-def test_groups_are_counted_apart():
+    assert numbers(episodes, "env", "score") == [(1, 1), (2, 2), (2, 3)]
     episodes = Episodes(4)
     for _ in range(3):
         add(episodes, [1, 1], [0, 0], first=2)
     add(episodes, [5, 5], [1, 1], first=0)
     add(episodes, [1, 1], [1, 0], first=2)
-    assert [(r["env"], r["score"], r["episode_length"]) for r in episodes.take()] == [
-        (0, 5, 1),
-        (1, 5, 1),
-        (2, 4, 4),
-    ]
-
-
-def test_a_reset_is_no_step():
+    assert numbers(episodes, "env", "score", "episode_length") == [(0, 5, 1), (1, 5, 1), (2, 4, 4)]
     episodes = Episodes(2)
     add(episodes, [1, 1], [0, 0], resets=np.array([False, True]))
     add(episodes, [1, 1], [1, 1], resets=np.array([False, False]))
-    assert [record["episode_length"] for record in episodes.take()] == [2, 1]
+    assert numbers(episodes, "episode_length") == [(2,), (1,)]
 
 
 def test_restart_forgets_what_is_under_way_only(three):
@@ -94,25 +82,16 @@ def test_rewards_add_up_in_doubles():
 
 
 def test_what_is_told_of_an_episode_goes_first():
-    episodes = Episodes(3)
-    told = {1: {"episode_return": 50, "lives": np.int64(2)}, 2: {"score": np.array([0.25])}}
-    add(episodes, [1, 2, 3], [1, 1, 1], infos=told)
-    first, second, third = episodes.take()
-    assert "lives" not in first and first["score"] == 1
-    assert (second["episode_return"], second["score"], second["lives"]) == (50, 50, 2)
+    """By place in the group; a number that only some tell is a mean over those."""
+    told = {1: {"episode_return": 50, "x": np.int64(2)}, 2: {"score": np.array([0.25]), "x": 6}}
+    one, other = Episodes(4), Episodes(4)
+    for episodes in one, other:
+        add(episodes, [1, 2, 3], [1, 1, 1], first=1, infos=told)
+    first, second, third = one.take()
+    assert "x" not in first and (first["env"], first["score"]) == (1, 1)
+    assert (second["episode_return"], second["score"], second["x"]) == (50, 50, 2)
     assert (third["episode_return"], third["score"]) == (3, 0.25)
-
-
-def test_a_number_that_some_tell_is_a_mean_over_those():
-    episodes = Episodes(3)
-    add(episodes, [0, 0, 0], [1, 1, 1], infos={0: {"x": 1}, 2: {"x": 5}})
-    assert episodes.log()["x"] == 3
-
-
-def test_infos_go_by_place_in_the_group():
-    episodes = Episodes(4)
-    add(episodes, [0, 0], [0, 1], first=2, infos={0: {"x": 7}, 1: {"x": 8}})
-    assert [(record["env"], record["x"]) for record in episodes.take()] == [(3, 8)]
+    assert other.log()["x"] == 4
 
 
 def test_notes_are_means_weighted_by_their_n():

@@ -8,7 +8,7 @@ import pytest
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.make import GymRecipe
 
 pytest.importorskip("gymnasium")
 GAME = "ALE/Breakout-v5"
@@ -23,7 +23,7 @@ def atari():
 
 @pytest.mark.parametrize("fire", [True, False])
 def test_one_game_is_as_the_vectorised_ones(atari, fire):
-    recipe = Recipe("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
+    recipe = GymRecipe("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
     many, one = recipe.vector(1), recipe()
     assert many.single_observation_space == one.observation_space
     assert many.single_action_space.n == one.action_space.n
@@ -42,23 +42,15 @@ def test_one_game_is_as_the_vectorised_ones(atari, fire):
     many.close()
 
 
-def test_it_begins_by_chance(atari):
-    game = Recipe("gym:" + GAME, GAME, {"noop_max": 30})()
+def test_one_game_otherwise(atari):
+    """It begins by chance; and without arguments of the vectorised form it is as it always was."""
+    game = GymRecipe("gym:" + GAME, GAME, {"noop_max": 30})()
     starts = {game.reset(seed=seed)[1]["frame_number"] for seed in range(6)}
     assert len(starts) > 2 and max(starts) <= 31
     game.close()
-
-
-def test_what_only_the_vectorised_form_can(atari):
     with pytest.raises(UserError, match=r"env\.life_loss_info True is for its vectorised form"):
-        Recipe("gym:" + GAME, GAME, {"life_loss_info": True})()
-
-
-def test_a_game_as_it_is_by_itself(atari):
-    """Without arguments of the vectorised form, as before there was one."""
-    game = Recipe("gym:" + GAME, GAME)()
-    assert game.observation_space.shape == (210, 160, 3)
-    game.close()
+        GymRecipe("gym:" + GAME, GAME, {"life_loss_info": True})()
+    assert GymRecipe("gym:" + GAME, GAME)().observation_space.shape == (210, 160, 3)
 
 
 def test_the_shipped_settings_make_it_and_draw_it(atari):
@@ -76,7 +68,7 @@ def test_the_shipped_settings_make_it_and_draw_it(atari):
 def test_minigrids_image():
     if importlib.util.find_spec("minigrid") is None:
         with pytest.raises(UserError, match="pip install minigrid"):
-            Recipe("", "MiniGrid-Empty-5x5-v0")
+            GymRecipe("", "MiniGrid-Empty-5x5-v0")
         return
     words = ["--vec.backend", "sync", "--vec.total-agents", "8"]
     with vec.make(c.load("gym:MiniGrid-Empty-5x5-v0", words), 1, render=True) as made:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept import edit
 from native_contract import has_spec, keeps_the_contract
 from native_envs import (
     AGENTS_OF,
@@ -22,8 +23,8 @@ from native_envs import (
     Stepper,
     make,
     parameters,
-    part,
 )
+from stepping import same, started
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import compiler
@@ -33,8 +34,8 @@ from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rollout_loop import measure_stepping
 from puffer_mlx.vec.rows import allocate_rows, random_actions
-from puffer_mlx.vec.step_speed import measure_stepping
 
 SHAPES = {  # D, dtype, head sizes, mask bytes
     "breakout": (118, np.float32, (3,), 0),
@@ -70,17 +71,17 @@ ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes
 
 def whole_rollout(vec: NativeVec, steps: int) -> Rows:
     """Rows of all agents for steps + 1 times, those of time 0 written."""
-    rows = [
-        np.zeros((steps + 1, *a.shape), a.dtype)
+    rows = Rows._make(
+        None if a is None else np.zeros((steps + 1, *a.shape), a.dtype)
         for a in allocate_rows(vec, vec.num_agents)
-        if a is not None
-    ]
-    rows = Rows(*rows, *[None] * (4 - len(rows)))
-    vec.reset(part(rows, 0, 1)._make(None if a is None else a[0] for a in rows))
+    )
+    vec.reset(rows.part(0))
     return rows
 
 
-@pytest.mark.parametrize(("name", "threads"), [("relay", 1), *((name, 3) for name in NAMES)])
+@pytest.mark.parametrize(
+    ("name", "threads"), [("relay", 1), ("relay", 3), ("breakout", 3), ("connect4_two", 3)]
+)
 def test_whole_rollouts(name: str, threads: int):
     """What C collects by itself is what stepping gives, for every part of the agents."""
     steps, rng = 30, np.random.default_rng(4)
@@ -116,59 +117,55 @@ def test_whole_rollouts(name: str, threads: int):
         assert all(begin < end for _, _, begin, end in found.spans)
 
 
+SLOW = {"length": 7, "sleep_ms": 50}
+
+
 def test_a_whole_rollout_is_refused_while_a_group_steps():
-    with make("relay", total_agents=12, num_buffers=2) as vec:
+    never = ACT(lambda *_: pytest.fail("acted"))
+    act = ctypes.cast(never, ctypes.c_void_p).value or 0, 0
+    with make("relay", total_agents=12, num_buffers=2, env=SLOW) as vec:
         rows, actions = whole_rollout(vec, 2), np.zeros((2, 12, 2), np.float32)
         stepper = Stepper(vec)
-        never = ACT(lambda *_: pytest.fail("acted"))
-        address = ctypes.cast(never, ctypes.c_void_p).value or 0
-        env = {"length": 7, "sleep_ms": 50}
-        with make("relay", total_agents=12, num_buffers=2, env=env) as busy:
-            slow = Stepper(busy)
-            busy.send(1, actions[0, :6], slow.group(1))
-            with pytest.raises(RuntimeError, match="stepping already"):
-                busy.collect(2, (address, 0), actions, rows)
-            busy.wait(1)
-            slow.step(actions[0])  # group 0 isn't left busy
-        with pytest.raises(ValueError, match=r"actions: expected float32 \(2, 12, 2\)"):
-            vec.collect(2, (address, 0), actions[:1], rows)
-        with pytest.raises(ValueError, match=r"rewards: expected float32 \(3, 12\)"):
-            vec.collect(2, (address, 0), actions, rows._replace(rewards=rows.rewards[:2]))
-        stepper.step(actions[0])
+        vec.send(1, actions[0, :6], stepper.group(1))
+        with pytest.raises(RuntimeError, match="stepping already"):
+            vec.collect(2, act, actions, rows)
+        vec.wait(1)
+        for bad_actions, bad_rows, said in (
+            (actions[:1], rows, r"actions: expected float32 \(2, 12, 2\)"),
+            (actions, rows._replace(rewards=rows.rewards[:2]), r"rewards: .* float32 \(3, 12\)"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                vec.collect(2, act, bad_actions, bad_rows)
+        stepper.step(actions[0])  # group 0 isn't left busy
 
 
-@pytest.mark.parametrize("name", ["relay", "breakout"])  # with masks and bytes, and without
-def test_a_prepared_step_of_several_groups_is_each_groups_step(name: str):
+def test_a_prepared_step_of_several_groups_is_each_groups_step():
     """The second and third of four; the others stay."""
     n = GROUP
     counts = {"total_agents": 4 * n, "num_buffers": 4, "num_threads": 3}
-    with make(name, **counts) as one, make(name, **counts) as other:
+    with make("relay", **counts) as one, make("relay", **counts) as other:
         rows, expected = (allocate_rows(vec, 4 * n) for vec in (one, other))
         one.reset(rows)
         other.reset(expected)
         rng = np.random.default_rng(0)
         actions = np.zeros((2 * n, one.spec.action.heads), np.float32)
-        step = one.prepare(range(1, 3), actions, part(rows, n, 3 * n))
+        both = one.prepare(range(1, 3), actions, rows.part(slice(n, 3 * n)))
         for _ in range(5):
             np.copyto(actions, random_actions(one, 2 * n, rng))
-            step.send()
-            step.wait()
+            both.send()
+            both.wait()
             for g in (1, 2):
-                own = part(expected, g * n, (g + 1) * n)
-                other.send(g, actions[(g - 1) * n : g * n], own)
+                agents = slice(g * n, (g + 1) * n)
+                other.send(g, actions[(g - 1) * n : g * n], expected.part(agents))
                 other.wait(g)
-            for found, wanted in zip(rows, expected, strict=True):
-                if wanted is not None:
-                    np.testing.assert_array_equal(found, wanted)
+            same(rows, expected)
 
 
 def test_a_prepared_step_is_refused_while_one_of_its_groups_steps():
-    env = {"length": 7, "sleep_ms": 50}
-    with make("relay", total_agents=12, num_buffers=2, env=env) as vec:
-        rows, actions = allocate_rows(vec, 12), np.zeros((12, 2), np.float32)
-        vec.reset(rows)
+    with make("relay", total_agents=12, num_buffers=2, env=SLOW) as vec:
+        rows, actions = started(vec), np.zeros((12, 2), np.float32)
         both = vec.prepare(range(2), actions, rows)
-        vec.send(1, actions[6:], part(rows, 6, 12))
+        vec.send(1, actions[6:], rows.part(slice(6, 12)))
         with pytest.raises(RuntimeError, match=r"one of groups \[0, 1\] is stepping already"):
             both.send()
         vec.wait(1)
@@ -206,17 +203,13 @@ def test_incremental_observations_masks_and_own_actions():
 def test_log_is_a_mean_that_is_read_once():
     with make("squared", total_agents=4) as vec:
         assert vec.log() == {}
-        stepper = Stepper(vec)
-        up = np.full((4, 1), 2, np.float32)
-        rewards = []
-        for _ in range(6):  # from row 5, the sixth step leaves the grid, if no target is in the way
-            rewards.append(stepper.step(up).rewards.copy())
-        ended = np.count_nonzero(rewards)
+        stepper, up = Stepper(vec), np.full((4, 1), 2, np.float32)
+        # from row 5, the sixth step leaves the grid, if no target is in the way
+        rewards = [stepper.step(up).rewards.copy() for _ in range(6)]
         log = vec.log()
         assert list(log) == ["perf", "score", "episode_return", "episode_length", "n"]
-        assert log["n"] == ended == 4
-        assert log["score"] == log["episode_return"] == np.sum(rewards) / ended
-        assert log["episode_length"] == 6
+        assert log["n"] == np.count_nonzero(rewards) == 4 and log["episode_length"] == 6
+        assert log["score"] == log["episode_return"] == np.sum(rewards) / 4
         assert vec.log() == {}
 
 
@@ -240,21 +233,16 @@ def test_send_returns_at_once_and_groups_step_together():
         vec.wait(0)  # nothing to wait for
 
 
-def test_waiting_does_not_hold_the_interpreter():
-    with make("relay", total_agents=1, env={"length": 7, "sleep_ms": 200}) as vec:
-        stepper = Stepper(vec)
+def test_waiting_holds_neither_the_interpreter_nor_logs():
+    """A log, and a reset, wait for the step under way."""
+    with make("relay", total_agents=1, env={"length": 1, "sleep_ms": 200}) as vec:
+        stepper, ticks = Stepper(vec), []
         vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
-        ticks = []
         counter = threading.Thread(target=lambda: ticks.extend(time.sleep(0.01) for _ in range(5)))
         counter.start()
         vec.wait(0)
-        assert len(ticks) == 5
+        assert len(ticks) == 5 and vec.log()["n"] == 1
         counter.join()
-
-
-def test_log_and_reset_wait_for_steps_under_way():
-    with make("relay", total_agents=1, env={"length": 1, "sleep_ms": 100}) as vec:
-        stepper = Stepper(vec)
         vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
         assert vec.log()["n"] == 1
         vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
@@ -387,34 +375,32 @@ def test_measure_stepping():
         assert result["steps"] % 64 == 0 and result["seconds"] >= 0.1
         assert result["steps_per_second"] == pytest.approx(result["steps"] / result["seconds"])
         assert 0 < result["busy_seconds"] < result["seconds"]
-
-
-def test_measuring_leaves_no_step_under_way():
-    env = {"length": 7, "sleep_ms": 50}
-    with make("relay", total_agents=6, num_buffers=2, env=env) as vec:
-        measure_stepping(vec, 0.01)
-        for group in range(2):
-            vec.send(group, np.zeros((3, 2), np.float32), allocate_rows(vec, 3))
+        for group in range(4):  # none is left under way
+            vec.send(group, np.zeros((16, 1), np.float32), allocate_rows(vec, 16))
 
 
 # ---- Configuration ------------------------------------------------------------------------------
 
+WITHOUT = {key: value for key, value in BREAKOUT.items() if key not in ("width", "paddle_speed")}
+REFUSED = [  # environment, its parameters, counts, what is said
+    ("breakout", WITHOUT, {}, r"breakout: missing keys in \[env\]: width, paddle_speed\n"),
+    ("relay", {}, {}, r"relay: missing keys in \[env\]: length, sleep_ms"),
+    ("squared", {"size": 12}, {}, r"env\.size is 12, expected a whole number from 2 to 11"),
+    ("breakout", {**BREAKOUT, "brick_cols": 19}, {}, r"env\.brick_cols is 19, .*at most 108"),
+    ("relay", None, {"total_agents": 10, "num_buffers": 4}, "10 is not a .* 4\n.*hint: 8 or 12"),
+    ("relay", None, {"total_agents": 0}, "vec.total_agents 0 and vec.num_buffers 1 must be at"),
+    ("relay", None, {"num_buffers": 0}, "num_buffers 0 must be at least 1"),
+    # environments of 1, 2, 3 agents: the third doesn't fit into 5, nor the second into 2
+    ("relay", None, {"total_agents": 5}, r"is 5, but environment 2 has 3 agents, of which only 2"),
+    ("relay", None, {"num_buffers": 6}, r"is 2, but environment 1 has 2 agents"),
+]
 
-def test_missing_keys_are_all_named():
-    env = {key: value for key, value in BREAKOUT.items() if key not in ("width", "paddle_speed")}
-    with pytest.raises(
-        UserError, match=r"breakout: missing keys in \[env\]: width, paddle_speed\n"
-    ):
-        make("breakout", total_agents=4, env=env)
-    with pytest.raises(UserError, match=r"relay: missing keys in \[env\]: length, sleep_ms"):
-        make("relay", total_agents=6, env={})
 
-
-def test_values_that_make_no_sense():
-    with pytest.raises(UserError, match=r"env\.size is 12, expected a whole number from 2 to 11"):
-        make("squared", total_agents=4, env={"size": 12})
-    with pytest.raises(UserError, match=r"env\.brick_cols is 19, expected .*at most 108 bricks"):
-        make("breakout", total_agents=4, env={**BREAKOUT, "brick_cols": 19})
+@pytest.mark.parametrize(("name", "env", "counts", "said"), REFUSED)
+def test_what_is_refused(name: str, env: dict | None, counts: dict, said: str):
+    own = {} if env is None else {"env": env}
+    with pytest.raises(UserError, match=said):
+        make(name, **{"total_agents": 12, **counts, **own})
 
 
 def test_unread_keys_strings_and_booleans():
@@ -429,27 +415,6 @@ def test_unread_keys_strings_and_booleans():
         stepper = Stepper(vec)
         x = stepper.step(np.array([[-0.5]], np.float32)).observations[0, 0] * 576
         assert x == pytest.approx(257 - 4 * 0.5 * 620 / 60, abs=1e-3)  # the launch frame moves too
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"total_agents": 10, "num_buffers": 4}, "10 is not a multiple of vec.num_buffers 4"),
-        ({"total_agents": 0}, "vec.total_agents 0 and vec.num_buffers 1 must be at least 1"),
-        ({"total_agents": 4, "num_buffers": 0}, "num_buffers 0 must be at least 1"),
-        # environments of 1, 2, 3 agents: the third doesn't fit into 5, nor the second into 2
-        ({"total_agents": 5}, r"is 5, but environment 2 has 3 agents, of which only 2 fit"),
-        ({"total_agents": 12, "num_buffers": 6}, r"is 2, but environment 1 has 2 agents"),
-    ],
-)
-def test_counts_that_do_not_add_up(keywords: dict, message: str):
-    with pytest.raises(UserError, match=message):
-        make("relay", **keywords)
-
-
-def test_a_legal_count_is_suggested():
-    with pytest.raises(UserError, match="hint: 8 or 12"):
-        make("relay", total_agents=10, num_buffers=4)
 
 
 def test_num_threads_is_clamped():
@@ -468,13 +433,6 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "copied"))
 
 
-def edit(folder: Path, old: str, new: str, file: str = "binding.c") -> None:
-    """Replace text that must be there."""
-    text = (folder / file).read_text()
-    assert old in text
-    (folder / file).write_text(text.replace(old, new))
-
-
 def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.MonkeyPatch):
     wrapper = copy.parent / "wrapper"
     wrapper.write_text(f'#!/bin/sh\necho "$@" >> {copy.parent}/calls\nexec cc "$@"\n')
@@ -488,7 +446,7 @@ def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.M
     library = compile_environment(copy)
     assert compile_environment(copy) == library and compilations() == 1
     assert list(cache_directory().glob("copied*")) == [library]  # nothing half done
-    edit(copy, "3 * env->size", "4 * env->size", "squared.h")
+    edit(copy / "squared.h", "3 * env->size", "4 * env->size")
     changed = compile_environment(copy)
     assert changed != library and compilations() == 2
     (copy / "draw.py").write_text("# not C")
@@ -525,38 +483,22 @@ NativeVec({str(copy)!r}, total_agents=2, env={{"size": 5}}).close()
         ("binding.c", "#define Env Squared", "", "binding.c must define NUM_ATNS"),
         ("binding.c", '#include "vecenv.h"', "", "error"),
         ("squared.h", "    unsigned int rng;", "", "rng"),
+        ("binding.c", "env->num_agents = 1;", "", "environment 0 has num_agents 0, expected at"),
+        ("binding.c", "num_agents = 1;", "num_agents = 3;", "is 1, but environment 0 has 3 agents"),
     ],
 )
 def test_sources_with_errors(copy: Path, file: str, old: str, new: str, message: str):
-    edit(copy, old, new, file)
+    edit(copy / file, old, new)
     with pytest.raises(UserError, match=message):
         NativeVec(copy, total_agents=1, env={"size": 5})
     assert not list(copy.parent.glob("cache/*.partial"))
 
 
-def test_action_sizes_and_masks_are_checked(copy: Path):
-    edit(copy, "NUM_ATNS 1", "NUM_ATNS 2")
-    edit(copy, "ACT_SIZES {5}", "ACT_SIZES {5, 1}")
-    with pytest.raises(UserError, match=r"ACT_SIZES in binding\.c: discrete and continuous"):
-        NativeVec(copy, total_agents=1, env={"size": 5})
+def test_masks_are_checked(copy: Path):
     relay = Path(shutil.copytree(RELAY, copy.parent / "relay"))
-    edit(relay, "MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
+    edit(relay / "binding.c", "MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
     with pytest.raises(UserError, match=r"MY_ACTION_MASK in binding\.c is 6, expected 5"):
         NativeVec(relay, total_agents=6, env=parameters("relay"))
-
-
-def test_agents_that_an_environment_forgot(copy: Path):
-    edit(copy, "    env->num_agents = 1;\n", "")
-    with pytest.raises(UserError, match="environment 0 has num_agents 0, expected at least 1"):
-        NativeVec(copy, total_agents=1, env={"size": 5})
-
-
-def test_multi_agent_environments_that_do_not_fill_the_groups(copy: Path):
-    edit(copy, "env->num_agents = 1;", "env->num_agents = 3;")
-    with pytest.raises(
-        UserError, match=r"is 4, but environment 1 has 3 agents, of which only 1 fit"
-    ):
-        NativeVec(copy, total_agents=8, num_buffers=2, env={"size": 5})
 
 
 def test_folders_that_are_none(tmp_path: Path):
@@ -579,22 +521,15 @@ def test_unknown_name():
 
 def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch):
     (copy.parent / "nothing").mkdir()
-    monkeypatch.setenv("PATH", str(copy.parent / "nothing"))
-    monkeypatch.delenv("CC", raising=False)
-    _forget_compilers()
-    words = r"the compiler 'cc' can't be run.*\n.*install a C compiler"
-    with pytest.raises(UserError, match=words):
-        compile_environment(copy)
-    monkeypatch.undo()
+    compiler._identity.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(copy.parent / "nothing"))
+        patch.delenv("CC", raising=False)
+        with pytest.raises(UserError, match=r"'cc' can't be run.*\n.*install a C compiler"):
+            compile_environment(copy)
     monkeypatch.setenv("CC", "no-such-compiler -O9")
     with pytest.raises(UserError, match="'no-such-compiler -O9' can't be run"):
         compile_environment(copy)
-
-
-def _forget_compilers() -> None:
-    from puffer_mlx.system.compiler import _identity
-
-    _identity.cache_clear()
 
 
 def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatch):
@@ -613,7 +548,3 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert cache_directory() == tmp_path / "xdg" / "puffer_mlx"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cache_directory().parts[-3:] == ("Library", "Caches", "puffer_mlx")
-
-
-def test_rows_is_what_the_contract_says():
-    assert Rows._fields == ("observations", "rewards", "terminals", "masks", "finals")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec, named
-from played import POLICY, by_file, close, live
+from played import POLICY, files_play, live
+from stepping import alike, played, started, step
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
@@ -27,22 +28,39 @@ N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}
 
 
-def coded(groups=1, observations=True, rewards=True) -> Normalized:
-    inner = CodedVec(N, groups)
+def coded(groups=1, observations=True, rewards=True, kind=CodedVec) -> Normalized:
+    inner = kind(N, groups)
     inner.scale = 1e5  # rewards of hundreds
     inner.episodes = list  # type: ignore
     return Normalized(inner, observations, rewards, GAMMA)  # type: ignore
 
 
-def step(env: Normalized):
-    rows = allocate_rows(env, N)
-    n = N // env.num_groups
-    for g in range(env.num_groups):
-        agents = slice(g * n, (g + 1) * n)
-        env.send(g, np.zeros((n, 1), np.float32), rows.part(agents))
-    for g in range(env.num_groups):
-        env.wait(g)
-    return rows
+def raw(k: int) -> list[np.ndarray]:
+    """Observations, rewards and terminals of step k as they are."""
+    plain = CodedVec(N, 1)
+    plain.scale = 1e5
+    return [np.array(array) for array in plain.rows(np.arange(N), k)[:3]]
+
+
+def everything(steps: int, bad=lambda k: ([], [])):
+    """Of each step: its number, what ``raw`` has, and all observations and returns so far.
+
+    But for those of the agents that ``bad`` names.
+    """
+    seen, returns, G = [], [], np.zeros(N)
+    for k in range(steps):
+        observations, rewards, terminals = raw(k)
+        unseen, unpaid = bad(k)
+        seen.append(np.delete(observations, unseen, 0).astype(np.float64))
+        if k:
+            paid = np.isin(np.arange(N), unpaid, invert=True)
+            G = GAMMA * G + rewards * paid
+            returns.append(G[paid])
+            G = np.where(terminals != 0, 0, G)
+        yield (
+            *(k, observations, rewards, terminals),
+            *(np.concatenate(seen), np.concatenate(returns or [[0.0]])[:, None]),
+        )
 
 
 def test_moments_are_those_of_all_rows():
@@ -61,102 +79,68 @@ def test_moments_are_those_of_all_rows():
 
 def test_rows():
     """By the definition: statistics over everything so far, this step included."""
-    env, plain = coded(), CodedVec(N, 1)
-    plain.scale = 1e5
-    raw, G = [], np.zeros(N)
-    returns = []
-    for k in range(20):
-        rows = allocate_rows(env, N)
-        if k == 0:
-            env.reset(rows)
-        else:
-            rows = step(env)
-        observations, rewards, terminals, _ = map(np.asarray, plain.rows(np.arange(N), k))
-        raw.append(np.asarray(observations, np.float64))
-        seen = np.concatenate(raw)
-        expected = (raw[-1] - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + EPSILON)
+    env = coded()
+    rows = started(env)
+    for k, observations, rewards, terminals, seen, returns in everything(20):
+        if k:
+            step(env, rows)
+            scale = np.sqrt(returns.var() + EPSILON)
+            np.testing.assert_allclose(rows.rewards, rewards / scale, rtol=1e-5)
+        expected = (observations - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + EPSILON)
         expected = np.clip(expected, -LIMIT, LIMIT)
         np.testing.assert_allclose(rows.observations, expected, rtol=1e-5, atol=1e-5)
-        if k:
-            G = GAMMA * G + rewards
-            returns.append(G.copy())
-            scale = np.sqrt(np.concatenate(returns).var() + EPSILON)
-            np.testing.assert_allclose(rows.rewards, rewards / scale, rtol=1e-5)
-            G[np.asarray(terminals) != 0] = 0
         np.testing.assert_array_equal(rows.terminals, terminals)
     assert abs(rows.observations).max() < 5 and 0.1 < abs(rows.rewards).max() < 5
-    np.testing.assert_allclose(env.raw(rows.observations), raw[-1], rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(env.raw(rows.observations), observations, rtol=1e-4, atol=1e-3)
+    memory = env.memory()
+    far = {"variance": np.full(4, 1e-6), "count": np.array(1e9)}
+    env.remember(memory | {f"observations.{key}": value for key, value in far.items()})
+    assert abs(step(env, rows).observations).max() == LIMIT  # far ones are clipped
 
 
-def test_far_observations_are_clipped():
-    env = coded()
-    env.reset(allocate_rows(env, N))
-    seen = env.memory()
-    seen["observations.variance"] = np.full(4, 1e-6)
-    seen["observations.count"] = np.array(1e9)
-    env.remember(seen)
-    assert abs(step(env).observations).max() == LIMIT
-
-
-def test_one_of_the_two():
-    for which in ("observations", "rewards"):
-        env, both = coded(**{"observations": False, "rewards": False, which: True}), coded()
-        env.reset(allocate_rows(env, N))
-        both.reset(allocate_rows(both, N))
-        (one, two), (_, plain) = (step(env), step(both)), (None, CodedVec(N, 1))
-        plain.scale = 1e5
-        raw = dict(zip(one._fields, plain.rows(np.arange(N), 1), strict=False))
-        other = "rewards" if which == "observations" else "observations"
-        np.testing.assert_array_equal(getattr(one, which), getattr(two, which))
-        np.testing.assert_allclose(getattr(one, other), np.asarray(raw[other]), rtol=1e-6)
-        assert which in env.description and other not in env.description
-        assert {name.partition(".")[0] for name in env.memory()} == {
-            {"observations": "observations", "rewards": "return"}[which]
-        }
+@pytest.mark.parametrize("which", ["observations", "rewards"])
+def test_one_of_the_two(which):
+    env, both = coded(**{"observations": False, "rewards": False, which: True}), coded()
+    one, two = step(env, started(env)), step(both, started(both))
+    other = "rewards" if which == "observations" else "observations"
+    plain = dict(zip(("observations", "rewards"), raw(1), strict=False))[other]
+    np.testing.assert_array_equal(getattr(one, which), getattr(two, which))
+    np.testing.assert_allclose(getattr(one, other), plain, rtol=1e-6)
+    assert which in env.description and other not in env.description
+    names = {name.partition(".")[0] for name in env.memory()}
+    assert names == {which.replace("rewards", "return")}
 
 
 def test_frozen_statistics_stay_and_rewards_are_as_they_were():
-    env = coded()
-    env.reset(allocate_rows(env, N))
-    for _ in range(5):
-        step(env)
+    env, other = coded(), coded()
+    played(env, 5)
     memory = env.memory()
-    other = coded()
     assert isinstance(other, Remembers)
     other.remember(memory, frozen=True)
-    other.reset(allocate_rows(other, N))
-    rows = step(other)
+    rows = step(other, started(other))
     for name, array in other.memory().items():
         np.testing.assert_array_equal(array, memory[name])
-    plain = CodedVec(N, 1)
-    plain.scale = 1e5
-    expected = np.asarray(plain.rows(np.arange(N), 1)[1])
-    np.testing.assert_allclose(rows.rewards, expected, rtol=1e-6)
-    observations = np.asarray(plain.rows(np.arange(N), 1)[0], np.float64)
+    observations, rewards, _ = raw(1)
+    np.testing.assert_allclose(rows.rewards, rewards, rtol=1e-6)
     deviation = np.sqrt(memory["observations.variance"] + EPSILON)
     expected = (observations - memory["observations.mean"]) / deviation
     np.testing.assert_allclose(rows.observations, expected.clip(-LIMIT, LIMIT), rtol=1e-5)
 
 
 def test_going_on_is_bit_for_bit():
-    env = coded(groups=3)
-    env.reset(allocate_rows(env, N))
-    for _ in range(4):
-        step(env)
-    state = env.state()
+    env, other = coded(groups=3), coded(groups=3)
+    played(env, 4)
+    state, rows, its = env.state(), started(other), started(other)
     assert state is not None
-    expected = [step(env) for _ in range(5)]
-    other = coded(groups=3)
-    other.reset(allocate_rows(other, N))
+    expected = [step(env, rows) for _ in range(5)]
     other.restore(state)
-    for rows in expected:
-        for one, two in zip(step(other), rows, strict=True):
-            np.testing.assert_array_equal(one, two)
+    assert alike([step(other, its) for _ in range(5)], expected)
+    env.inner.state = lambda: None
+    assert env.state() is None
 
 
 def test_states_and_statistics_of_others():
     env = coded()
-    env.reset(allocate_rows(env, N))
     with pytest.raises(UserError, match="isn't one of normalised"):
         env.restore(np.zeros(100, np.uint8))
     memory = env.memory()
@@ -167,12 +151,6 @@ def test_states_and_statistics_of_others():
     np.savez(only, inner=np.zeros(1))
     with pytest.raises(UserError, match="missing"):
         env.restore(np.frombuffer(only.getvalue(), np.uint8))
-
-
-def test_without_a_state_there_is_none():
-    env = coded()
-    env.inner.state = lambda: None
-    assert env.state() is None
 
 
 def test_bytes_stay_as_they_are():
@@ -244,7 +222,9 @@ def test_resume_is_bit_for_bit():
         --vec.normalize-observations 1 --vec.normalize-rewards 1 --train.total-timesteps 2560"""
     settings = config.load("cartpole", options.split())
 
-    def flat(trainer):
+    def end(trainer):
+        for _ in trainer:
+            pass
         return np.concatenate([np.array(w).ravel() for _, w in named(trainer.weights)])
 
     with vec.make(settings, 1) as env:
@@ -253,15 +233,11 @@ def test_resume_is_bit_for_bit():
             trainer.step()
         weights, state = trainer.weights, trainer.state()
         mx.eval(state.arrays)
-        for _ in trainer:
-            pass
-        expected = flat(trainer)
+        expected = end(trainer)
     with vec.make(settings, 1) as env:
         trainer = Trainer(settings, env)
         assert trainer.restore(weights, state)
-        for _ in trainer:
-            pass
-        np.testing.assert_array_equal(flat(trainer), expected)
+        np.testing.assert_array_equal(end(trainer), expected)
 
 
 def test_observations_can_be_taken_apart():
@@ -296,19 +272,10 @@ def run(request, here):
 
 
 def test_every_file_plays_as_the_live_policy(run, here, scripts):
-    """A checkpoint, what is exported of it, and what is imported of that."""
     word, trainer, saved = run
-    script, small = scripts("evaluate"), POLICY.split()
     expected = live(trainer)
-    assert by_file(script, word, saved) == close(expected)
+    files_play(scripts, here, word, saved, POLICY.split(), expected)
     made = checkpoint.load(saved)
-    export(made, Format("safetensors"), here / "w.safetensors", checkpoint.recorded(saved))
-    for path in (here / "w.safetensors", saved / "weights.safetensors"):
-        assert by_file(script, word, path, *small) == close(expected)
-    for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
-        export(made, Format(kind), here / name, checkpoint.recorded(saved))
-        assert scripts("import_").main([name, word, "--out", kind]) == 0
-        assert by_file(script, word, kind) == close(expected)
     raw = replace(made.config, vec=replace(made.config.vec, normalize_observations=False))
     with vec.make(raw, 1) as env:
         other = score(made.policy, made.weights, env, 12, seed=3, greedy=True)
@@ -412,54 +379,33 @@ class Spoiled(CodedVec):
         return [observations, rewards, *others]
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_isnt_finite_never_enters_the_statistics(value, groups, capsys):
+@pytest.mark.parametrize(("value", "groups"), [(np.nan, 1), (np.inf, 2), (-np.inf, 1)])
+def test_what_isnt_finite_never_enters_the_statistics(value, groups, capsys, monkeypatch):
     """They are those of all the other rows, and of all the other returns."""
-    inner = Spoiled(N, groups)
-    inner.scale, inner.value, inner.episodes = 1e5, value, list  # type: ignore
-    env = Normalized(inner, True, True, GAMMA)  # type: ignore
-    plain, seen, returns, G = CodedVec(N, 1), [], [], np.zeros(N)
-    plain.scale = 1e5
-    for k in range(8):
-        rows = allocate_rows(env, N)
-        if k == 0:
-            env.reset(rows)
-        else:
-            rows = step(env)
-        observations, rewards, terminals, _ = map(np.array, plain.rows(np.arange(N), k))
-        bad = k in (3, 4)
-        good = np.arange(N) != (2 if bad else -1)
-        seen.append(observations[good])
+    monkeypatch.setattr(Spoiled, "value", value)
+    env = coded(groups, kind=Spoiled)
+    rows, bad = started(env), lambda k: ([2], [5]) if k in (3, 4) else ([], [])
+    for k, *_ in (steps := [*everything(8, bad)]):
         if k:
-            rewarded = np.arange(N) != (5 if bad else -1)
-            G = GAMMA * G + rewards * rewarded
-            returns.append(G[rewarded])
-            G[terminals != 0] = 0
-        assert np.isfinite(rows.observations[good]).all()
+            step(env, rows)
+        assert np.isfinite(np.delete(rows.observations, bad(k)[0], 0)).all()
     memory = env.memory()
-    for name, batches in (("observations", seen), ("return", returns)):
-        everything = (
-            np.concatenate(batches).astype(np.float64).reshape(-1, len(memory[f"{name}.mean"]))
-        )
-        assert memory[f"{name}.count"] == len(everything)
-        np.testing.assert_allclose(memory[f"{name}.mean"], everything.mean(axis=0), rtol=1e-6)
-        np.testing.assert_allclose(memory[f"{name}.variance"], everything.var(axis=0), rtol=1e-5)
-    err = capsys.readouterr().err
-    assert err == (
+    for name, rows_of in zip(("observations", "return"), steps[-1][-2:], strict=True):
+        assert memory[f"{name}.count"] == len(rows_of)
+        np.testing.assert_allclose(memory[f"{name}.mean"], rows_of.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(memory[f"{name}.variance"], rows_of.var(axis=0), rtol=1e-5)
+    assert capsys.readouterr().err == (
         f"puffer_mlx: coded: agent 2 got an observation of {value} at position 1; what isn't finite"
         " is left out of the statistics that normalise\n"
     )  # once
 
 
 def test_a_step_without_a_finite_row_changes_no_statistics():
-    inner = CodedVec(N, 1)
-    inner.episodes = list  # type: ignore
-    env = Normalized(inner, True, False, GAMMA)  # type: ignore
-    env.reset(allocate_rows(env, N))
-    step(env)
-    before, others = env.memory(), inner.rows(np.arange(N), 2)[1:]
-    inner.rows = lambda agents, k: [np.full((N, 4), np.nan), *others]
-    step(env)
+    env = coded(rewards=False)
+    rows = started(env)
+    step(env, rows)
+    before, others = env.memory(), env.inner.rows(np.arange(N), 2)[1:]  # type: ignore
+    env.inner.rows = lambda agents, k: [np.full((N, 4), np.nan), *others]  # type: ignore
+    step(env, rows)
     for name, array in env.memory().items():
         np.testing.assert_array_equal(array, before[name])

@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+import stepping
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.puffer.make import is_puffer_env
-from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 TABLE = """
 import pufferlib
@@ -98,12 +98,6 @@ def test_pufferlibs_own(here, name: str):
     words = ["--vec.total-agents", "4", "--vec.num-buffers", "1", "--vec.backend", "sync"]
     words[-1] = "vector" if name == "puffer_breakout" else "sync"
     with vec.make(c.load(f"pufferlib:{name}", [*words, "--family", "discrete"]), 1) as made:
-        rows = allocate_rows(made, 4)
-        made.reset(rows)
-        rng, seen, paid = np.random.default_rng(0), [], []
-        for _ in range(40):
-            made.send(0, random_actions(made, 4, rng), rows)
-            made.wait(0)
-            seen.append(rows.observations.copy())
-            paid.append(rows.rewards.copy())
+        rows = stepping.played(made, 40)[1:]
+    seen, paid = [row.observations for row in rows], [row.rewards for row in rows]
     assert np.isfinite(seen).all() and (np.std(paid) > 0 or np.std(seen, axis=0).any())

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stepping import alike, copied, played, started, step
 
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
-from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 emulated, pairs = map(importlib.import_module, ("emulated", "pairs"))
@@ -28,40 +28,9 @@ def make(factory=Pairs, agents=8, **keywords):
     return PufferVec(factory, **{"name": "pairs", "total_agents": agents, "seed": 5, **keywords})
 
 
-class Played:
-    """All agents of a PufferVec, stepped with given or random actions."""
-
-    def __init__(self, vec, seed=0):
-        self.vec, self.rng = vec, np.random.default_rng(seed)
-        self.rows = allocate_rows(vec, vec.num_agents)
-        self.n = vec.num_agents // vec.num_groups
-        vec.reset(self.rows)
-
-    def step(self, actions=None):
-        N = self.vec.num_agents
-        actions = random_actions(self.vec, N, self.rng) if actions is None else actions
-        parts = [slice(g * self.n, (g + 1) * self.n) for g in range(self.vec.num_groups)]
-        for group, agents in enumerate(parts):
-            self.vec.send(group, actions[agents], self.rows.part(agents))
-        for group in range(self.vec.num_groups):
-            self.vec.wait(group)
-        return self.rows
-
-    def history(self, steps):
-        """(observations, rewards, terminals) of each time, the first after the reset."""
-        seen = [[array.copy() for array in self.rows[:3]]]
-        return seen + [[array.copy() for array in self.step()[:3]] for _ in range(steps)]
-
-
 def history(steps=20, **keywords):
     with make(**keywords) as vec:
-        return Played(vec).history(steps)
-
-
-def same(a, b):
-    return all(
-        np.array_equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True)
-    )
+        return played(vec, steps)
 
 
 def right(rows, signs=3):
@@ -95,46 +64,39 @@ def test_what_looks_like_one_is_one():
 @pytest.mark.parametrize(("backend", "groups"), [("vector", 1), ("sync", 2), ("async", 2)])
 def test_rows_are_what_the_environment_writes(backend, groups):
     with make(agents=8, num_buffers=groups, backend=backend, num_threads=2) as vec:
-        played = Played(vec)
-        rows = played.rows
+        rows = started(vec)
         assert not rows.rewards.any() and not rows.terminals.any()
         for t in range(1, 17):
             actions = right(rows)
-            actions[0, 0] += 1  # wrong, unless 3 is taken for 0
-            actions[0, 0] %= 3
-            played.step(actions)
+            actions[0, 0] = (actions[0, 0] + 1) % 3  # wrong
+            step(vec, rows, actions)
             assert rows.rewards.tolist() == [0.5] + 7 * [1]
             assert rows.terminals.tolist() == 8 * [t % 8 == 0]  # of both kinds
             assert (rows.observations.sum(1) == 2).all()
 
 
 def test_neither_groups_nor_processes_change_rows():
+    """Functions of the main script reach processes, too."""
+
+    def local(buf=None, seed=0):
+        return Pairs(1, buf=buf, seed=seed)
+
     reference = history(factory=single, backend="sync")
-    assert same(reference, history(factory=single, backend="sync", num_buffers=2))
-    assert same(reference, history(factory=single, backend="async", num_buffers=2, num_threads=4))
-    assert not same(reference, history(factory=single, backend="sync", seed=6))
+    assert alike(reference, history(factory=single, backend="sync", num_buffers=2))
+    assert alike(reference, history(factory=local, backend="async", num_buffers=2, num_threads=4))
+    assert not alike(reference, history(factory=single, backend="sync", seed=6))
+    assert alike(history(), history(env={"fault": "own arrays"}))  # which are copied
 
 
 def test_instances_have_seeds_of_their_own():
-    first = history(factory=single, backend="sync", agents=4)
+    first = history(0, factory=single, backend="sync", agents=4)[0].observations
     with make(single, 2, backend="sync", seed=6) as vec:  # the second instance of seed 5
-        second = Played(vec).rows.observations
-    np.testing.assert_array_equal(first[0][0][2:], second)
-    assert not np.array_equal(first[0][0][:2], second)
-
-
-def test_later_resets_draw_others():
+        second = started(vec).observations
+    np.testing.assert_array_equal(first[2:], second)
+    assert not np.array_equal(first[:2], second)
     with make(agents=32) as vec:
-        played = Played(vec)
-        before = played.rows.observations.copy()
-        played.step()
-        vec.reset(played.rows)
-        assert not np.array_equal(played.rows.observations, before)
-        assert not played.rows.rewards.any() and not played.rows.terminals.any()
-
-
-def test_arrays_of_its_own_are_copied():
-    assert same(history(), history(env={"fault": "own arrays"}))
+        rows = [copied(started(vec)) for _ in range(2)]  # later resets draw others
+    assert not np.array_equal(rows[0].observations, rows[1].observations)
 
 
 # ---- how many, and where -------------------------------------------------------------------------
@@ -143,9 +105,7 @@ def test_arrays_of_its_own_are_copied():
 @pytest.mark.parametrize(
     ("keywords", "description", "environments"),
     [
-        ({}, "vector: 1 instance; it takes num_envs", 8),
         ({"num_buffers": 2}, "vector: 2 instances; it takes num_envs", 8),
-        ({"backend": "sync"}, "sync: 8 instances; as", 8),
         ({"env": {"num_envs": 2}, "backend": "sync"}, "sync: 4 instances; as", 8),
         ({"backend": "async", "num_threads": 4, "num_buffers": 2}, "async: 4 instances in 4", 8),
         ({"backend": "async", "num_threads": 3}, "async: 2 instances in 2 processes; as", 8),
@@ -160,16 +120,12 @@ def test_instances(keywords, description, environments):
         assert (vec.num_agents, vec.finals, vec.unread) == (keywords.get("agents", 16), False, [])
 
 
-def test_slow_steps_are_worth_processes(monkeypatch):
+@pytest.mark.parametrize(("trip", "form"), [(0.0, "async: 4 instances in 2"), (10.0, "sync")])
+def test_slow_steps_are_worth_processes(monkeypatch, trip, form):
     monkeypatch.setattr("puffer_mlx.vec.plan.cores", lambda: 2)
-    monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", 0.0)
+    monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", trip)
     with make(single, 8, num_threads=2) as vec:
-        slow = vec.description
-    monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", 10.0)
-    with make(single, 8, num_threads=2) as vec:
-        quick = vec.description
-    assert slow.startswith("async: 4 instances in 2 processes; their steps take")
-    assert quick.startswith("sync: 4 instances; their steps take")
+        assert vec.description.startswith(form) and "; a step takes" in vec.description
 
 
 @pytest.mark.parametrize(
@@ -196,93 +152,59 @@ def test_what_does_not_fit_is_refused(keywords, text, hint):
 # ---- episodes ------------------------------------------------------------------------------------
 
 
+def rightly(vec, steps):
+    """Rows of each of some steps that are rewarded."""
+    rows = started(vec)
+    return [step(vec, rows, right(rows)) for _ in range(steps)]
+
+
+def returns(records, *more, env=None):
+    """Return, length and other numbers of each episode, or of those of one environment."""
+    keys = ("episode_return", "episode_length", *more)
+    return [tuple(r[key] for key in keys) for r in records if env in (None, r["env"])]
+
+
 def test_episodes_are_counted():
     with make(agents=4, num_buffers=2, env={"length": 5}) as vec:
-        played = Played(vec)
-        for _ in range(12):
-            played.step(right(played.rows))
-        records = vec.episodes()
-    assert [(r["env"], r["episode_return"], r["episode_length"]) for r in records] == (
-        4 * [(0, 5, 5)] + 4 * [(1, 5, 5)]
-    )
-
-
-def test_what_the_environment_reports_goes_first():
-    with make(agents=4, env={"report": 8}) as vec:
-        played = Played(vec)
-        for _ in range(8):
-            played.step(right(played.rows))
-        log = vec.log()
-    assert log == {"episode_return": 8, "episode_length": 8, "score": 1, "n": 4}
+        rightly(vec, 12)
+        assert returns(vec.episodes(), "env") == 4 * [(5, 5, 0)] + 4 * [(5, 5, 1)]
+    with make(agents=4, env={"report": 8}) as vec:  # what the environment reports goes first
+        rightly(vec, 8)
+        assert vec.log() == {"episode_return": 8, "episode_length": 8, "score": 1, "n": 4}
 
 
 def test_absent_agents_take_no_part():
     with make(agents=2, env={"leaves": True}) as vec:
-        played = Played(vec)
-        seen = [played.step(right(played.rows)) and played.rows.part(1) for _ in range(16)]
-        ends = [float(rows.terminals) for rows in seen]
-        records = vec.episodes()
-    assert len(ends) == 16
-    assert [(r["episode_return"], r["episode_length"]) for r in records] == [
-        (4, 4), (8, 8), (4, 4), (8, 8)
-    ]  # fmt: skip
+        rightly(vec, 16)
+        assert returns(vec.episodes()) == [(4, 4), (8, 8), (4, 4), (8, 8)]
 
 
 def test_emulated_environments_are_reset_within_the_step():
     with make(Counting, 2, backend="sync") as vec:
-        played = Played(vec)
-        rows = played.rows
-        spec = vec.spec
+        spec, rows = vec.spec, started(vec)
         assert (spec.observation_size, spec.observation_dtype, spec.action.sizes) == (
-            8,
-            np.float32,
+            *(8, np.float32),
             (2,),
         )
         assert rows.observations[0].tolist() == [1, 0, 0, 1, 0, 7, 8, 9]
-        expected = [
-            (1, 1, (2, 0)),
-            (2, 0, (2, 1)),
-            (2, 1, (3, 0)),
-            (3, 0, (3, 1)),
-            (3, 0, (3, 2)),
-            (3, 1, (4, 0)),
-        ]
-        for reward, terminal, shown in expected:
-            played.step()
-            assert (rows.rewards[1], rows.terminals[1]) == (reward, terminal)
-            assert tuple(rows.observations[1, :2]) == shown
-        records = vec.episodes()
-    of_one = [
-        (r["episode_return"], r["episode_length"], r["score"]) for r in records if r["env"] == 1
-    ]
-    assert of_one == [(1, 1, 10), (4, 2, 20), (9, 3, 30)]
+        seen = [step(vec, rows) for _ in range(6)]
+        assert [row.rewards[1] for row in seen] == [1, 2, 2, 3, 3, 3]
+        assert [row.terminals[1] for row in seen] == [1, 0, 1, 0, 0, 1]
+        shown = [[2, 0], [2, 1], [3, 0], [3, 1], [3, 2], [4, 0]]
+        assert [row.observations[1, :2].tolist() for row in seen] == shown
+        assert returns(vec.episodes(), "score", env=1) == [(1, 1, 10), (4, 2, 20), (9, 3, 30)]
 
 
 def test_agents_of_emulated_environments_end_one_by_one():
     with make(Duel, 4, backend="async", num_threads=2) as vec:
-        played = Played(vec)
-        terminals, rewards = [], []
-        for _ in range(8):
-            played.step()
-            terminals.append(played.rows.terminals[2:].tolist())
-            rewards.append(played.rows.rewards[2:].tolist())
-        records = [r for r in vec.episodes() if r["env"] == 1]
-    assert terminals == 2 * [[0, 0], [0, 1], [0, 1], [1, 1]]
-    assert rewards == 2 * [[1, 10], [1, 10], [1, 0], [1, 0]]
-    assert [(r["episode_return"], r["episode_length"], r["x"]) for r in records] == 2 * [
-        (20, 2, 5),
-        (4, 4, 1),
-    ]
-
-
-def test_an_agent_that_vanishes_has_ended_its_episode():
-    with make(Duel, 2, backend="sync", env={"at_once": True}) as vec:
-        played = Played(vec)
-        for _ in range(8):
-            played.step()
-        records = vec.episodes()
-    found = [(r["episode_return"], r["episode_length"]) for r in records]
-    assert found == [(10, 2), (4, 4), (10, 2), (4, 4)]
+        seen = played(vec, 8)[1:]
+        records = returns(vec.episodes(), "x", env=1)
+    assert [row.terminals[2:].tolist() for row in seen] == 2 * [[0, 0], [0, 1], [0, 1], [1, 1]]
+    assert [row.rewards[2:].tolist() for row in seen] == 2 * [[1, 10], [1, 10], [1, 0], [1, 0]]
+    assert records == 2 * [(20, 2, 5), (4, 4, 1)]
+    with make(Duel, 2, backend="sync", env={"at_once": True}) as vec:  # one vanishes
+        played(vec, 8)
+        assert returns(vec.episodes()) == 2 * [(10, 2), (4, 4)]
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------
@@ -304,7 +226,7 @@ def test_failures_are_told(backend, fault, text):
         pytest.raises(UserError) as found,
         make(single, 4, backend=backend, env={"fault": fault}) as vec,
     ):
-        Played(vec).history(3)
+        played(vec, 3)
     comma = "," if fault == "nan" else ""
     assert f"pairs: environment 0 (seed 5){comma} {text}" in found.value.message
     assert "pairs.py" in found.value.message or fault == "nan"
@@ -315,20 +237,14 @@ def test_the_instance_that_failed_is_named():
         return Pairs(1, fault="step" if seed == 8 else "", buf=buf, seed=seed)
 
     with make(third, 8, num_buffers=2, backend="sync") as vec:
-        played = Played(vec)
         with pytest.raises(UserError, match=r"environment 3 \(seed 8\) failed in step"):
-            played.history(3)
+            played(vec, 3)
         with pytest.raises(RuntimeError, match="closed"):
-            played.step()
-
-
-def test_environments_of_an_instance_share_its_seed():
-    with make(agents=8, num_buffers=2, env={"fault": "nan"}) as vec:
-        played = Played(vec)
-        with pytest.raises(
-            UserError, match=r"environment 1 \(seed 5\), agent 1, returned a reward"
-        ):
-            played.history(3)
+            vec.wait(0)
+    with make(agents=8, num_buffers=2, env={"fault": "nan"}) as vec:  # two share an instance's seed
+        said = r"environment 1 \(seed 5\), agent 1, returned a reward"
+        with pytest.raises(UserError, match=said):
+            played(vec, 3)
 
 
 @pytest.mark.parametrize(
@@ -345,18 +261,11 @@ def test_a_lost_process_is_noticed(fault, text, monkeypatch):
         return single(fault=fault if seed == 6 else "", buf=buf, seed=seed)
 
     with make(second, 6, backend="async", timeout=0.5) as vec:  # three in one process
-        played = Played(vec)
-        processes = vec._envs[0].processes  # type: ignore
+        rows, processes = started(vec), vec._envs[0].processes  # type: ignore
         with pytest.raises(UserError, match=text):
-            played.history(3)
+            for _ in range(3):
+                step(vec, rows)
         assert not any(process.is_alive() for process in processes)
-
-
-def test_functions_of_the_main_script_reach_processes():
-    def local(buf=None, seed=0):
-        return Pairs(1, buf=buf, seed=seed)
-
-    assert same(history(factory=local, backend="async"), history(factory=single, backend="sync"))
 
 
 def test_what_cannot_be_sent_is_refused():
@@ -371,18 +280,17 @@ def test_what_cannot_be_sent_is_refused():
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_drawing_and_closing(backend):
-    made = []
+    instances = []
 
     def factory(buf=None, seed=0):
-        made.append(Pairs(1, buf=buf, seed=seed))
-        return made[-1]
+        instances.append(Pairs(1, buf=buf, seed=seed))
+        return instances[-1]
 
     with make(factory if backend == "sync" else single, 4, backend=backend) as vec:
-        played = Played(vec)
-        played.step()
+        step(vec, started(vec))
         np.testing.assert_array_equal(vec.render(), np.ones((2, 3, 3)))
         assert vec.busy_seconds() > 0
-    assert all(env.closed for env in made)
+    assert all(env.closed for env in instances)
 
 
 # ---- training -----------------------------------------------------------------------------------
@@ -428,13 +336,12 @@ def test_squared_of_pufferlib(pufferlib, backend):
     squared = pytest.importorskip("pufferlib.ocean.squared.squared", exc_type=ImportError)
     assert is_puffer_env(squared.Squared)
     with make(squared.Squared, 16, backend=backend, env={"size": 5}, timeout=120) as vec:
-        played = Played(vec)
-        seen = played.history(128)
+        seen = played(vec, 128)
         log = vec.log()
     assert vec.spec.observation_size == 25 and vec.spec.observation_dtype == np.uint8
-    ends = sum(terminals.sum() for _, _, terminals in seen)
+    ends = sum(terminals.sum() for _, _, terminals, *_ in seen)
     assert log["n"] == ends > 16
-    returns = sum(rewards[terminals == 1].sum() for _, rewards, terminals in seen)
+    returns = sum(rewards[terminals == 1].sum() for _, rewards, terminals, *_ in seen)
     assert log["score"] == pytest.approx(returns / ends, abs=1e-5)  # it pays at the end only
 
 
@@ -447,12 +354,11 @@ def test_emulation_of_pufferlib(pufferlib):
         return pufferlib.emulation.GymnasiumPufferEnv(env=env, buf=buf, seed=seed)
 
     with make(cartpole, 4, backend="sync") as vec:
-        played = Played(vec)
-        seen = played.history(200)
+        seen = played(vec, 200)
         records = vec.episodes()
-    assert len(records) == sum(terminals.sum() for _, _, terminals in seen) > 10
+    assert len(records) == sum(terminals.sum() for _, _, terminals, *_ in seen) > 10
     for record in records:
         assert record["episode_return"] == record["episode_length"] == record["score"]
-    for observations, rewards, terminals in seen[1:]:
+    for observations, rewards, terminals, *_ in seen[1:]:
         assert (rewards == 1).all()
         assert (np.abs(observations[terminals == 1]) <= 0.05).all()  # where episodes begin

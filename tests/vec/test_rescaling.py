@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from played import POLICY, by_file, close, live
+from played import POLICY, by_file, close, files_play, live
+from stepping import started, step
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import rescaling
@@ -18,7 +19,6 @@ from puffer_mlx.export.parity import run as outputs
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.rows import allocate_rows
 
 spaces = pytest.importorskip("gymnasium").spaces
 
@@ -91,15 +91,8 @@ def test_a_spec_tells_its_bounds():
     plain = replace(spec, action=ActionSpec((1,)))
     assert "bounds" not in plain.to_json() and EnvSpec.from_json(plain.to_json()) == plain
     fields = json.loads(spec.to_json())
-    for wrong in [
-        [[-2, 2], [-2, 2]],
-        [[2, -2]],
-        [["a", "b"]],
-        [[-2, None]],
-        [[0, 1e999]],
-        [[1]],
-        3,
-    ]:
+    wrong_ones = [[-2, 2], [-2, 2]], [[2, -2]], [["a", "b"]], [[-2, None]], [[0, 1e999]], [[1]], 3
+    for wrong in wrong_ones:
         with pytest.raises(ValueError):
             EnvSpec.from_json(json.dumps(fields | {"action_bounds": wrong}))
     with pytest.raises(ValueError, match="bounds"):
@@ -176,11 +169,9 @@ def test_environments_are_told(tasks, name):
     for words, expected in (((), [4.5, 15]), (("--vec.rescale-actions", "0"), [0.5, 0])):
         settings = config.load(f"tasks:{name}", [*TINY, *words])
         with vec.make(settings, 1) as env:
-            rows = allocate_rows(env, 2)
-            env.reset(rows)
+            rows = started(env)
             told.clear()
-            env.send(0, np.array([[0.5, -0.25]] * 2, F), rows)
-            env.wait(0)
+            step(env, rows, [[0.5, -0.25]])
         np.testing.assert_allclose(told, [expected] * 2)
         assert settings.base.family == "continuous"
         assert settings.vec.rescale_actions == (not words)
@@ -220,20 +211,12 @@ def run(request, tasks):
 
 
 def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
-    """A checkpoint, what is exported of it, and what is imported of that."""
     trainer, saved, words = run
-    script, expected = scripts("evaluate"), live(trainer)
+    expected = live(trainer)
     assert live(trainer, rescale_actions=False) != pytest.approx(expected, rel=0.01)
-    assert by_file(script, WORD, saved) == close(expected)
-    made = checkpoint.load(saved)
-    export(made, Format("safetensors"), tasks / "w.safetensors", checkpoint.recorded(saved))
-    for path in (tasks / "w.safetensors", saved / "weights.safetensors"):
-        assert by_file(script, WORD, path, *words) == close(expected)
-    for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
-        report = export(made, Format(kind), tasks / name, checkpoint.recorded(saved))
-        assert "actions are rescaled inside" in " ".join(report.notes)
-        assert scripts("import_").main([name, WORD, "--out", kind]) == 0
-        assert by_file(script, WORD, kind) == close(expected)
+    for notes in files_play(scripts, tasks, WORD, saved, words, expected):
+        assert "actions are rescaled inside" in notes
+    for kind in "torch", "safetensors", "onnx":
         assert config.load(str(tasks / kind / "config.ini")).vec.rescale_actions
 
 

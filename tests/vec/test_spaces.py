@@ -124,31 +124,18 @@ def test_only_a_single_box_of_bytes_is_an_image():
     assert {name: shape for name, shape in shapes.items() if shape} == {"image": (8, 6, 3)}
 
 
-@pytest.mark.parametrize(
-    ("shape", "turned"),
-    [
-        ((4, 8, 6), True),
-        ((1, 2, 3), True),
-        ((5, 8, 6), False),
-        ((3, 3, 3), False),
-        ((4, 8, 3), False),
-    ],
-)
-def test_channels_that_come_first_are_turned(shape, turned):
-    space = spaces.Box(0, 255, shape, np.uint8)
+@pytest.mark.parametrize("shape", [(4, 8, 6), (1, 2, 3), (5, 8, 6), (3, 3, 3), (4, 8, 3)])
+def test_channels_that_come_first_are_turned(shape):
+    space, turned = spaces.Box(0, 255, shape, np.uint8), shape in ((4, 8, 6), (1, 2, 3))
     layout, batch = Layout("toy", space, SIGN), sampled(space)
     images = batch.transpose(0, 2, 3, 1) if turned else batch
     assert layout.spec.observation_shape == images.shape[1:]
     rows = written(layout, batch)
     np.testing.assert_array_equal(rows, images.reshape(N, -1))
     np.testing.assert_array_equal(layout.restore(rows), batch)
-
-
-def test_an_image_that_is_part_of_a_dict_stays_as_it_is():
-    space = spaces.Dict(x=spaces.Box(0, 255, (3, 8, 6), np.uint8))
-    layout, batch = Layout("toy", space, SIGN), sampled(space)
+    layout = Layout("toy", spaces.Dict(x=space), SIGN)  # a part stays as it is
     assert layout.spec.observation_shape == ()
-    np.testing.assert_array_equal(written(layout, batch), batch["x"].reshape(N, -1))
+    np.testing.assert_array_equal(written(layout, {"x": batch}), batch.reshape(N, -1))
 
 
 def test_where_the_images_of_a_dict_are():
@@ -164,14 +151,9 @@ def test_where_the_images_of_a_dict_are():
     assert Layout("toy", SEEN["image"], SIGN).spec.image_parts == ()
     assert family_of(spec) == "images" and replace(spec, image_parts=()) == spec
     fields = json.loads(spec.to_json())
-    for parts in (
-        [3],
-        [[2, [8, 6], True]],
-        [[2, [8, 6, 0], True]],
-        [["2", [8, 6, 3], True]],
-        [[400, [8, 6, 3], True]],
-        [[9, [8, 6, 3], True], [2, [8, 6, 3], True]],
-    ):
+    image = [2, [8, 6, 3], True]
+    wrong = [3], [[2, [8, 6], True]], [[2, [8, 6, 0], True]], [["2", *image[1:]]]
+    for parts in (*wrong, [[400, *image[1:]]], [[9, *image[1:]], image]):
         with pytest.raises(ValueError, match=r"image|not iterable|numbers?|unpack|positive|text"):
             EnvSpec.from_json(json.dumps(fields | {"image_parts": parts}))
 
@@ -198,20 +180,17 @@ def test_a_choice_outside_of_its_space_is_refused():
             layout.writer(np.zeros(5, np.float32))(value)
 
 
-@pytest.mark.parametrize(
-    ("batch", "text"),
-    [
-        ({"x": np.zeros((N, 2, 2, 3), np.uint8)}, r"of y don't fit"),
-        (
-            {"x": np.zeros((N, 5), np.uint8), "y": np.zeros((N, 3), np.uint8)},
-            r"of x .* uint8 \(7, 5\)",
-        ),
-        ({"x": np.zeros((N, 2, 2, 3)), "y": np.zeros((N, 3), np.uint8)}, r"of x .* float64"),
-    ],
-    ids=["a part is missing", "another shape", "another kind"],
-)
-def test_what_does_not_fit_the_space_is_named(batch, text):
-    layout = Layout("toy", SEEN["Dict of bytes"], SIGN)
+BYTES_X, BYTES_Y = np.zeros((N, 2, 2, 3), np.uint8), np.zeros((N, 3), np.uint8)
+MISFITS = {  # observations, what is said of them
+    "a part is missing": ({"x": BYTES_X}, r"of y don't fit"),
+    "another shape": ({"x": np.zeros((N, 5), np.uint8), "y": BYTES_Y}, r"of x .* uint8 \(7, 5\)"),
+    "another kind": ({"x": BYTES_X.astype(float), "y": BYTES_Y}, r"of x .* float64"),
+}
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_what_does_not_fit_the_space_is_named(what):
+    layout, (batch, text) = Layout("toy", SEEN["Dict of bytes"], SIGN), MISFITS[what]
     with pytest.raises(UserError, match=text):
         written(layout, batch)
     one = {key: part[0] for key, part in batch.items()}
@@ -228,6 +207,7 @@ def test_actions_are_in_the_batched_space(name: str, rng):
     space = TAKEN[name]
     for rescale in False, True:
         layout = Layout("toy", SIGN, space, rescale=rescale)
+        assert layout.spec.action.sizes == HEADS[name]
         saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
         assert saved is not None
         for _ in range(10):
@@ -244,24 +224,20 @@ def rng():
     return np.random.default_rng(0)
 
 
-def test_heads_of_spaces():
-    sizes = {
-        name: Layout("toy", SEEN["Box"], space).spec.action.sizes for name, space in TAKEN.items()
-    }
-    assert sizes == {
-        "Discrete": (5,),
-        "Discrete of numpy": (4,),
-        "MultiDiscrete": (3, 4),
-        "some without choice": (3, 2),
-        "MultiDiscrete in rows": (2, 3, 4, 5),
-        "MultiBinary": (2,) * 6,
-        "Box": (1,) * 3,
-        "Box of doubles": (1,) * 4,
-        "Box of ints": (1,) * 2,
-        "Box of one number": (1,),
-        "Dict": (3, 2, 2, 2),
-        "Tuple of Boxes": (1,) * 4,
-    }
+HEADS = {
+    "Discrete": (5,),
+    "Discrete of numpy": (4,),
+    "MultiDiscrete": (3, 4),
+    "some without choice": (3, 2),
+    "MultiDiscrete in rows": (2, 3, 4, 5),
+    "MultiBinary": (2,) * 6,
+    "Box": (1,) * 3,
+    "Box of doubles": (1,) * 4,
+    "Box of ints": (1,) * 2,
+    "Box of one number": (1,),
+    "Dict": (3, 2, 2, 2),
+    "Tuple of Boxes": (1,) * 4,
+}
 
 
 def test_choices_by_hand():
@@ -303,11 +279,7 @@ def test_a_mask_has_a_byte_for_each_choice():
         (spaces.Box(0, 1, (0,)), SIGN, "holds no number"),
         (spaces.Dict({}), SIGN, "is empty"),
         (SIGN, spaces.Graph(SIGN, None), "its action space is Graph"),
-        (
-            SIGN,
-            spaces.Tuple((SIGN, spaces.Box(0, 1, (2,)))),
-            "partly discrete and partly continuous",
-        ),
+        (SIGN, spaces.Tuple((SIGN, spaces.Box(0, 1, (2,)))), "partly discrete and partly cont"),
         (SIGN, spaces.Discrete(1), "nothing to choose"),
     ],
 )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from native_envs import folder_of, parameters
+from stepping import alike, copied, filled, group_of, played, same, send, started, step
 
 from puffer_mlx import vec as vectorised
 from puffer_mlx.config import Config, Vec
@@ -90,36 +91,8 @@ def pair(kind: str):
         yield made, twin
 
 
-class Stepper:
-    """All agents in one set of rows."""
-
-    def __init__(self, vec: ScoredVec) -> None:
-        self.vec, self.n = vec, vec.num_agents // vec.num_groups
-        self.rows = allocate_rows(vec, vec.num_agents)
-        vec.reset(self.rows)
-        vec.log()
-
-    def agents(self, group: int) -> slice:
-        return slice(group * self.n, (group + 1) * self.n)
-
-    def send(self, group: int, actions: np.ndarray) -> None:
-        self.vec.send(group, actions[self.agents(group)], self.rows.part(self.agents(group)))
-
-    def step(self, actions: np.ndarray) -> Rows:
-        for group in range(self.vec.num_groups):
-            self.send(group, actions)
-        for group in range(self.vec.num_groups):
-            self.vec.wait(group)
-        return self.rows
-
-
 def actions_of(vec: ScoredVec, rng: np.random.Generator) -> np.ndarray:
     return random_actions(vec, vec.num_agents, rng)
-
-
-def same(a: Rows, b: Rows) -> None:
-    for name, mine, its in zip(Rows._fields, a, b, strict=True):
-        np.testing.assert_array_equal(mine, its, name)
 
 
 def test_what_it_says_of_itself(vec):
@@ -130,20 +103,16 @@ def test_what_it_says_of_itself(vec):
     spec = vec.spec
     assert spec.observation_dtype in (np.float32, np.uint8)
     assert spec.mask_size in (0, spec.action.logits)
-    stepper, rng = Stepper(vec), np.random.default_rng(9)
-    stepper.step(actions_of(vec, rng))
+    played(vec, 1)
     before = vec.busy_seconds()
-    stepper.step(actions_of(vec, rng))
+    played(vec, 1)
     assert vec.busy_seconds() > before > 0
     assert isinstance(vec, WholeRollouts)
 
 
 def test_reset_writes_every_row(vec):
-    rows = allocate_rows(vec, N)
     for _ in range(2):
-        for array in rows:
-            if array is not None:
-                array.fill(77)
+        rows = filled(vec, 77)
         vec.reset(rows)
         assert not rows.rewards.any() and not rows.terminals.any()
         assert not (rows.observations == 77).any()
@@ -154,10 +123,8 @@ def test_reset_writes_every_row(vec):
 
 def test_episodes_end_as_rows_say(vec):
     """With last observations: their rows say so, and only the next ones begin an episode."""
-    stepper, rng = Stepper(vec), np.random.default_rng(0)
     last, ends = np.zeros(N), 0
-    for _ in range(60):
-        rows = stepper.step(actions_of(vec, rng))
+    for rows in played(vec, 120)[1:]:
         assert np.isin(rows.terminals, (0, 1)).all()
         ends += rows.terminals.sum()
         if rows.finals is not None:
@@ -167,18 +134,19 @@ def test_episodes_end_as_rows_say(vec):
             assert not rows.finals[last != 0].any()
             if rows.masks is not None:
                 assert rows.masks[rows.finals != 0].all()
-            last = rows.finals.copy()
+            last = rows.finals
     assert ends > 1
 
 
 def test_logs_count_what_rows_show(vec, kind: str):
-    stepper, rng = Stepper(vec), np.random.default_rng(1)
+    rows, rng = started(vec), np.random.default_rng(1)
+    vec.log()
     returns, lengths = np.zeros(N), np.zeros(N)
     ended: list[tuple[float, float]] = []
     records: list[dict[str, float]] = []
     for _ in range(80):
-        first = stepper.rows.finals is not None and stepper.rows.finals != 0
-        rows = stepper.step(actions_of(vec, rng))
+        first = rows.finals is not None and rows.finals.copy() != 0
+        step(vec, rows, actions_of(vec, rng))
         returns += rows.rewards
         lengths += ~np.broadcast_to(first, N)
         over = rows.terminals if rows.finals is None else rows.finals
@@ -196,7 +164,7 @@ def test_logs_count_what_rows_show(vec, kind: str):
             np.testing.assert_allclose(sorted(found), sorted(x for x, _ in ended), rtol=1e-5)
     assert vec.log() == {}
     while not (log := vec.log()):
-        stepper.step(actions_of(vec, rng))
+        step(vec, rows, actions_of(vec, rng))
     assert log["n"] >= 1 and all(np.isfinite(list(log.values()))) and vec.log() == {}
 
 
@@ -207,62 +175,53 @@ def test_a_group_steps_alone(pair):
     Not where all groups share statistics.
     """
     vec, twin = pair
-    stepper, other, rng = Stepper(vec), Stepper(twin), np.random.default_rng(2)
+    rows, other, rng = started(vec), started(twin), np.random.default_rng(2)
     for _ in range(4):
         history = [actions_of(vec, rng) for _ in range(3)]
-        before = stepper.rows.part(stepper.agents(0))
-        before = Rows._make(None if array is None else array.copy() for array in before)
+        before = copied(rows.part(group_of(vec, 0)))
+        for group in (1, 0):
+            for actions in history:
+                send(vec, rows, actions, group)
+                vec.wait(group)
+            if group:
+                same(rows.part(group_of(vec, 0)), before)
         for actions in history:
-            stepper.send(1, actions)
-            vec.wait(1)
-        same(stepper.rows.part(stepper.agents(0)), before)
-        for actions in history:
-            stepper.send(0, actions)
-            vec.wait(0)
-            other.step(actions)
-        same(stepper.rows, other.rows)
+            step(twin, other, actions)
+        same(rows, other)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BY_GROUP], indirect=True)
 def test_groups_do_not_change_results(kind: str):
-    rng = np.random.default_rng(3)
     with KINDS[kind](num_buffers=1) as vec, KINDS[kind](num_buffers=2) as twin:
-        stepper, other = Stepper(vec), Stepper(twin)
-        for _ in range(25):
-            actions = actions_of(vec, rng)
-            same(stepper.step(actions), other.step(actions))
+        assert alike(played(vec, 25), played(twin, 25))
 
 
 def test_rows_are_written_where_they_were_asked_for(vec):
     """Each step may go to other rows, as in a rollout; nothing else is touched."""
-    stepper, rng = Stepper(vec), np.random.default_rng(4)
-    storage = [allocate_rows(vec, N) for _ in range(3)]
-    for rows in storage:
-        for array in rows:
-            if array is not None:
-                array.fill(77)
-    vec.send(1, actions_of(vec, rng)[stepper.agents(1)], storage[1].part(stepper.agents(1)))
+    started(vec)
+    storage, mine = [filled(vec, 77) for _ in range(3)], group_of(vec, 1)
+    vec.send(1, actions_of(vec, np.random.default_rng(4))[mine], storage[1].part(mine))
     vec.wait(1)
     for t, rows in enumerate(storage):
         for name, array in zip(Rows._fields, rows, strict=True):
-            touched = (array.reshape(N, -1) != 77).any(axis=1) if array is not None else []
-            expected = [t == 1 and group == 1 for group in (0, 1) for _ in range(stepper.n)]
-            assert list(touched) == (expected if array is not None else []), name
+            if array is not None:
+                touched = (array.reshape(N, -1) != 77).any(axis=1)
+                assert touched.tolist() == [t == 1 and i >= mine.start for i in range(N)], name
 
 
 def test_actions_are_copied_and_left_as_they_are(pair):
     vec, twin = pair
-    stepper, other, rng = Stepper(vec), Stepper(twin), np.random.default_rng(5)
+    rows, other, rng = started(vec), started(twin), np.random.default_rng(5)
     for _ in range(5):
-        given = actions_of(vec, rng)
-        mine = given.copy()
-        for group in 0, 1:
-            stepper.send(group, mine)
-            np.testing.assert_array_equal(mine, given)
+        actions = actions_of(vec, rng)
+        mine = actions.copy()
+        send(vec, rows, mine)
+        np.testing.assert_array_equal(mine, actions)
         mine.fill(0)
         for group in 0, 1:
             vec.wait(group)
-        same(stepper.rows, other.step(given))
+        step(twin, other, actions)
+        same(rows, other)
 
 
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
@@ -286,73 +245,66 @@ def test_whole_rollouts(pair, kind: str):
     function = ACT(act)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
     assert isinstance(vec, WholeRollouts)
-    found = vec.collect(steps, (address, 0), actions, rows, spans=1000)
-    assert found.acting > 0 and found.stepping > 0 and found.spans
-    stepper = Stepper(twin)
-    for t in range(steps + 1):
-        if kind != "normalized":  # whose statistics depend on the order of the groups
-            same(rows.part(t), stepper.rows)
-        if t < steps:
-            stepper.step(history[t])
+    result = vec.collect(steps, (address, 0), actions, rows, spans=1000)
+    assert result.acting > 0 and result.stepping > 0 and result.spans
     np.testing.assert_array_equal(actions, history)
+    if kind != "normalized":  # whose statistics depend on the order of the groups
+        other = started(twin)
+        same(rows.part(0), other)
+        for t, chosen in enumerate(history, 1):
+            same(rows.part(t), step(twin, other, chosen))
 
 
 def test_misuse(vec):
-    stepper, actions = Stepper(vec), np.zeros((N, vec.spec.action.heads), np.float32)
+    rows, actions = started(vec), np.zeros((N, vec.spec.action.heads), np.float32)
+    half, mine = rows.part(slice(0, N // 2)), actions[: N // 2]
     with pytest.raises(IndexError, match=r"group 2, expected 0 to 1"):
-        vec.send(2, actions[: N // 2], stepper.rows.part(slice(0, N // 2)))
+        vec.send(2, mine, half)
     with pytest.raises(IndexError):
         vec.wait(-1)
-    half = stepper.rows.part(slice(0, N // 2))
-    with pytest.raises(ValueError, match=r"actions: expected .*float32"):
-        vec.send(0, actions, half)
-    with pytest.raises(ValueError, match=r"rewards.*expected|expected.*rewards"):
-        vec.send(0, actions[: N // 2], half._replace(rewards=stepper.rows.rewards))
-    with pytest.raises(ValueError, match="float64"):
-        vec.send(0, actions[: N // 2], half._replace(rewards=np.zeros(N // 2)))
-    stepper.send(0, actions)
+    for chosen, out, said in (
+        (actions, half, r"actions: expected .*float32"),
+        (mine, half._replace(rewards=rows.rewards), r"rewards.*expected|expected.*rewards"),
+        (mine, half._replace(rewards=np.zeros(N // 2)), "float64"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            vec.send(0, chosen, out)
+    send(vec, rows, actions, 0)
     if not isinstance(vec, NativeVec):  # where the step may be over by now: see test_native.py
         with pytest.raises(RuntimeError, match="group 0 is stepping already"):
-            stepper.send(0, actions)
+            send(vec, rows, actions, 0)
     vec.wait(0)
     vec.wait(0)  # nothing to wait for
-    stepper.send(1, actions)
+    send(vec, rows, actions, 1)
     vec.reset(allocate_rows(vec, N))  # waits for it
-    stepper.step(actions)
+    step(vec, rows, actions)
 
 
 def test_states(vec):
-    stepper, rng = Stepper(vec), np.random.default_rng(8)
-    stepper.step(actions_of(vec, rng))
+    rows, rng = started(vec), np.random.default_rng(8)
+    step(vec, rows, actions_of(vec, rng))
     state = vec.state()
     if state is None:
         with pytest.raises(UserError):
             vec.restore(np.zeros(8, np.uint8))
         return
-    history = [actions_of(vec, rng) for _ in range(5)]
-    rows = Rows._make(None if array is None else array.copy() for array in stepper.rows)
-    expected = [
-        Rows._make(None if array is None else array.copy() for array in stepper.step(actions))
-        for actions in history
-    ]
+    history, before = [actions_of(vec, rng) for _ in range(5)], copied(rows)
+    expected = [step(vec, rows, actions) for actions in history]
     vec.restore(state)
-    for to, source in zip(stepper.rows, rows, strict=True):
-        if to is not None and source is not None:
-            np.copyto(to, source)
-    for actions, rows in zip(history, expected, strict=True):
-        same(stepper.step(actions), rows)
+    rows = copied(before)  # with what arrived before it was saved
+    assert alike([step(vec, rows, actions) for actions in history], expected)
 
 
 def test_close(kind: str):
     vec = KINDS[kind](num_buffers=2)
-    stepper, actions = Stepper(vec), np.zeros((N, vec.spec.action.heads), np.float32)
-    stepper.send(0, actions)
+    rows, actions = started(vec), np.zeros((N, vec.spec.action.heads), np.float32)
+    send(vec, rows, actions, 0)
     vec.close()
     vec.close()
     for use in (
-        lambda: stepper.send(0, actions),
+        lambda: send(vec, rows, actions, 0),
         lambda: vec.wait(0),
-        lambda: vec.reset(stepper.rows),
+        lambda: vec.reset(rows),
     ):
         with pytest.raises(RuntimeError, match="closed"):
             use()

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 from gymnasium.spaces import Box, Dict, Discrete
+from stepping import alike, played, started, step
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.base import TERMINATED, TRUNCATED
-from puffer_mlx.vec.gym import backends
+from puffer_mlx.vec import plan
+from puffer_mlx.vec.base import TRUNCATED
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
-from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.make import GymRecipe
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.rows import allocate_rows
 
 sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 HEIGHT, WIDTH = 6, 8
@@ -54,7 +54,7 @@ class Film(gymnasium.Env):
 
 
 def one(wrap: Wrap, **keywords):
-    return Recipe("film", Film, keywords, wrap=wrap)()
+    return GymRecipe("film", Film, keywords, wrap=wrap)()
 
 
 def picture(t: int) -> np.ndarray:
@@ -68,29 +68,22 @@ def test_nothing_is_wrapped_unless_it_is_asked_for():
 
 
 def test_frames_are_channels_the_oldest_first():
-    env = one(Wrap(frame_stack=3))
-    seen, _ = env.reset()
+    env, first = one(Wrap(frame_stack=3)), one(Wrap(frame_stack=3), first=True)
     assert env.observation_space == Box(0, 255, (HEIGHT, WIDTH, 9), np.uint8)
-    assert np.array_equal(seen, np.concatenate([picture(10)] * 3, -1))
-    env.step(0)
-    seen = env.step(0)[0]
-    assert np.array_equal(seen, np.concatenate([picture(10), picture(20), picture(30)], -1))
-    first = one(Wrap(frame_stack=3), first=True)
+    assert np.array_equal(env.reset()[0], np.concatenate([picture(10)] * 3, -1))
     first.reset()
-    first.step(0)
-    assert np.array_equal(first.step(0)[0], seen)
-
-
-def test_what_is_no_picture_is_stacked_as_it_is():
-    env = one(Wrap(frame_stack=5), flat=True)
+    for made in env, first:
+        made.step(0)
+        seen = made.step(0)[0]
+        assert np.array_equal(seen, np.concatenate([picture(10), picture(20), picture(30)], -1))
+    env = one(Wrap(frame_stack=5), flat=True)  # what is no picture is stacked as it is
     assert env.observation_space.shape == (5, 3)
     env.reset()
     assert env.step(0)[0].tolist() == [[10] * 3] * 4 + [[20] * 3]
 
 
 def test_grey_small_and_four_frames():
-    wrap = Wrap(grayscale=True, resize_height=3, resize_width=4, frame_stack=4)
-    env = one(wrap)
+    env = one(Wrap(grayscale=True, resize_height=3, resize_width=4, frame_stack=4))
     env.reset()
     seen = env.step(1)[0]
     assert seen.shape == (3, 4, 4) and seen.dtype == np.uint8
@@ -98,14 +91,8 @@ def test_grey_small_and_four_frames():
     oracle = wrappers.FrameStackObservation(wrappers.ResizeObservation(oracle, (3, 4)), 4)
     oracle.reset()
     assert np.array_equal(seen, oracle.step(1)[0].transpose(1, 2, 0))
-
-
-@pytest.mark.parametrize("wrap", [Wrap(grayscale=True), Wrap(grayscale=True, resize_width=5)])
-def test_a_grey_image_has_a_channel(wrap: Wrap):
-    made = GymVec(Film, name="film", total_agents=1, backend="sync", wrap=wrap)
-    size = (5, 5) if wrap.resize_width else (HEIGHT, WIDTH)
-    assert made.spec.observation_shape == (*size, 1)
-    made.close()
+    for wrap, size in (({}, (HEIGHT, WIDTH)), ({"resize_width": 5}, (5, 5))):
+        assert one(Wrap(grayscale=True, **wrap)).observation_space.shape == (*size, 1)
 
 
 def test_rewards_and_length():
@@ -117,18 +104,15 @@ def test_rewards_and_length():
 
 def test_sticky_actions():
     """Of 400 actions that alternate, about p are the one before instead."""
-    env = one(Wrap(sticky_actions=0.25))
-    env.reset(seed=3)
-    for t in range(400):
-        env.step(t % 2)
-    taken = np.array(env.unwrapped.actions)  # type: ignore[attr-defined]
-    kept = (taken != np.arange(400) % 2).mean()
-    assert 0.1 < kept < 0.25 + 0.1
-    env.reset(seed=3)
-    again = len(env.unwrapped.actions)  # type: ignore[attr-defined]
-    for t in range(400):
-        env.step(t % 2)
-    assert np.array_equal(env.unwrapped.actions[again:], taken)  # type: ignore[attr-defined]
+    taken = []
+    for _ in range(2):
+        env = one(Wrap(sticky_actions=0.25))
+        env.reset(seed=3)
+        for t in range(400):
+            env.step(t % 2)
+        taken.append(env.unwrapped.actions)
+    assert 0.1 < (np.array(taken[0]) != np.arange(400) % 2).mean() < 0.25 + 0.1
+    assert taken[0] == taken[1]
 
 
 # ---- Backends, and the names that they go by -----------------------------------------------------
@@ -137,40 +121,29 @@ CARTPOLE = "gym:CartPole-v1"
 WORDS = ["--vec.total-agents", "2", "--wrap.frame-stack", "3", "--wrap.max-episode-steps", "4"]
 
 
-def played(backend: str, steps: int = 7) -> tuple[list, str]:
+def shown(backend: str) -> tuple[list, str]:
     settings = c.load(CARTPOLE, [*WORDS, "--vec.backend", backend, "--family", "discrete"])
     settings.vec.normalize_observations = settings.vec.normalize_rewards = False
-    with vec.make(settings, 1) as made:
-        rows, seen = allocate_rows(made, 2), []
-        made.reset(rows)
-        for _ in range(steps):
-            made.send(0, np.ones((2, 1), np.float32), rows)
-            made.wait(0)
-            assert rows.finals is not None
-            seen.append([rows.observations.copy(), rows.finals.copy(), rows.rewards.copy()])
-        return seen, made.description
+    with vec.make(settings, 1) as env:
+        return played(env, 7), env.description
 
 
 def test_every_backend_shows_the_same():
-    sync, description = played("sync")
-    assert description == "sync: as vec.backend says"
-    for ours, theirs in zip(sync, played("async")[0], strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert sync[0][0].shape == (2, 12)
-    assert sync[3][1].tolist() == [TRUNCATED] * 2  # instead of the 500 steps of the ID
-    assert not any(row[1].any() for row in sync[:3]) and TERMINATED not in sync[3][1]
+    sync, description = shown("sync")
+    assert description == "sync: as vec.backend says" and alike(sync, shown("async")[0])
+    assert sync[1].observations.shape == (2, 12)
+    finals = [np.array(row.finals).tolist() for row in sync]
+    assert finals[:4] == [[0, 0]] * 4  # instead of the 500 steps of the ID:
+    assert finals[4] == [TRUNCATED] * 2
 
 
 def test_a_vectorised_form_gives_way_and_says_so(monkeypatch):
-    monkeypatch.setattr(backends, "measure", lambda _: 1e-6)  # not what a busy machine takes
-    _, description = played("auto")
+    monkeypatch.setattr(plan, "step_time", lambda *_: 1e-6)  # not what a busy machine takes
+    _, description = shown("auto")
     can = "its vectorised form can't be wrapped (wrap.max_episode_steps, wrap.frame_stack); "
     assert description.startswith(f"sync: {can}")
-    made = GymVec(Film, name="film", total_agents=1, wrap=Wrap(grayscale=True))
-    assert made.description == "sync: there is only one"  # and no vectorised form
-    made.close()
     with pytest.raises(UserError, match=r"backend is vector, but its vectorised form can't be wr"):
-        played("vector")
+        shown("vector")
 
 
 def test_a_run_keeps_them(tmp_path):
@@ -194,12 +167,12 @@ def test_a_run_keeps_them(tmp_path):
 )
 def test_one_message(make, wrap: Wrap, said: str):
     with pytest.raises(UserError, match=said):
-        Recipe("x", make, wrap=wrap)()
+        GymRecipe("x", make, wrap=wrap)()
 
 
 def test_a_limit_is_given_once():
     with pytest.raises(UserError, match="are both given"):
-        Recipe("x", "CartPole-v1", {"max_episode_steps": 9}, wrap=Wrap(max_episode_steps=8))
+        GymRecipe("x", "CartPole-v1", {"max_episode_steps": 9}, wrap=Wrap(max_episode_steps=8))
 
 
 @pytest.mark.parametrize(
@@ -218,16 +191,17 @@ def test_others_have_no_use_for_them(env: str):
 
 
 def test_parts_of_dicts_are_stacked():
-    class Parts(gymnasium.Env):
+    class Parts(Film):
         observation_space = Dict(a=Box(-1, 1, (2,)), b=Discrete(3))
-        action_space = Discrete(2)
 
-        def reset(self, *, seed=None, options=None):
-            return {"a": np.zeros(2, np.float32), "b": 1}, {}
+        def __init__(self) -> None: ...
 
-    made = GymVec(Parts, name="x", total_agents=1, backend="sync", wrap=Wrap(frame_stack=2))
-    assert made.spec.observation_size == 2 * 2 + 2 * 3
-    made.close()
+        def see(self):
+            return {"a": np.zeros(2, np.float32), "b": 1}
+
+    wrap = Wrap(frame_stack=2)
+    with GymVec(Parts, name="x", total_agents=1, backend="sync", wrap=wrap) as env:
+        assert env.spec.observation_size == 2 * 2 + 2 * 3
 
 
 # ---- Atari's preset ------------------------------------------------------------------------------
@@ -261,8 +235,8 @@ def test_the_preset_is_the_vectorised_forms_arguments(atari):
 def test_a_factorys_game_is_as_one_by_its_id(atari):
     """Of a game that doesn't begin by chance; FIRE and up to 30 frames do as in the other form."""
     preset = Wrap(preset="atari")
-    recipe = Recipe("x", PONG, {"repeat_action_probability": 0.0}, wrap=preset)
-    by_id, made = recipe(), Recipe("x", pong, wrap=preset)()
+    recipe = GymRecipe("x", PONG, {"repeat_action_probability": 0.0}, wrap=preset)
+    by_id, made = recipe(), GymRecipe("x", pong, wrap=preset)()
     assert recipe.wrap == Wrap() and recipe.keywords["episodic_life"] is True
     assert by_id.observation_space == made.observation_space
     ours, theirs = made.reset(seed=5)[0], by_id.reset(seed=5)[0]
@@ -275,31 +249,20 @@ def test_a_factorys_game_is_as_one_by_its_id(atari):
 
 
 def test_the_preset_goes_before_arguments_of_the_game(atari):
-    recipe = Recipe("x", PONG, {"episodic_life": False, "stack_num": 4}, wrap=Wrap("atari"))
+    recipe = GymRecipe("x", PONG, {"episodic_life": False, "stack_num": 4}, wrap=Wrap("atari"))
     assert recipe.keywords["episodic_life"] is True
     assert recipe.unread == ["episodic_life (wrap.preset atari: True)"]
 
 
-@pytest.mark.parametrize(
-    ("wrap", "key", "own"),
-    [
-        (Wrap(frame_stack=2), "frame_stack", "stack_num"),
-        (Wrap(grayscale=True), "grayscale", "grayscale"),
-    ],
-)
-def test_an_id_of_atari_has_arguments_for_it(atari, wrap: Wrap, key: str, own: str):
-    with pytest.raises(UserError, match=rf"wrap\.{key} is not for Atari's games.*env\.{own}"):
-        Recipe("x", PONG, wrap=wrap)
+def test_an_id_of_atari_has_arguments_for_it(atari):
+    for key, value, argument in (("frame_stack", 2, "stack_num"), ("grayscale", True, "grayscale")):
+        said = rf"wrap\.{key} is not for Atari's games.*env\.{argument}"
+        with pytest.raises(UserError, match=said):
+            GymRecipe("x", PONG, wrap=Wrap(**{key: value}))
 
 
 def test_a_limit_of_steps_not_of_frames(atari):
     settings = ["--wrap.max-episode-steps", "3", "--vec.total-agents", "1"]
-    with vec.make(c.load(f"gym:{PONG}", settings), 1) as made:
-        rows, ends = allocate_rows(made, 1), []
-        made.reset(rows)
-        for _ in range(3):
-            made.send(0, np.zeros((1, 1), np.float32), rows)
-            made.wait(0)
-            assert rows.finals is not None
-            ends.append(float(rows.finals[0]))
-        assert ends == [0, 0, TRUNCATED]
+    with vec.make(c.load(f"gym:{PONG}", settings), 1) as env:
+        rows = started(env)
+        assert [float(np.array(step(env, rows).finals)[0]) for _ in range(3)] == [0, 0, TRUNCATED]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stepping import alike, played, started, step
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -16,9 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
-from puffer_mlx.vec.rows import allocate_rows
-from puffer_mlx.vec.zoo.make import find
-from puffer_mlx.vec.zoo.names import needs, parallel_names
+from puffer_mlx.vec.zoo.names import find, needs, parallel_names
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
@@ -32,28 +31,11 @@ def make(factory=zoo_relay.Relay, agents=3, **keywords) -> ZooVec:
     )
 
 
-def started(env) -> Rows:
-    rows = allocate_rows(env, env.num_agents)
-    for array in rows:
-        if array is not None:
-            array.fill(9)
-    env.reset(rows)
-    return rows
-
-
-def step(env, rows: Rows, *actions: float) -> Rows:
-    """All groups; what was written, copied."""
-    chosen = np.array(actions or [0] * env.num_agents, np.float32).reshape(-1, 1)
-    n = env.num_agents // env.num_groups
-    for group in range(env.num_groups):
-        agents = slice(group * n, (group + 1) * n)
-        env.send(group, chosen[agents], rows.part(agents))
-    for group in range(env.num_groups):
-        env.wait(group)
-    return Rows._make(None if array is None else array.copy() for array in rows)
-
-
 AWAY, T, L = TERMINATED, TERMINATED, TRUNCATED
+
+
+def finals(seen: list[Rows]) -> list[list[float]]:
+    return [np.array(rows.finals).tolist() for rows in seen]
 
 
 def test_rows_of_those_that_act_of_those_that_died_and_of_the_next_episode():
@@ -63,11 +45,11 @@ def test_rows_of_those_that_act_of_those_that_died_and_of_the_next_episode():
         rows = started(env)
         assert rows.observations.tolist() == [[0, 0], [0, 1], [0, 2]]
         assert not rows.rewards.any() and not rows.terminals.any() and not np.any(rows.finals)
-        seen = [step(env, rows, 0, 1, 2) for _ in range(6)]
+        seen = [step(env, rows, [0, 1, 2]) for _ in range(6)]
         assert [row.rewards.tolist() for row in seen] == [
             *([0, 11, 22], [0, 0, 22], [0, 0, 22], [0, 0, 22], [0, 0, 0], [0, 11, 22]),
         ]
-        assert [np.array(row.finals).tolist() for row in seen] == [
+        assert finals(seen) == [
             *([0, T, 0], [T, AWAY, 0], [AWAY, AWAY, 0], [AWAY, AWAY, L], [0, 0, 0], [0, T, 0]),
         ]
         assert [row.terminals.tolist() for row in seen] == [
@@ -90,33 +72,35 @@ def test_an_environment_that_goes_on_about_the_dead():
     with make(Stays) as env:
         rows = started(env)
         seen = [step(env, rows) for _ in range(5)]
-        assert [np.array(row.finals).tolist() for row in seen] == [
+        assert finals(seen) == [
             *([0, T, 0], [T, AWAY, 0], [AWAY, AWAY, 0], [AWAY, AWAY, L], [0, 0, 0]),
         ]
         assert seen[2].observations.tolist() == [[0, 0], [0, 0], [3, 2]]
 
 
 def test_only_those_that_are_there_are_told_what_to_do():
-    made = []
+    """A reset from outside has a seed, the one that begins the next episode has none."""
+    instances = []
 
     def factory():
-        made.append(zoo_relay.Relay())
-        return made[-1]
+        instances.append(zoo_relay.Relay())
+        return instances[-1]
 
-    with make(factory) as env:
+    with make(factory, agents=6, seed=5) as env:
         rows = started(env)
         for _ in range(5):
-            step(env, rows, 2, 1, 0)
-        names = "runner_0", "runner_1", "runner_2"
-        first = dict(zip(names, (2, 1, 0), strict=True))
-        assert made[-1].took == [first, {names[0]: 2, names[2]: 0}, *[{names[2]: 0}] * 2]
+            step(env, rows, [2, 1, 0] * 2)
+        a, b, c = (f"runner_{i}" for i in range(3))
+        assert instances[-1].took == [{a: 2, b: 1, c: 0}, {a: 2, c: 0}, *[{c: 0}] * 2]
+        env.reset(rows)
+        assert [each.seeds for each in instances[-2:]] == [[5, None, 7], [6, None, 8]]
 
 
 def test_episodes_are_of_agents_and_days_away_are_no_part_of_them():
     with make() as env:
         rows = started(env)
         for _ in range(10):
-            step(env, rows, 0, 1, 2)
+            step(env, rows, [0, 1, 2])
         records = env.episodes()
         assert sorted((e["episode_length"], e["episode_return"]) for e in records) == sorted(
             [(2, 0), (1, 11), (4, 88)] * 2
@@ -131,12 +115,7 @@ def test_one_that_comes_late_is_away_before():
         assert rows.observations.tolist() == [[0, 0], [0, 0]]
         assert np.array(rows.finals).tolist() == [0, AWAY] and not rows.terminals.any()
         seen = [step(env, rows) for _ in range(4)]
-        assert [np.array(row.finals).tolist() for row in seen] == [
-            [0, 0],
-            [0, 0],
-            [L, L],
-            [0, AWAY],
-        ]
+        assert finals(seen) == [[0, 0], [0, 0], [L, L], [0, AWAY]]
         assert [row.terminals.tolist() for row in seen] == [[0, 1], [0, 0], [0, 0], [1, 1]]
         assert sorted(e["episode_length"] for e in env.episodes()) == [2, 3]
 
@@ -148,7 +127,7 @@ def test_masks(told: str):
         rows = started(env)
         assert rows.masks is not None
         assert rows.masks.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
-        masks = step(env, rows, 1, 2, 0).masks
+        masks = step(env, rows, [1, 2, 0]).masks
         assert masks is not None and masks.tolist() == [[0, 1, 1], [1, 1, 1], [1, 1, 0]]
         assert "action_mask" not in env.log()
 
@@ -158,30 +137,8 @@ def test_processes_give_the_same_rows():
     keywords = {"agents": 12, "num_buffers": 2, "num_threads": 4, "seed": 3}
     with make(**keywords) as sync, make(backend="async", **keywords) as processes:
         assert processes.description.startswith("async: 4 instances in 4 processes")
-        ours, theirs = started(sync), started(processes)
-        rng = np.random.default_rng(0)
-        for _ in range(12):
-            actions = rng.integers(0, 3, 12)
-            step(sync, ours, *actions)
-            step(processes, theirs, *actions)
-            for a, b in zip(ours, theirs, strict=True):
-                assert (a is None and b is None) or np.array_equal(np.array(a), np.array(b))
+        assert alike(played(sync, 12), played(processes, 12))
         assert sync.log() == processes.log() != {}
-
-
-def test_seeds():
-    made = []
-
-    def factory():
-        made.append(zoo_relay.Relay())
-        return made[-1]
-
-    with make(factory, agents=6, seed=5) as env:
-        rows = started(env)
-        for _ in range(5):
-            step(env, rows)
-        env.reset(rows)
-        assert [each.seeds for each in made[-2:]] == [[5, None, 7], [6, None, 8]]
 
 
 def test_statistics_are_of_those_that_are_there():
@@ -205,21 +162,18 @@ WORDS = ["--vec.total-agents", "6", "--vec.num-buffers", "1"]
 
 @pytest.mark.parametrize("name", ["relay", "Relay"])
 def test_a_function_and_a_class_by_name(name: str):
-    with vec.make(c.load(f"zoo_relay:{name}", WORDS), 1) as made:
-        assert (made.num_environments, made.spec.observation_size, made.finals) == (2, 2, True)
+    """Gymnasium's wrappers are not for them."""
+    config = c.load(f"zoo_relay:{name}", [*WORDS, "--wrap.frame-stack", "2"])
+    with vec.make(config, 1) as env:
+        assert (env.num_environments, env.spec.observation_size, env.finals) == (2, 2, True)
+        assert vec.unused_keys(config, env) == ["wrap.frame_stack (for Gymnasium's)"]
 
 
 def test_agents_that_dont_fit_are_lowered():
     config = c.load("zoo_relay:Relay", ["--family", "discrete"])
-    with vec.make(config, 1) as made:
-        assert (made.num_agents, config.vec.total_agents) == (6, 6)
+    with vec.make(config, 1) as env:
+        assert (env.num_agents, config.vec.total_agents) == (6, 6)
     assert any("vec.total_agents 8" in note and "lowered to 6" in note for note in config.notes)
-
-
-def test_wrappers_are_not_for_them():
-    config = c.load("zoo_relay:Relay", [*WORDS, "--wrap.frame-stack", "2"])
-    with vec.make(config, 1) as made:
-        assert vec.unused_keys(config, made) == ["wrap.frame_stack (for Gymnasium's)"]
 
 
 def test_a_picture():
@@ -250,12 +204,6 @@ class Least:
         pass
 
 
-def drawing(factory):
-    with make(factory, env={}, render=True) as env:
-        started(env)
-        env.render()
-
-
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
@@ -264,18 +212,19 @@ def drawing(factory):
         (lambda: Blind(), "it takes no render_mode"),
     ],
 )
-def test_an_environment_that_draws_nothing(factory, said):
-    with pytest.raises(UserError, match=rf"relay: it can't be drawn: {said}\n  hint: take"):
-        drawing(factory)
-    with make(factory, env={}) as env:
+def test_an_environment_that_draws_nothing(factory, said, monkeypatch):
+    with (
+        pytest.raises(UserError, match=rf"relay: it can't be drawn: {said}\n  hint: take"),
+        make(factory, render=True) as env,
+    ):
+        env.render()
+    with make(factory) as env:
         started(env)
-
-
-def test_check_env_of_an_environment_that_draws_nothing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "blind", types.SimpleNamespace(Blind=Blind))  # type: ignore
-    config = c.load("blind:Blind", WORDS)
-    (found,) = drawn(Subject(config, 1, 1))
-    assert found.verdict == "WARN" and "it has no render()" in found.text
+    if factory is Blind:  # check-env only warns
+        module = types.SimpleNamespace(Blind=Blind)
+        monkeypatch.setitem(sys.modules, "blind", module)  # type: ignore
+        (finding,) = drawn(Subject(c.load("blind:Blind", WORDS), 1, 1))
+        assert finding.verdict == "WARN" and "it has no render()" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -285,11 +234,12 @@ def test_check_env_of_an_environment_that_draws_nothing(monkeypatch):
         ({"speed": 3}, r"it takes no env\.speed"),
         ({"lives": "x"}, r"failed when it was made: ValueError"),
         ({"lives": ""}, r"possible_agents are none"),
+        ({"backend": "vector"}, r"vec\.backend is vector, but it takes no num_envs"),
     ],
 )
 def test_one_message(keywords: dict, said: str):
     with pytest.raises(UserError, match=said) as caught:
-        make(env=keywords)
+        make(backend=keywords.pop("backend", "sync"), env=keywords)
     assert ("supersuit.pad_observations_v0" in caught.value.hint) == ("mixed" in keywords)
 
 
@@ -304,17 +254,15 @@ def test_a_step_that_fails_names_environment_and_seed():
             step(env, rows)
 
 
-def test_one_in_turns_is_refused():
+def test_one_in_turns_is_refused(here):
+    """Also by its factory: it is no Gymnasium environment either, as it would be told."""
+
     class Turns(zoo_relay.Relay):
         agent_selection = "runner_0"
 
     with pytest.raises(UserError, match=r"take turns \(AEC\), expected a parallel one") as caught:
         make(Turns)
     assert "returns pettingzoo.utils.aec_to_parallel(env)" in caught.value.hint
-
-
-def test_one_in_turns_by_its_factory_is_refused(here):
-    """It is no Gymnasium environment either, which is what it would be told."""
     (here / "in_turns.py").write_text(
         "from zoo_relay import Relay\n\nclass Turns(Relay):\n    agent_selection = 'runner_0'\n"
     )
@@ -358,11 +306,6 @@ def test_names_are_read_from_folders(monkeypatch, tmp_path):
     assert needs("sisl") == "pettingzoo[sisl]" and needs("mpe2") == ""
 
 
-def test_what_is_no_vectorised_form():
-    with pytest.raises(UserError, match=r"vec\.backend is vector"):
-        make(backend="vector")
-
-
 def test_without_pettingzoo(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(UserError, match="PettingZoo can't be imported") as caught:
@@ -378,8 +321,8 @@ def test_it_is_trained():
     words = ["--vec.total-agents", "8", "--train.total-timesteps", "1024", "--device", "cpu"]
     words += ["--train.horizon", "32", "--train.minibatch-size", "64", "--train.replay-ratio", "1"]
     config = c.load("zoo_relay:Guess", [*words, "--family", "discrete"])
-    with vec.make(config, 1) as made:
-        records = list(Trainer(config, made))
+    with vec.make(config, 1) as env:
+        records = list(Trainer(config, env))
     assert len(records) == 4 and records[-1]["loss/skipped_steps"] == 0
     assert 7 < records[-1]["env/episode_length"] < 20
 
@@ -393,11 +336,11 @@ def test_pettingzoos_own(name: str):
     package = pytest.importorskip("pettingzoo")
     if "/" in name and not hasattr(package, "make"):
         pytest.skip("this PettingZoo has no IDs")
-    with vec.make(c.load(f"pettingzoo:{name}", ["--vec.total-agents", "4", *WORDS[2:]]), 1) as made:
-        assert made.num_environments == 2 and made.spec.action.sizes == (3,)
-        rows = started(made)
-        ends = [np.array(step(made, rows).finals).tolist() for _ in range(20)]
-        assert [L] * 4 in ends and made.log()["episode_length"] == 15
+    with vec.make(c.load(f"pettingzoo:{name}", ["--vec.total-agents", "4", *WORDS[2:]]), 1) as env:
+        assert env.num_environments == 2 and env.spec.action.sizes == (3,)
+        rows = started(env)
+        ends = [np.array(step(env, rows).finals).tolist() for _ in range(20)]
+        assert [L] * 4 in ends and env.log()["episode_length"] == 15
     for wrong, said in (
         ("classic/chess_v6", "pettingzoo:classic/chess_v6: (its agents take|.*knows no IDs)"),
         ("sisl.prsuit_v5", "No module named .*prsuit_v5'\n.*pettingzoo:sisl.pursuit_v"),
@@ -419,22 +362,18 @@ def test_rows_are_what_a_loop_over_its_own_methods_sees(name: str):
     actions = np.random.default_rng(0).integers(0, 3, (T, E * A))
     words = ["--vec.total-agents", str(E * A), "--vec.num-buffers", "2", "--vec.seed", "7"]
     plain = ["--vec.normalize-observations", "False", "--vec.normalize-rewards", "False"]
-    with vec.make(c.load(name, [*words, *plain]), 1) as made:
-        rows = started(made)
+    with vec.make(c.load(name, [*words, *plain]), 1) as env:
+        rows = started(env)
         expected = directly([factory() for _ in range(E)], 7, actions)
         np.testing.assert_array_equal(rows.observations, next(expected)[0])
         ended = 0
         for chosen, step_of_loop in zip(actions, expected, strict=True):
-            found = step(made, rows, *chosen)
-            for ours, theirs in zip(
-                (found.observations, found.rewards, found.terminals, found.finals),
-                step_of_loop,
-                strict=True,
-            ):
-                assert ours is not None
-                np.testing.assert_array_equal(ours, theirs.astype(np.float32))
+            found = step(env, rows, chosen)
+            ours = found.observations, found.rewards, found.terminals, found.finals
+            for one, other in zip(ours, step_of_loop, strict=True):
+                np.testing.assert_array_equal(one, other)
             ended += int(np.count_nonzero(step_of_loop[3] == TRUNCATED))
-        assert made.log()["n"] == ended >= 2 * E * A
+        assert env.log()["n"] == ended >= 2 * E * A
 
 
 def directly(environments: list, seed: int, actions: np.ndarray):
@@ -458,14 +397,3 @@ def directly(environments: list, seed: int, actions: np.ndarray):
             np.array([part[name] for part in kind for name in names])
             for kind in zip(*all_of_them, strict=True)
         ]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_particles():
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("mpe2.simple_spread_v3")
-    words = [*WORDS, "--env.max-cycles", "3"]
-    with vec.make(c.load("pettingzoo:mpe2.simple_spread_v3", words), 1) as made:
-        rows = started(made)
-        finals = [np.array(step(made, rows).finals).tolist() for _ in range(4)]
-        assert finals == [[0] * 6, [0] * 6, [L] * 6, [0] * 6]

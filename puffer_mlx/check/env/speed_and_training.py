@@ -12,7 +12,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
-from puffer_mlx.vec.step_speed import measure_stepping
+from puffer_mlx.vec.rollout_loop import measure_stepping
 
 EPOCHS = 4  # of which the first compiles
 LONGER = 3  # times ``--seconds`` that they may take

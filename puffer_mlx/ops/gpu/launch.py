@@ -100,7 +100,8 @@ def launch(
     Args:
         path: the file with the kernel's text.
         name: the kernel's.
-        inputs: arrays in the order of the text's description, or by their names in it.
+        inputs: arrays in the order of the text's description, or by their names in it; it gets
+            those that it names.
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
@@ -161,7 +162,9 @@ def _launch(
 ) -> list[mx.array]:
     kind = backend()
     kernel = _kernel(*which, kind)
-    if not isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping):
+        inputs = {key: inputs[key] for key in kernel.inputs}
+    else:
         inputs = dict(zip(kernel.inputs, inputs, strict=True))
     if not isinstance(outputs, Mapping):
         outputs = dict(zip(kernel.outputs, outputs, strict=True))

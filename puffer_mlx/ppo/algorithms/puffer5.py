@@ -20,8 +20,8 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.algorithms import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import closed_form
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
-from puffer_mlx.ppo.closed_form import operation as closed_form
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.gradients import Decoded, Scored
 from puffer_mlx.ppo.loss import Minibatch

@@ -1,1 +1,231 @@
-"""The loss by closed form: its numbers and gradients in one pass over the samples, on a GPU."""
+"""The loss of a decoder's product: on a GPU by closed form, else by the plain form.
+
+The plain form is ``ppo/loss.py`` of the log-probabilities of ``policy/distributions.py``, and MLX
+differentiates it. By closed form (``loss.metal.h``) the gradients come with the loss, in the same
+pass over the samples: three launches, of live advantages two, and going back launches nothing.
+
+n samples, A logits (or dimensions of a continuous space). y (A + 1, n) is a decoder's product:
+logits or means, and the value in the last row.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, nothing, numbers
+from puffer_mlx.policy.decoders import Decoder, Weights
+from puffer_mlx.ppo import loss
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+
+LOSS = Reference(
+    "the loss by closed form",
+    ("ppo.closed_form:losses",),
+    test="tests/ppo/test_closed_form.py",
+    cost="a GPU gets several times as many launches for a minibatch's loss",
+)
+LOGPROBS = Reference(
+    "the kernel of log-probabilities",
+    ("ppo.closed_form:logprobs",),
+    test="tests/ppo/test_closed_form.py",
+    cost="a GPU gets more launches",
+)
+TEXT = Path(__file__).with_name("loss.metal.h")
+PARTS = THREADS  # at most, of the advantages: each block of the second launch adds them up
+TERMS = 5  # sums over the samples that every action space has: see terms.metal.h
+
+
+class Losses(NamedTuple):
+    """What a minibatch of n samples gives."""
+
+    total: mx.array
+    """Scalar, multiplied by the scale: what is differentiated."""
+    metrics: mx.array
+    """(7,) in the order of ``METRICS``, not scaled."""
+    ratio: mx.array
+    """New over old probability of each action (n,)."""
+    value: mx.array
+    """(n,)."""
+
+
+def losses(
+    decoder: Decoder,
+    weights: Weights,
+    y: mx.array,
+    actions: mx.array,
+    masks: mx.array | None,
+    batch: Minibatch,
+    coefficients: Coefficients,
+    ent_coef: mx.array,
+    scale: mx.array | None = None,
+) -> Losses:
+    """PPO's loss of n samples.
+
+    On a GPU ``total`` is for ``mx.value_and_grad`` alone, which must differentiate it as it is: the
+    gradients that come with it are its own, and not of a function of it. Nothing else of the result
+    has a gradient there.
+
+    Args:
+        decoder: whose product ``y`` is.
+        weights: the decoder's.
+        y: (A + 1, n), of the weights' dtype.
+        actions: (n, heads) float32.
+        masks: (n, A) uint8, non-zero where legal, or None.
+        batch: the targets.
+        coefficients: of the loss.
+        ent_coef: scalar array.
+        scale: scalar array, what the loss is multiplied by; None is 1.
+    """
+    distribution = decoder.distribution
+    fused = kernel_on_gpu(launch_losses, LOSS, decoder.split, distribution.log_prob_entropy)
+    if fused is not None:
+        return fused(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale)
+    outputs, value = decoder.split(weights, y)
+    logprob, entropy = distribution.log_prob_entropy(outputs, actions, masks)
+    total, metrics = loss.ppo_loss(
+        logprob, entropy, value, batch, ent_coef=ent_coef, **coefficients._asdict()
+    )
+    ratio = mx.exp(logprob - batch.old_logprob)
+    return Losses(total if scale is None else total * scale, metrics, ratio, value)
+
+
+def logprobs(
+    decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
+) -> mx.array:
+    """Joint log-probabilities (n,) float32 of actions; arguments as ``losses``, no gradient."""
+    distribution = decoder.distribution
+    fused = kernel_on_gpu(launch_logprobs, LOGPROBS, decoder.split, distribution.log_prob_entropy)
+    if fused is not None:
+        return fused(decoder, weights, y, actions, masks)
+    outputs, _ = decoder.split(weights, y)
+    return distribution.log_prob_entropy(outputs, actions, masks)[0]
+
+
+def moments(adv: mx.array) -> mx.array:
+    """Of each of G parts of advantages (n,): count, mean, sum of squares about it: (3, G) float32.
+
+    On a CPU all of them are one part.
+    """
+    if (launches := kernel_on_gpu(launch_moments, LOSS)) is not None:
+        return launches(adv)
+    mean = mx.mean(adv)
+    count, squares = mx.array(adv.size, mx.float32), mx.sum(mx.square(adv - mean))
+    return mx.stack([count, mean, squares]).reshape(3, 1)
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+class Space(NamedTuple):
+    """An action space as kernels read it, and which of its actions were taken."""
+
+    decoder: Decoder
+    actions: mx.array
+    masks: mx.array | None
+
+    def launch(
+        self,
+        kernel: str,
+        y: mx.array,
+        logstd: mx.array | None,
+        outputs: dict[str, Shape],
+        threads: int,
+        shape: tuple[int, ...] = (),
+        **inputs: mx.array,
+    ) -> list[mx.array]:
+        """A kernel's outputs. In place of what a space hasn't got are y, or zeros.
+
+        Args:
+            kernel: its name.
+            y: (A + 1, n) float32, bfloat16 or float16.
+            logstd: (1, A) of y's dtype, of a continuous space; else None.
+            outputs: their shapes.
+            threads: how many there are.
+            shape: what follows n and A in the kernel's ``shape``.
+            **inputs: further ones; a kernel gets those that it reads.
+        """
+        action, masks = self.decoder.action, self.masks
+        space = {
+            "y": y,
+            "logstd": y if logstd is None else logstd,
+            "actions": self.actions,
+            "masks": nothing(mx.uint8) if masks is None else masks,
+            "limit": numbers(self.decoder.limits.for_kernels),
+            "sizes": numbers(*action.sizes),
+            "shape": numbers(y.shape[1], action.logits, *shape),
+        }
+        heads = 0 if action.continuous else action.heads
+        constants = {"HEADS": heads, "MASKED": int(masks is not None)}
+        return launch(TEXT, kernel, {**space, **inputs}, outputs, threads, **constants)
+
+
+def launch_losses(
+    decoder: Decoder,
+    weights: Weights,
+    y: mx.array,
+    actions: mx.array,
+    masks: mx.array | None,
+    batch: Minibatch,
+    coefficients: Coefficients,
+    ent_coef: mx.array,
+    scale: mx.array | None,
+) -> Losses:
+    """``losses``: one pass over all samples, and one over its blocks' sums."""
+    space, logstd = Space(decoder, actions, masks), decoder.logstd(weights)
+    n, blocks = y.shape[1], _blocks(y.shape[1])
+    clip, vf, vf_clip = map(float, coefficients)
+    settings = {
+        "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip),
+        "ent_coef": ent_coef.reshape(1),
+        "scale": numbers(1.0) if scale is None else scale.reshape(1),
+    }
+    live = batch.weight is None
+    targets = {
+        name: batch.adv if array is None else array for name, array in batch._asdict().items()
+    }
+
+    @mx.custom_function
+    def fused(y: mx.array, logstd: mx.array | None) -> tuple[mx.array, ...]:
+        parts = launch_moments(batch.adv) if batch.moments is None and not live else batch.moments
+        sizes = (0, 1) if parts is None else (parts.shape[-1], parts.size // (3 * parts.shape[-1]))
+        inputs = {**settings, **targets, "moments": batch.adv if parts is None else parts}
+        sums = TERMS + (1 if logstd is None else logstd.size)
+        shapes = {"dy": y.shape, "ratio": (n,), "value": (n,), "partial": (sums, blocks)}
+        dy, ratio, value, partial = space.launch(
+            "loss", y, logstd, shapes, blocks * THREADS, sizes, **inputs
+        )
+        shapes = {"total": (1,), "metrics": (len(METRICS),)}
+        shapes["dlogstd"] = (1,) if logstd is None else logstd.shape
+        total, metrics, dlogstd = space.launch(
+            "finish_loss", y, logstd, shapes, THREADS, partial=partial, **settings
+        )
+        return total, metrics, ratio, value, dy, dlogstd
+
+    @fused.vjp
+    def _(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
+        # The loss is what is differentiated: its cotangent is 1, the others' are 0.
+        return outputs[4], None if logstd is None else outputs[5]
+
+    total, metrics, ratio, value, *_ = fused(y, logstd)
+    return Losses(total.reshape(()), metrics, ratio, value)
+
+
+def launch_logprobs(
+    decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
+) -> mx.array:
+    """See ``logprobs``."""
+    space, logstd, n = Space(decoder, actions, masks), decoder.logstd(weights), y.shape[1]
+    return space.launch("logprobs", y, logstd, {"logprobs": (n,)}, n)[0]
+
+
+def launch_moments(adv: mx.array) -> mx.array:
+    """See ``moments``."""
+    parts = min(PARTS, _blocks(adv.size))
+    inputs, shapes = {"adv": adv, "shape": numbers(adv.size, parts)}, {"moments": (3, parts)}
+    return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
+
+
+def _blocks(n: int) -> int:
+    return -(-n // THREADS)

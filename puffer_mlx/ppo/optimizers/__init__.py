@@ -4,17 +4,21 @@
 needs to know of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, Train
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo import custom
+from puffer_mlx.ppo import custom, precision
+from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import Tree, named
+
+Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
 class Optimizer(NamedTuple):
@@ -22,20 +26,24 @@ class Optimizer(NamedTuple):
 
     Args:
         init: weights -> its first state, trees of arrays by name.
-        step: (weights, gradients, state, loss, learning rate, ``config.Train``) -> new weights, new
-            state and whether (a scalar: bool, or float32 1 or 0) they are new. Gradients are
-            clipped to ``train.max_grad_norm``, and where the loss or one of them isn't finite,
-            nothing is new: ``finite.step_if_finite`` does both. Loss and learning rate are scalar
+        step: (weights, gradients, state, loss, learning rate, and by its name each of ``numbers``)
+            -> new weights, new state and whether (a scalar: bool, or float32 1 or 0) they are new.
+            Gradients are clipped to ``max_grad_norm``, and where the loss or one of them isn't
+            finite, nothing is new: ``step_if_finite`` does both. Loss and learning rate are scalar
             arrays.
         reads: the keys of [train] that it obeys, besides ``learning_rate`` and ``max_grad_norm``.
-        numbers: of [train], those that its form in ``ppo/small_networks`` takes; None: it has none
-            there.
+        in_small_networks: whether ``ppo/small_networks`` has a form of it, which takes the numbers
+            of ``reads`` in their order.
     """
 
     init: Callable[[Tree], Tree]
     step: Callable[..., tuple]
     reads: tuple[str, ...]
-    numbers: Callable[[Any], tuple[float, ...]] | None = None
+    in_small_networks: bool = False
+
+    def numbers(self, train: Train) -> dict[str, float]:
+        """What ``step`` gets of [train]: ``max_grad_norm`` and what it reads."""
+        return {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
 
 
 def find(name: str) -> Optimizer:
@@ -49,16 +57,16 @@ def of(config: Config) -> Optimizer:
     Raises:
         UserError: there is none of that name, or only a file names it (``config.trust``).
     """
-    own = custom.find(config, "optimizer")
-    if own is None:
+    optimizer = custom.find(config, "optimizer")
+    if optimizer is None:
         return find(config.train.optimizer)
-    if not isinstance(own, Optimizer):
-        kind = own.__name__ if isinstance(own, type) else type(own).__name__
+    if not isinstance(optimizer, Optimizer):
+        kind = (optimizer if isinstance(optimizer, type) else type(optimizer)).__name__
         raise UserError(
             f"train.optimizer {config.train.optimizer} is {kind}, not an Optimizer",
             "puffer_mlx.ppo.optimizers.Optimizer(init, step, reads); docs/custom_policy.md",
         )
-    return own
+    return optimizer
 
 
 def kept(optimizer: Optimizer) -> int:
@@ -69,9 +77,68 @@ def kept(optimizer: Optimizer) -> int:
 
 def unread(config: Config) -> list[str]:
     """Keys that were given and that other optimizers obey, but not this one."""
-    mine = of(config).reads
-    read = dict.fromkeys(f"train.{key}" for name in OPTIMIZERS for key in find(name).reads)
-    return [key for key in read if key in config.origins and key.partition(".")[2] not in mine]
+    obeyed = of(config).reads
+    keys = dict.fromkeys(
+        key for name in OPTIMIZERS for key in find(name).reads if key not in obeyed
+    )
+    return [f"train.{key}" for key in keys if f"train.{key}" in config.origins]
+
+
+# ---- the rules of every optimizer: gradients are clipped; what isn't finite changes nothing ------
+
+
+def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)).
+
+    Returns:
+        The gradients and their L2 norm before the clip (scalar).
+    """
+    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named(grads)), start=mx.array(0.0)))
+    scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
+    return tree_map(lambda g: g * scale, grads), norm
+
+
+def step_if_finite(
+    update: Update, weights: Tree, grads: Tree, state: Tree, loss: mx.array, max_norm: float
+) -> tuple[Tree, Tree, mx.array]:
+    """An optimizer's update by clipped gradients, where the loss and all gradients are finite.
+
+    Args:
+        update: (weights, gradients, state) -> new weights and state.
+        weights: tree of arrays.
+        grads: tree of the same structure.
+        state: the optimizer's.
+        loss: a scalar array.
+        max_norm: see ``clip_by_global_norm``.
+
+    Returns:
+        New weights and state, and whether (a scalar) they are new; else they are as before.
+    """
+    grads, norm = clip_by_global_norm(grads, max_norm)
+    ok = mx.isfinite(norm) & mx.isfinite(loss)
+    return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
+
+
+def step_in_one(
+    operation: Callable[..., list[mx.array]], trees: Sequence[Tree], weights: Tree, state: Tree
+) -> tuple[Tree, Tree, mx.array]:
+    """The same by one call that clips and looks for itself: a CPU's extension, or a GPU's kernels.
+
+    Args:
+        operation: lists of arrays, one for each of ``trees`` -> the new weights' arrays, the new
+            state's, and whether they are new (1, else 0: a scalar).
+        trees: what it reads.
+        weights: tree of arrays; its form is that of the new ones.
+        state: the optimizer's, likewise.
+
+    Returns:
+        As ``step_if_finite``; on a GPU, whether they are new is the call's own number, since to
+        compare it would be a launch more.
+    """
+    *new, ok = operation(*([array for _, array in named(tree)] for tree in trees))
+    arrays = iter(new)
+    weights, state = (tree_map(lambda _: next(arrays), tree) for tree in (weights, state))
+    return weights, state, ok > 0 if backend() == "cpu" else ok
 
 
 # ---- in checkpoints ------------------------------------------------------------------------------
@@ -102,9 +169,9 @@ def refuse_another(name: str, numbers: Mapping[str, Any]) -> None:
     Raises:
         UserError: the state is another one's.
     """
-    if name != (own := numbers.get("optimizer", "muon")):
+    if name != (saved := numbers.get("optimizer", "muon")):
         raise UserError(
-            f"train.optimizer is {name}, and the run's state is of {own}",
-            f"go on with --train.optimizer {own}, or begin a new run from its weights:"
+            f"train.optimizer is {name}, and the run's state is of {saved}",
+            f"go on with --train.optimizer {saved}, or begin a new run from its weights:"
             " --load-model-path",
         )

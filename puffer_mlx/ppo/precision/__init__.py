@@ -11,6 +11,7 @@ A minibatch whose loss or gradient isn't finite changes nothing, in any precisio
 ``TOLERATED`` of them in a row are an error.
 """
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -18,7 +19,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ppo.precision import gpu
+from puffer_mlx.ops.gpu.launch import launch, numbers
 
 REFERENCE = Reference(
     "the kernel that counts minibatches",
@@ -26,6 +27,7 @@ REFERENCE = Reference(
     test="tests/ppo/test_minibatch_kernels.py",
     cost="a GPU gets more launches",
 )
+TEXT = Path(__file__).with_name("scaler.metal.h")
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 FIRST_SCALE = 65536.0
@@ -60,10 +62,9 @@ def first_scaler(precision: str) -> Scaler:
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     """The state after a minibatch that was trained on (``ok``, a scalar), or skipped."""
-    kernel = kernel_on_gpu(gpu.next_scaler, REFERENCE)
+    kernel = kernel_on_gpu(launch_next_scaler, REFERENCE)
     if kernel is not None:
-        limits = SMALLEST_SCALE, LARGEST_SCALE
-        return kernel(scaler, ok, precision == "fp16", GROWTH_INTERVAL, limits)
+        return kernel(scaler, ok, precision)
     scale, good = scaler["scale"], mx.where(ok, scaler["good"] + 1, 0)
     if precision == "fp16":
         grows = good >= GROWTH_INTERVAL
@@ -78,6 +79,16 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
         "in_a_row": in_a_row,
         "longest": mx.maximum(scaler["longest"], in_a_row),
     }
+
+
+def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
+    """``next_scaler`` on a GPU, in one launch; ``ok`` may be a number that is 0 or 1."""
+    inputs = {name: array.reshape(1) for name, array in {**scaler, "ok": ok}.items()}
+    inputs["limits"] = numbers(SMALLEST_SCALE, LARGEST_SCALE)
+    inputs["growth"] = numbers(int(precision == "fp16"), GROWTH_INTERVAL)
+    names = "scale", "good", "skipped", "in_a_row", "longest"
+    shapes = {f"next_{name}": () for name in names}
+    return dict(zip(names, launch(TEXT, "next_scaler", inputs, shapes, threads=1), strict=True))
 
 
 def choose(ok: mx.array, new: Any, old: Any) -> Any:

@@ -63,7 +63,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
     small = train.minibatch_size * policy.network.hidden <= LARGEST
     possible = (
         known
-        and (ours is None or ours.numbers is not None)
+        and (ours is None or ours.in_small_networks)
         and train.precision == "fp32"
         and small
         and not policy.has_memory
@@ -77,7 +77,7 @@ class Layers:
     """Takes down the layers that a network adds: ``networks.forms.Forms.pack``'s step."""
 
     def __init__(self) -> None:
-        self.found: list[Five] = []
+        self.layers: list[Five] = []
 
     def add(
         self, kind: str, name: str, own: Any, shapes: dict[str, tuple[int, ...]], *numbers: int
@@ -85,7 +85,7 @@ class Layers:
         """A product with bias: its tensors' places, its sizes and its activation."""
         assert kind == "dense", f"a network without memory has no {kind}"
         width, inputs, activation = numbers
-        self.found.append((own["weight"], own.get("bias", -1), inputs, width, activation))
+        self.layers.append((own["weight"], own.get("bias", -1), inputs, width, activation))
 
 
 def describe(policy: Policy, weights: Any) -> Any:
@@ -113,7 +113,7 @@ def _tower(policy: Policy, places: Any) -> list[Five]:
     sizes = encoder.inputs, policy.network.hidden  # type: ignore
     layers = Layers()
     forms_of(policy.network).pack(layers, policy.network, places["network"])  # type: ignore
-    return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.found]
+    return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.layers]
 
 
 class Epochs:
@@ -156,6 +156,7 @@ class Epochs:
             counted, (K,) float32, the one among them whose KL ended the epoch.
         """
         train = self._train
+        reads = optimizers.find(train.optimizer).reads
         if self._network is None:
             self._network = describe(self._policy, weights)
         names = "good", "skipped", "in_a_row", "longest"
@@ -168,7 +169,7 @@ class Epochs:
             (
                 *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
                 largest_kl(train.target_kl),
-                *optimizers.find(train.optimizer).numbers(train),  # type: ignore
+                *(getattr(train, key) for key in reads),
             ),
         )
         arrays = iter(new)

@@ -3,56 +3,36 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child, Identity
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine.known import Judge
-from puffer_mlx.sweep.engine.study import (
-    FAULT,
-    FINISHED,
-    OWNER,
-    Study,
-    curves,
-    own_name,
-    processes,
-)
+from puffer_mlx.sweep.early_stop import EarlyStop, threshold
+from puffer_mlx.sweep.engine.samplers import TrialObservations
+from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
 from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.space import Space
 
 FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
 INVALID = 100  # suggestions in a row that can't be run
 PAUSE = 0.2  # seconds between two looks
-YOUNG = 5.0  # seconds
-
+YOUNG = 5.0  # seconds in which a run without an owner may still be getting one
 
 # Starts a run with the seed of that number; raises UserError if its values can't be run.
 Start = Callable[[FrozenTrial, Place, int], Child]
-
-
-class Limits(NamedTuple):
-    """When a sweep ends.
-
-    Args:
-        runs: that finished, each of a suggestion's seeds being one; none is suggested after that.
-        failures: in a row.
-        invalid: suggestions in a row that can't be run.
-    """
-
-    runs: int
-    failures: int = FAILURES
-    invalid: int = INVALID
+Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to end; "": it isn't
 
 
 @dataclass(eq=False)
-class Going:
+class ActiveRun:
     """A run that is under way here, with one of its seeds.
 
     Attributes:
         began: when, by ``time.monotonic``.
-        last: what it told last of itself.
+        last: the newest point of its curve.
     """
 
     trial: FrozenTrial
@@ -64,18 +44,6 @@ class Going:
     last: Point | None = None
 
 
-class Watching(Protocol):
-    """Who is told what happens."""
-
-    def draw(self, going: Sequence[Going]) -> None:
-        """Called a few times a second."""
-        ...
-
-    def ended(self, run: FrozenTrial) -> None:
-        """A run is over with all of its seeds; the trial says how."""
-        ...
-
-
 class Driver:
     """A sweep under way in this process.
 
@@ -83,8 +51,9 @@ class Driver:
         study: its trials.
         start: starts a run.
         places: for one run each.
-        limits: when it ends.
-        watching: who is told.
+        most: runs that finish, each of a suggestion's seeds being one; none is suggested after.
+        draw: called a few times a second with what is under way.
+        ended: called with a run that is over with all of its seeds; the trial says how.
         judge: makes, of a run that begins, what says when it is to end early.
         pause: seconds between two looks.
     """
@@ -94,15 +63,16 @@ class Driver:
         study: Study,
         start: Start,
         places: Sequence[Place],
-        limits: Limits,
-        watching: Watching,
+        most: int,
+        draw: Callable[[Sequence[ActiveRun]], None],
+        ended: Callable[[FrozenTrial], None],
         judge: Callable[[], Judge],
         pause: float = PAUSE,
     ) -> None:
-        self._study, self._start, self._limits = study, start, limits
-        self._watching, self._judge, self._pause = watching, judge, pause
+        self._study, self._start, self._most = study, start, most
+        self._draw, self._ended, self._judge, self._pause = draw, ended, judge, pause
         self._free = list(places)
-        self._going: list[Going] = []
+        self._active: list[ActiveRun] = []
         self._open: set[int] = set()  # numbers of runs here that may get further seeds
         self._failed = self._invalid = 0  # in a row
 
@@ -117,18 +87,18 @@ class Driver:
             while True:
                 while self._free and self._begin(left):
                     pass
-                if not self._going:
+                if not self._active:
                     return
-                for going in list(self._going):
-                    if going in self._going:  # it goes with another one of its run that failed
-                        self._look(going)
-                self._watching.draw(self._going)
+                for active in list(self._active):
+                    if active in self._active:  # it goes with another one of its run that failed
+                        self._look(active)
+                self._draw(self._active)
                 time.sleep(self._pause)
         finally:
-            for going in self._going:  # all are asked before one is waited for
-                going.run.stop("the sweep was ended")
-            for going in self._going:
-                going.run.end()
+            for active in self._active:  # all are asked before one is waited for
+                active.run.stop("the sweep was ended")
+            for active in self._active:
+                active.run.end()
 
     # ---- beginning -------------------------------------------------------------------------------
 
@@ -136,11 +106,11 @@ class Driver:
         """Runs that a sweep left here when it died, now this one's; their processes are ended."""
         host, left = own_name()[0], []
         for run in self._study.runs(TrialState.RUNNING):
-            owner = run.user_attrs.get(OWNER)
+            owner, began = run.user_attrs.get(OWNER), run.datetime_start
             if owner and (owner[0] != host or Identity(*owner[1:]).find()):
-                continue  # somebody has it
-            if not owner and _young(run):
-                continue  # somebody has just begun it
+                continue  # another sweep has it
+            if not owner and began and time.time() - began.timestamp() < YOUNG:
+                continue  # another sweep has just begun it
             self._study.claim(run)  # before another process here looks
             for process in processes(run):
                 process.end()
@@ -156,24 +126,23 @@ class Driver:
             if curves(run):  # it has come further than its first seed
                 self._open.add(run.number)
                 return True
-        elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._limits.runs:
+        elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._most:
             run, seed = self._study.ask(), 0
         else:
             return False
         try:
-            began = self._start(run, self._free[0], seed)
+            child = self._start(run, self._free[0], seed)
         except UserError as error:
             self._invalid += 1
-            self._fail(run, f"not started: {_line(error)}")
-            if self._invalid >= self._limits.invalid:
-                what = f"the last {self._invalid} suggestions can't be run"
-                raise self._useless(what, self._study.find(run.number)) from None
+            self._fail(run, "; ".join(filter(None, ("not started: " + error.message, error.hint))))
+            if self._invalid >= INVALID:
+                raise self._useless(f"{self._invalid} suggestions can't be run", run) from None
             return True
         self._invalid = 0
-        judge = self._judge() if seed == 0 else _never  # a promising run goes on to its end
-        self._going.append(Going(run, seed, self._free.pop(0), began, judge))
-        if began.identity:
-            self._study.note_process(run, began.identity, seed)
+        judge = self._judge() if seed == 0 else lambda points: ""  # a promising run goes to its end
+        self._active.append(ActiveRun(run, seed, self._free.pop(0), child, judge))
+        if child.identity:
+            self._study.note_process(run, child.identity, seed)
         return True
 
     def _further(self) -> tuple[FrozenTrial, int] | None:
@@ -181,8 +150,8 @@ class Driver:
         while self._open:
             over: FrozenTrial | None = None
             for run, is_over, has_turn in self._study.promises([*self._open]):
-                under_way = {each.seed for each in self._going if each.trial.number == run.number}
-                lacking = {*range(self._study.seeds)} - curves(run).keys() - under_way
+                under_way = {each.seed for each in self._active if each.trial.number == run.number}
+                lacking = {*range(self._study.settings.seeds)} - curves(run).keys() - under_way
                 if lacking and has_turn and not is_over:
                     return run, min(lacking)
                 if (is_over or not lacking) and not under_way:
@@ -196,62 +165,73 @@ class Driver:
 
     # ---- going on --------------------------------------------------------------------------------
 
-    def _look(self, going: Going) -> None:
-        run = going.trial
-        if news := going.run.look():
-            going.last = news[-1]
-            if why := going.judge(news):
-                going.run.stop(why)
-        if (outcome := going.run.outcome()) is None:
+    def _look(self, active: ActiveRun) -> None:
+        run = active.trial
+        if news := active.run.look():
+            active.last = news[-1]
+            if why := active.judge(news):
+                active.run.stop(why)
+        if (outcome := active.run.outcome()) is None:
             return
-        self._leave(going)
+        self._leave(active)
         self._failed = self._failed + 1 if outcome.fault else 0
         if outcome.fault:
-            whose = f"with its seed {going.seed + 1}: " if going.seed else ""
-            self._fail(run, whose + outcome.fault)
-        elif outcome.stopped or self._study.seeds == 1:
+            which = f"with its seed {active.seed + 1}: " if active.seed else ""
+            self._fail(run, which + outcome.fault)
+        elif outcome.stopped or self._study.settings.seeds == 1:
             self._tell(run, outcome)
         else:
-            self._study.note_seed(run, going.seed, outcome.points)
+            self._study.note_seed(run, active.seed, outcome.points)
             self._open.add(run.number)
-        if self._failed >= self._limits.failures:
-            what = f"the last {self._failed} runs failed"
-            raise self._useless(what, self._study.find(run.number))
+        if self._failed >= FAILURES:
+            raise self._useless(f"{self._failed} runs failed", run)
 
-    def _useless(self, what: str, last: FrozenTrial) -> UserError:
+    def _useless(self, what: str, run: FrozenTrial) -> UserError:
         """The end of a sweep of which nothing comes."""
+        fault = self._study.find(run.number).user_attrs[FAULT]
         return UserError(
-            f"{what}; run {self._study.ordinal(last)}: {last.user_attrs[FAULT]}",
+            f"the last {what}; run {self._study.ordinal(run)}: {fault}",
             "put that right, and go on with --resume; train starts a single run",
         )
 
-    def _leave(self, going: Going) -> None:
-        self._going.remove(going)
-        self._free = sorted([*self._free, going.place])
+    def _leave(self, active: ActiveRun) -> None:
+        self._active.remove(active)
+        self._free = sorted([*self._free, active.place])
 
     def _fail(self, run: FrozenTrial, fault: str) -> None:
         """Tell that a run failed; what is under way of it is ended."""
         self._open.discard(run.number)
-        for other in [each for each in self._going if each.trial.number == run.number]:
+        for other in [each for each in self._active if each.trial.number == run.number]:
             other.run.end()
             self._leave(other)
         self._tell(run, Outcome([], fault))
 
     def _tell(self, run: FrozenTrial, outcome: Outcome) -> None:
         self._study.tell(run, outcome)
-        self._watching.ended(self._study.find(run.number))
+        self._ended(self._study.find(run.number))
 
 
-def _never(points: Sequence[Point]) -> str:
-    return ""
+def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[], Judge]:
+    """What makes, for each run that begins, what says when it is to end.
 
+    Args:
+        study: what is known.
+        space: of its values.
+        settings: how early.
+    """
+    known = TrialObservations(space, settings)
 
-def _line(error: UserError) -> str:
-    """An error as one line."""
-    return "; ".join(filter(None, (error.message, error.hint)))
+    def make() -> Judge:
+        seen = known.of(study.trials())
+        stop = EarlyStop(threshold(seen, settings.stop_quantile, settings.spares_dear))
 
+        def judge(points: Sequence[Point]) -> str:
+            for score, cost, _ in points:
+                if stop.should_stop(cost, seen.entered(score)):
+                    what = f"a score of {score:.3f} after {cost:.0f} s"
+                    return f"{what} is less than other runs had for that"
+            return ""
 
-def _young(run: FrozenTrial) -> bool:
-    """Whether a run without an owner may still be getting one from who has just begun it."""
-    began = run.datetime_start
-    return began is not None and time.time() - began.timestamp() < YOUNG
+        return judge
+
+    return make

@@ -49,32 +49,23 @@ def open_study(
         UserError: there is one that is about something else.
     """
     if about(storage, name) is None:
-        with contextlib.suppress(DuplicatedStudyError):  # another process has begun it just now
-            _begin(storage, name, swept, about_now, given)
+        space, goal = swept.space, "maximize" if swept.settings.sign > 0 else "minimize"
+        defaults = {p.name: p.default for p in space.parameters if p.default is not None}
+        with quiet(), contextlib.suppress(DuplicatedStudyError):  # another process begins it, too
+            study = optuna.create_study(
+                storage=storage, study_name=name, directions=[goal, "minimize"]
+            )
+            study.set_metric_names(["score", "cost"])
+            study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
+            for file, values in given.items():
+                study.enqueue_trial(values, user_attrs={GIVEN: file})
+            study.set_user_attr(ABOUT, json.dumps(about_now))
     if line := difference(about(storage, name) or {}, about_now):
         hint = "go on with the options it began with, or begin another one with another --name"
         raise UserError(f"the sweep {name} is about something else: {line}", hint)
     with quiet():
         study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
     return Study(study, swept.space, swept.settings)
-
-
-def _begin(
-    storage: BaseStorage,
-    name: str,
-    swept: Sweep,
-    about_now: Mapping[str, Any],
-    given: Mapping[str, Values],
-) -> None:
-    goal = "maximize" if swept.settings.sign > 0 else "minimize"
-    with quiet():
-        study = optuna.create_study(storage=storage, study_name=name, directions=[goal, "minimize"])
-        study.set_metric_names(["score", "cost"])
-        defaults = {p.name: p.default for p in swept.space.parameters if p.default is not None}
-        study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
-        for file, values in given.items():
-            study.enqueue_trial(values, user_attrs={GIVEN: file})
-        study.set_user_attr(ABOUT, json.dumps(about_now))
 
 
 def described(swept: Sweep, config: Config) -> dict[str, Any]:

@@ -13,24 +13,9 @@ from puffer_mlx.sweep.engine.study import Study, is_run
 LEAST = 8  # trials from which importances say something
 FRONT, IMPORTANCES = "front.png", "importances.png"
 OURS, BEST, GREY = "#1d4ed8", "#111827", "#9ca3af"
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": "#4b5563",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#e5e7eb",
-    "grid.linewidth": 0.6,
-    "xtick.color": "#6b7280",
-    "ytick.color": "#6b7280",
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-}
+STYLE: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
+STYLE |= {"font.size": 9, "grid.color": "#e5e7eb", "axes.axisbelow": True, "axes.edgecolor": GREY}
+STYLE |= {"axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left"}
 
 
 def importances(study: Study) -> dict[str, float]:
@@ -40,11 +25,9 @@ def importances(study: Study) -> dict[str, float]:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return optuna.importance.get_param_importances(study.optuna, target=_score)
-
-
-def _score(trial: optuna.trial.FrozenTrial) -> float:
-    return trial.values[0]
+        return optuna.importance.get_param_importances(
+            study.optuna, target=lambda trial: trial.values[0]
+        )
 
 
 def draw(study: Study, folder: Path) -> list[Path]:

@@ -6,21 +6,22 @@ suggestions that it would have made, and processes on several machines share a s
 """
 
 import importlib.util
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.engine.known import Known
 from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, OWNER, distributions, is_run, own_name
 from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.methods import make_method
+from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import Space
 
@@ -28,7 +29,42 @@ Settle = Callable[[Values], Values]
 NEEDS = {"GP": ("scipy", "torch")}  # what Optuna's own methods import besides NumPy
 
 
-class Suggesting(BaseSampler):
+class TrialObservations:
+    """A study's trials as observations, each taken once, in the order in which they ended.
+
+    Args:
+        space: of the trials' values.
+        settings: how scores are entered.
+    """
+
+    def __init__(self, space: Space, settings: SweepSettings) -> None:
+        self._space, self._settings = space, settings
+        self._seen = Observations(settings)
+        self._numbers: list[int] = []  # of the trials that are taken
+
+    def of(self, trials: Sequence[FrozenTrial]) -> Observations:
+        """All that ended so far."""
+        over = [(each.datetime_complete, each.number, each) for each in trials]
+        over = sorted((at, number, each) for at, number, each in over if at)
+        numbers = [number for _, number, _ in over]
+        if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is behind
+            self._seen, self._numbers = Observations(self._settings), []
+        for _, _, trial in over[len(self._numbers) :]:
+            self._take(trial)
+        self._numbers = numbers
+        return self._seen
+
+    def _take(self, trial: FrozenTrial) -> None:
+        if not trial.params.keys() >= {*self._space.names}:
+            return  # it failed before it had any
+        vector = self._space.to_unit(trial.params)
+        if trial.state == TrialState.COMPLETE:
+            self._seen.add(vector, *trial.values)
+        elif trial.state == TrialState.FAIL:
+            self._seen.add(vector, math.nan, 0.0, failed=True)
+
+
+class SpaceSampler(BaseSampler):
     """What all of them share: values as they can be run.
 
     Args:
@@ -75,7 +111,7 @@ class Suggesting(BaseSampler):
         return self._space.parameters[self._space.names.index(param_name)].to_value(0.0)
 
 
-class Ours(Suggesting):
+class MethodSampler(SpaceSampler):
     """Protein, ParetoGenetic and Random.
 
     Args:
@@ -87,7 +123,10 @@ class Ours(Suggesting):
 
     def __init__(self, space: Space, settle: Settle, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, settle)
-        self._method, self._known = make_method(space, settings, seed), Known(space, settings)
+        self._method, self._known = (
+            make_method(space, settings, seed),
+            TrialObservations(space, settings),
+        )
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """The method's suggestion, told of all that is known."""
@@ -98,7 +137,7 @@ class Ours(Suggesting):
         return self._space.to_values(vector)
 
 
-class Optunas(Suggesting):
+class OptunaSampler(SpaceSampler):
     """A method of Optuna's, made anew for every run.
 
     Args:
@@ -140,7 +179,7 @@ class Optunas(Suggesting):
         self._of(trial).after_trial(study, trial, state, values)
 
 
-def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settle) -> Suggesting:
+def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settle) -> SpaceSampler:
     """The sampler of ``[sweep] method``.
 
     Args:
@@ -153,7 +192,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settl
         UserError: what the method needs isn't installed.
     """
     if settings.method in OURS:
-        return Ours(space, settle, settings, seed)
+        return MethodSampler(space, settle, settings, seed)
     lacking = [each for each in NEEDS.get(settings.method, ()) if not _is_there(each)]
     if lacking:
         raise UserError(
@@ -168,7 +207,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settl
         "GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=first),
         "NSGAII": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
     }
-    return Optunas(space, settle, make[settings.method], seed)
+    return OptunaSampler(space, settle, make[settings.method], seed)
 
 
 def _is_there(module: str) -> bool:

@@ -1,7 +1,6 @@
 """Where a sweep's trials are kept: a journal file, or any other of Optuna's storages by its URL."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import time
@@ -15,6 +14,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.engine.study import quiet
 from puffer_mlx.system import voice
 
 PATIENCE = 10.0  # seconds that another process may take to make a database's tables
@@ -33,17 +33,15 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
     Raises:
         UserError: it can't be opened, or what it takes isn't installed.
     """
-    with reported(where, opens=True):
+    with reported(where, opens=True), quiet():
         kind, colon, rest = where.partition("://")
         if not colon:
             return _journal(Path(where), must_exist)
         if kind == "redis":
-            _need("redis", where)
             from optuna.storages.journal import JournalRedisBackend
 
             return JournalStorage(JournalRedisBackend(where))
         if kind == "grpc":
-            _need("grpc", where, "grpcio protobuf")
             from optuna.storages import GrpcStorageProxy
 
             host, colon, port = rest.rstrip("/").partition(":")
@@ -93,8 +91,7 @@ class Journal(JournalFileBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append records, behind the last whole one."""
         with open(self._path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1))
+            file.seek(max(0, self._path.stat().st_size - 1))
             whole = file.read(1) in (b"", b"\n")
         if not whole:
             self.mend()
@@ -108,6 +105,7 @@ class Journal(JournalFileBackend):
         """
         if not _torn(self._path.read_bytes()):
             return
+        kept = Path(f"{self._path}.torn-{time.time_ns()}")
         self._own_lock.acquire()  # another process may be writing that line
         try:
             data = self._path.read_bytes()
@@ -116,7 +114,6 @@ class Journal(JournalFileBackend):
             begun = torn[: len(FIRST)] == FIRST[: len(torn)] or not torn.strip(b"\0")
             if len(torn) == len(data) and not begun:
                 raise _no_record(self._path, 1)
-            kept = Path(f"{self._path}.torn-{time.time_ns()}")
             with open(kept, "xb") as file:  # no link, which may lead anywhere
                 file.write(torn)
             os.truncate(self._path, len(data) - len(torn))
@@ -151,9 +148,8 @@ def _no_record(path: Path, number: int) -> UserError:
 
 def _journal(path: Path, must_exist: bool) -> BaseStorage:
     if must_exist and not path.is_file():
-        raise UserError(
-            f"there is no sweep's journal {path}", "was it moved? --storage says where it is"
-        )
+        hint = "was it moved? --storage says where it is"
+        raise UserError(f"there is no sweep's journal {path}", hint)
     if path.is_dir():
         raise UserError(f"{path} is a folder", f"name a file in it: {path / 'journal.log'}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,11 +164,6 @@ def _journal(path: Path, must_exist: bool) -> BaseStorage:
         raise
     journal.mend()
     return opened
-
-
-def _need(module: str, where: str, packages: str = "") -> None:
-    if importlib.util.find_spec(module) is None:
-        raise UserError(f"{where} needs a package", f"pip install {packages or module}")
 
 
 @contextlib.contextmanager
@@ -206,10 +197,10 @@ def _is_of_storage(error: Exception, where: str) -> bool:
 
 def _refused(where: str, error: Exception) -> UserError:
     cause = error.__cause__ or error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(cause).__name__
-    if isinstance(cause, ModuleNotFoundError):
-        return UserError(f"the storage {where} needs {cause.name}", f"pip install {cause.name}")
+    reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    if isinstance(cause, ModuleNotFoundError) and (name := cause.name):
+        package = "grpcio protobuf" if name == "grpc" else name
+        return UserError(f"the storage {where} needs {name}", f"pip install {package}")
     if "locked" in reason.lower():
         hint = "another program holds it: end that, or keep the sweep in a file of its own"
     else:

@@ -21,10 +21,8 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from puffer_mlx.sweep import seeds
 from puffer_mlx.sweep.child import Identity
-from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.seeds import Judged
+from puffer_mlx.sweep.curve import Judged, Outcome, Point, combined, is_beaten, noise
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
@@ -115,10 +113,11 @@ class Study:
 
     Attributes:
         optuna: the same.
+        settings: the same.
     """
 
     def __init__(self, study: optuna.Study, space: Space, settings: SweepSettings) -> None:
-        self.optuna, self._space, self._settings = study, space, settings
+        self.optuna, self._space, self.settings = study, space, settings
         self._distributions = distributions(space)
 
     # ---- what there is ---------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Study:
         return front
 
     def _worth(self, run: FrozenTrial) -> float:
-        return self._settings.worth(run.values[0])
+        return self.settings.worth(run.values[0])
 
     def _compared(self) -> list[FrozenTrial]:
         """Runs that one may be the best of: those with most seeds, as others weren't promising."""
@@ -167,19 +166,14 @@ class Study:
 
     # ---- seeds -----------------------------------------------------------------------------------
 
-    @property
-    def seeds(self) -> int:
-        """Of each run that is promising."""
-        return self._settings.seeds
-
     def note_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
         """Keep what came of one of a run's seeds."""
         self._set(run, f"{SEED} {seed}", [list(point) for point in points])
 
     def combined(self, run: FrozenTrial) -> list[Point]:
         """The curve of all seeds of a run that are known."""
-        how = self._settings.seeds_score
-        return seeds.combined(list(curves(run).values()), how, self._settings.sign)
+        how = self.settings.seeds_score
+        return combined(list(curves(run).values()), how, self.settings.sign)
 
     def promises(self, waiting: Sequence[int]) -> list[Promise]:
         """What runs that wait for another seed promise, the cheapest first.
@@ -187,18 +181,18 @@ class Study:
         Args:
             waiting: their numbers; at least one of their seeds is known.
         """
-        how, enough = self._settings.seeds_score, self._settings.enough
+        how, enough = self.settings.seeds_score, self.settings.enough
         known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
         judged = {number: one for number, one in known.items() if one}
-        noise = seeds.noise(list(judged.values()))
+        differ = noise(list(judged.values()))
         complete = self.runs(TrialState.COMPLETE)
-        whole = [judged[run.number] for run in complete if seeds_of(run) >= self.seeds]
+        whole = [judged[run.number] for run in complete if seeds_of(run) >= self.settings.seeds]
         before: list[Judged] = []
         promises = []
         for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
             one = judged[number]
-            is_over = seeds.is_beaten(one, whole, how, noise, enough)
-            has_turn = not seeds.is_beaten(one, before, how, noise, enough)
+            is_over = is_beaten(one, whole, how, differ, enough)
+            has_turn = not is_beaten(one, before, how, differ, enough)
             promises.append(Promise(self.find(number), is_over, has_turn))
             before += [] if is_over else [one]
         return promises
@@ -208,7 +202,7 @@ class Study:
         ends = [curve[-1] for curve in curves(run).values()]
         if not ends and run.state == TrialState.COMPLETE:  # of a time when there was one seed
             ends = [Point(run.values[0], run.values[1], 0)]
-        scores = [self._settings.sign * end.score for end in ends]
+        scores = [self.settings.sign * end.score for end in ends]
         return Judged(scores, fmean(end.cost for end in ends)) if ends else None
 
     # ---- runs ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from puffer_mlx.display.run_view import abbreviate, duration
-from puffer_mlx.sweep.engine.driver import Going
+from puffer_mlx.sweep.engine.driver import ActiveRun
 from puffer_mlx.sweep.engine.study import (
     DEFAULT,
     FAULT,
@@ -52,7 +52,7 @@ class Screen:
     ) -> None:
         self._study, self._title, self._runs, self._places = study, title, runs, places
         self._console, self._shown = console, shown
-        self._going: Sequence[Going] = ()
+        self._going: Sequence[ActiveRun] = ()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._drawn = float("-inf")
 
@@ -80,7 +80,7 @@ class Screen:
         if not self._live:
             self._line(self.line(run))
 
-    def draw(self, going: Sequence[Going]) -> None:
+    def draw(self, going: Sequence[ActiveRun]) -> None:
         """Draw, with what is under way, if that was long enough ago."""
         self._going = going
         if self._live and time.monotonic() - self._drawn >= EVERY:
@@ -178,11 +178,11 @@ class Screen:
         cells = [f"{self._study.ordinal(run)}{seeds}", state, f"{score:.4g}", f"{cost:.1f}"]
         return [*cells, abbreviate(run.user_attrs.get(STEPS, 0)), *self._values(run)]
 
-    def _row_of(self, going: Going) -> list[str]:
+    def _row_of(self, going: ActiveRun) -> list[str]:
         """The same of one under way."""
         last = going.last
         seconds = last.cost if last else time.monotonic() - going.began
-        seed = f", seed {going.seed + 1}" if self._study.seeds > 1 else ""
+        seed = f", seed {going.seed + 1}" if self._study.settings.seeds > 1 else ""
         number, score = str(self._study.ordinal(going.trial)), f"{last.score:.4g}" if last else "-"
         steps = abbreviate(last.steps) if last else "0"
         cells = [number, f"running{seed}", score, f"{seconds:.1f}", steps]

@@ -1,4 +1,4 @@
-"""A sweep's runs as command lines and configurations of ``puffer-mlx train``."""
+"""A sweep's runs as command lines of ``puffer-mlx train``, and their files in its folder."""
 
 import contextlib
 import shutil
@@ -13,12 +13,13 @@ from puffer_mlx.config import Config, ini_text, load, load_saved
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
-from puffer_mlx.sweep.engine.study import DEFAULT, curves
+from puffer_mlx.sweep.engine.study import DEFAULT, FINISHED, Study, curves
 from puffer_mlx.sweep.fit import AGENTS, Values, fit
 from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
+from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking import formats
 from puffer_mlx.tracking.run_log import RunLog
@@ -115,9 +116,9 @@ class Trainings(NamedTuple):
         _forget(folder)
         words = self.words_of(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
-        given = {word.partition("=")[0] for word in self.words}
+        typed = {word.partition("=")[0] for word in self.words}
         usual = {"--checkpoint-interval": "0", "--wandb-group": self.folder.name}
-        words += [f"{name}={text}" for name, text in usual.items() if name not in given]
+        words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
         return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
 
     # ---- what is left of a run -------------------------------------------------------------------
@@ -172,3 +173,39 @@ def _forget(folder: Path) -> None:
         if (folder / name).is_symlink():
             raise UserError(f"{folder / name} is a link", "remove it")
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+class Records:
+    """Writes runs' records for viewers, and the best run's configuration, as a sweep goes on.
+
+    Args:
+        study: the sweep's trials.
+        trainings: its runs' files.
+    """
+
+    def __init__(self, study: Study, trainings: Trainings) -> None:
+        self._study, self._trainings = study, trainings
+        self._best = -1  # the run whose configuration is written
+        self._faults: list[str] = []
+
+    def ended(self, run: FrozenTrial) -> None:
+        """A run is over with all of its seeds."""
+        try:
+            if run.state in FINISHED:
+                for seed in curves(run) or [0]:
+                    self._trainings.publish(run, seed)
+            self._write_best()
+        except UserError as error:  # the sweep matters more
+            self._faults.append(str(error))
+
+    def conclude(self) -> None:
+        """Write what is left to be written; say what couldn't be."""
+        self._write_best()
+        for line in dict.fromkeys(self._faults):
+            voice.note(line, error=True)
+
+    def _write_best(self) -> None:
+        best = self._study.best()
+        if best is not None and best.number != self._best:
+            self._trainings.write_best(best)
+            self._best = best.number

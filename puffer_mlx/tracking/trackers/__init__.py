@@ -57,7 +57,7 @@ class TrackedRun(NamedTuple):
         return {**self.machine, "command": self.command, "tag": ", ".join(self.tags)}
 
 
-class Ending(NamedTuple):
+class RunResult(NamedTuple):
     """What a tracker is told when the run ends.
 
     Args:
@@ -89,7 +89,7 @@ class Tracker(Protocol):
         """Record an epoch; all numbers are finite."""
         ...
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, result: RunResult) -> None:
         """End the run there; nothing comes after that."""
         ...
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind, flat
+from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
 
 FLUSH = 10  # seconds until what was written can be seen
 
@@ -32,8 +32,8 @@ class TensorBoard:
         if run.step is not None:
             session = SessionLog(status=SessionLog.START)
             self._add(run.step + 1, session_log=session)
-        about = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
-        self._text("run", "\n".join(about))
+        lines = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
+        self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
         plain = {  # without lists of names, which nobody compares
             name: value
@@ -61,11 +61,11 @@ class TensorBoard:
         image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=data)
         self._add(step, summary=Summary(value=[Summary.Value(tag=VIDEO, image=image)]))
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, result: RunResult) -> None:
         """Write the final scores and how it ended, and close the file."""
-        self.log(self._step, ending.scores)
-        self._text("status", ending.status)
-        self._add(self._step, summary=_session_end(ending))
+        self.log(self._step, result.scores)
+        self._text("status", result.status)
+        self._add(self._step, summary=_session_end(result))
         self._writer.flush()  # which raises what its thread has met
         self._writer.close()
 
@@ -85,14 +85,14 @@ class TensorBoard:
         self._add(self._step, summary=Summary(value=[value]))
 
 
-def _session_end(ending: Ending) -> Any:
+def _session_end(result: RunResult) -> Any:
     """What HPARAMS shows as a run's status; the package's own function for it needs TensorFlow."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import metadata
     from tensorboard.plugins.hparams.api_pb2 import Status
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
-    status = Status.STATUS_SUCCESS if ending.well else Status.STATUS_FAILURE
+    status = Status.STATUS_SUCCESS if result.well else Status.STATUS_FAILURE
     ended = SessionEndInfo(status=status, end_time_secs=time.time())
     data = HParamsPluginData(session_end_info=ended)
     value = Summary.Value(

@@ -10,7 +10,7 @@ What comes again after a run was resumed is left out, or it would be there twice
 import warnings
 from typing import Any
 
-from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind, flat
+from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
 
 
 class Trackio:
@@ -50,9 +50,9 @@ class Trackio:
         self._run.log({VIDEO: trackio.Video(path)}, step=step)
         self._raise()
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, result: RunResult) -> None:
         """Final scores and status as the last row; it has no summary."""
-        self._run.log({**ending.scores, "status": ending.status}, step=self._step)
+        self._run.log({**result.scores, "status": result.status}, step=self._step)
         self._run.finish()
         self._raise()
 

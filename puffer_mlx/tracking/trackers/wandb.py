@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind
+from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind
 
 CONNECTING = 20.0  # seconds until it goes offline, so that a short run isn't lost; wandb's is 90
 
@@ -28,7 +28,7 @@ class Wandb:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):  # it would go elsewhere, and say so in a log of its own
             raise PermissionError(f"{folder} can't be written to")
-        about: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "id": run.run_id,
             "project": run.project,
             "group": run.group,
@@ -45,11 +45,11 @@ class Wandb:
         }
         why = ""
         try:
-            self._run = wandb.init(**about)
+            self._run = wandb.init(**arguments)
         except wandb.Error as error:  # no login, no network
             why = f" ({str(error).splitlines()[0]})"
             wandb.teardown()
-            self._run = wandb.init(**about, mode="offline")
+            self._run = wandb.init(**arguments, mode="offline")
         if self._run.offline:
             local = os.path.relpath(self._run.settings.sync_dir)
             return f"offline{why}; `wandb sync {local}` sends it"
@@ -65,16 +65,16 @@ class Wandb:
 
         self._run.log({VIDEO: wandb.Video(path)}, step=step)
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, result: RunResult) -> None:
         """Final scores and status in the summary, the weights as an artifact, as upstream's."""
         import wandb
 
-        self._run.summary.update({**ending.scores, "status": ending.status})
-        if ending.weights:
+        self._run.summary.update({**result.scores, "status": result.status})
+        if result.weights:
             artifact = wandb.Artifact(self._artifact, type="model")
-            artifact.add_file(ending.weights)
+            artifact.add_file(result.weights)
             self._run.log_artifact(artifact)
-        self._run.finish(exit_code=0 if ending.well else 1)
+        self._run.finish(exit_code=0 if result.well else 1)
 
 
 TRACKER = TrackerKind("wandb", Wandb, takes_again=False)

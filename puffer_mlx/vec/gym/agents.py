@@ -7,13 +7,19 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import numbers_of
-from puffer_mlx.vec.gym.infos import MASK, Masks, ended_infos
 from puffer_mlx.vec.gym.installed import gymnasium, quiet
 from puffer_mlx.vec.instances import Buffers, Fact
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.python_faults import NOBODY_KNOWS, RAISED, failed, form_fault, undrawable
+from puffer_mlx.vec.python_faults import RAISED, UNKNOWN, Fault, failing, form_fault, undrawable
+from puffer_mlx.vec.spaces import choices_of, kind_of
 
-__all__ = ["Agent", "VectorForm"]
+__all__ = ["HINT", "MASK", "NO_MASK", "Agent", "Masks", "VectorForm", "ended_infos"]
+
+MASK = "action_mask"  # the key under which Gymnasium's own environments give theirs
+NO_MASK = "gave no action mask"
+HINT = (
+    f'give info["{MASK}"] in every reset and step, for each choice of each head 1 where it is legal'
+)
 
 
 class Agent:
@@ -77,10 +83,8 @@ class Agent:
         self._env.close()
 
     def _begin(self, **keywords: Any) -> None:
-        try:
+        with failing("failed in reset"):
             result = self._env.reset(**keywords)
-        except RAISED as error:
-            raise failed("failed in reset", error) from error
         if fault := form_fault("reset", result):
             raise fault
         seen, info = result
@@ -117,10 +121,8 @@ class VectorForm:
 
     def reset(self, seed: int | None = None) -> None:
         """Begin new episodes."""
-        try:
+        with failing("failed in reset", UNKNOWN):
             seen, infos = self._env.reset(seed=seed)
-        except RAISED as error:
-            raise failed("failed in reset", error, NOBODY_KNOWS) from error
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
@@ -133,10 +135,8 @@ class VectorForm:
 
     def step(self, actions: Any) -> Sequence[Fact]:
         """A step of all of them."""
-        try:
+        with failing("failed in step", UNKNOWN):
             seen, rewards, terminated, truncated, infos = self._env.step(actions)
-        except RAISED as error:
-            raise failed("failed in step", error, NOBODY_KNOWS) from error
         buffers = self._buffers
         buffers.rewards[:], buffers.terminals[:] = rewards, terminated
         buffers.truncations[:] = truncated
@@ -145,10 +145,10 @@ class VectorForm:
             return ()
         over = np.logical_or(terminated, truncated)
         self._show_legal(infos, over if self._finals else np.zeros_like(over))
-        told = infos if self._finals else infos.get("final_info")
-        if not told or not over.any():
+        ended = infos if self._finals else infos.get("final_info")
+        if not ended or not over.any():
             return ()
-        return [Fact(place, numbers_of(info)) for place, info in ended_infos(told, over).items()]
+        return [Fact(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()]
 
     def render(self) -> Any:
         """What the first of them draws."""
@@ -163,12 +163,12 @@ class VectorForm:
         """Masks: everything is legal where an episode's last observation is shown."""
         if self._masks is None:
             return
-        given = infos.get(f"_{MASK}", np.full(len(last), MASK in infos))
+        has = infos.get(f"_{MASK}", np.full(len(last), MASK in infos))
         for place, row in enumerate(self._buffers.legal):
             if last[place]:
                 row[:] = 1
             else:
-                self._masks.write(infos[MASK][place] if given[place] else None, row, place)
+                self._masks.write(infos[MASK][place] if has[place] else None, row, place)
 
 
 def drawn(name: str, env: Any) -> Any:
@@ -186,3 +186,69 @@ def drawn(name: str, env: Any) -> Any:
         if hint := undrawable(error):
             raise UserError(f"{name} can't be drawn: {error}", hint) from None
         raise
+
+
+class Masks:
+    """Writes what environments say is legal.
+
+    Args:
+        name: for messages.
+        action_space: of one agent.
+
+    Raises:
+        UserError: the actions are no choices.
+    """
+
+    def __init__(self, name: str, action_space: Any) -> None:
+        if kind_of(action_space) not in ("Discrete", "MultiDiscrete"):
+            raise UserError(
+                f'{name}: info["{MASK}"] is there, but actions are {action_space}',
+                "masks are for Discrete and MultiDiscrete; leave it out",
+            )
+        sizes, _ = choices_of(action_space)
+        # a head of one choice is none to a policy
+        self._columns = np.flatnonzero(np.repeat(np.array(sizes) > 1, sizes))
+        self._choices = sum(sizes)
+
+    def write(self, mask: Any, out: np.ndarray, index: int | None = None) -> None:
+        """Write the mask of one agent.
+
+        Args:
+            mask: an array, or one for each head; None if there is none.
+            out: (logits,) uint8.
+            index: of the agent, for messages.
+
+        Raises:
+            Fault: it isn't there, or of another size.
+        """
+        parts = mask if isinstance(mask, tuple | list) else (mask,)
+        if mask is None or any(part is None for part in parts):
+            raise Fault(NO_MASK, "", index, HINT)
+        row = np.concatenate([np.ravel(part) for part in parts])
+        if row.shape != (self._choices,):
+            what = f"gave an action mask of {row.size} numbers, expected {self._choices}"
+            raise Fault(what, "", index, HINT)
+        np.not_equal(row[self._columns], 0, out=out)
+
+
+def ended_infos(infos: Mapping[str, Any], over: np.ndarray) -> dict[int, dict[str, Any]]:
+    """What environments whose episode ended told, by place.
+
+    Args:
+        infos: merged.
+        over: (n,) bool: where an episode ended.
+    """
+    return {place: _of(infos, place) for place in np.flatnonzero(over).tolist()}
+
+
+def _of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """One environment's dict."""
+    one = {}
+    for key, values in infos.items():
+        if f"_{key}" in infos and not infos[f"_{key}"][place]:
+            continue
+        if isinstance(values, Mapping):
+            one[key] = _of(values, place)
+        elif not (key.startswith("_") and key[1:] in infos) and len(values) > place:
+            one[key] = values[place]
+    return one

@@ -52,10 +52,9 @@ def need_newer(what: str) -> None:
     Raises:
         UserError: Gymnasium is older than 1.1.
     """
-    found = gymnasium()
-    if _version(found) < (1, 1):
-        text = f"{what} needs Gymnasium 1.1 or newer, {found.__version__} is installed"
-        raise UserError(text, _NEWER)
+    if not has_own_vector_forms():
+        version = gymnasium().__version__
+        raise UserError(f"{what} needs Gymnasium 1.1 or newer, {version} is installed", _NEWER)
 
 
 @contextmanager

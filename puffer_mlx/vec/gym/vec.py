@@ -9,6 +9,10 @@
 ``sync`` and ``async`` give the same rows, bit for bit: environment i is seeded with ``seed + i``.
 A vectorised form has one generator for each group, seeded with ``seed`` plus the number of the
 group's first environment: other rows, which depend on ``num_buffers`` too.
+
+``auto`` stands for ``vector`` if the environment has a vectorised form of its own; else for
+``sync`` or ``async``, whichever a few steps of one environment promise to be faster. Both give the
+same rows, so the measurement can't change a result.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,19 +21,13 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.schema import Wrap
-from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym.backends import choose, tells_finals
-from puffer_mlx.vec.gym.infos import HINT, NO_MASK
-from puffer_mlx.vec.gym.make import Recipe
-from puffer_mlx.vec.instances import Buffers
+from puffer_mlx.vec.gym.agents import HINT, NO_MASK
+from puffer_mlx.vec.gym.make import GymRecipe
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.plan import Plan
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.python_vec import PythonVec
 
 __all__ = ["GymVec"]
-
-_SEED_LIMIT = 2**32
 
 
 class GymVec(PythonVec):
@@ -42,17 +40,12 @@ class GymVec(PythonVec):
             ``gymnasium.vector.VectorEnv``.
         name: of the environment, for messages.
         total_agents: N, a multiple of Q.
-        num_buffers: Q.
         env: further arguments of ``make`` or of ``gymnasium.make``.
-        seed: environment i is seeded with ``seed + i`` at the first reset.
-        backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` where that exists, else
-            what seems to be the faster of the others.
         finals: whether last observations are wanted; the attribute says whether they come.
-        timeout: seconds after which an environment's process is taken to hang.
-        num_threads: threads that may act for the policy in ``collect``.
+        wrap: Gymnasium's wrappers around each environment.
         render: be able to ``render``.
         rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
-        wrap: Gymnasium's wrappers around each environment.
+        settings: the others of ``PythonVec``.
 
     Raises:
         UserError: there is no such environment, it can't be made or fails in its first reset, or it
@@ -65,50 +58,29 @@ class GymVec(PythonVec):
         *,
         name: str,
         total_agents: int,
-        num_buffers: int = 1,
         env: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        backend: str = "auto",
         finals: bool = False,
-        timeout: float = 60.0,
-        num_threads: int = 1,
+        wrap: Wrap | None = None,
         render: bool = False,
         rescale_actions: bool = False,
-        wrap: Wrap | None = None,
+        **settings: Any,
     ) -> None:
-        if total_agents % num_buffers:
-            raise UserError(
-                f"{name}: vec.total_agents {total_agents} is not a multiple of vec.num_buffers "
-                f"{num_buffers}",
-                f"{num_buffers * max(1, total_agents // num_buffers)} is",
-            )
-        recipe = Recipe(name, make, dict(env or {}), render, wrap or Wrap(), total_agents, finals)
-        form, why = choose(recipe, total_agents, backend)
-        n = total_agents // num_buffers
-        try:
-            spaces = recipe.look_at(n if form == "vector" else 0)
-            recipe.finals = tells_finals(name, recipe.ready) if form == "vector" else finals
-            recipe.layout = Layout(name, *spaces, rescale=rescale_actions)
-            if form == "async":
-                recipe.close()
-            super().__init__(
-                name, total_agents, num_buffers, num_threads, seed % _SEED_LIMIT, recipe.finals
-            )
-            self.unread = recipe.unread  # Gymnasium refuses what it doesn't know
-            self._seeds = range(self._seed, self._seed + total_agents)
-            text = f"{form}: {why}"
-            plan = Plan(recipe, form, text, n, None, n if form == "async" else 0)
-            if form == "vector":
-                plan = Plan(recipe, form, text, 1, n, 0, apart=n)
-            # rewards as Gymnasium has them: scores are sums of these
-            shapes = Buffers.row_shapes(n, recipe.layout.spec, np.float64)
-            self._build(plan, recipe.layout, shapes, 1, timeout)
-        finally:
-            recipe.close()
+        recipe = GymRecipe(
+            name,
+            make,
+            dict(env or {}),
+            render,
+            rescale_actions,
+            finals,
+            wrap=wrap or Wrap(),
+            total=total_agents,
+        )
+        super().__init__(recipe, total_agents, **settings)
         with self._closing_on_failure():
             self._reset_all(self._seed)
             if self._are_masked():
-                self._settle(Layout(name, *spaces, True, rescale_actions))
+                spaces = self.layout.spaces
+                self._settle(Layout(name, *spaces, mask=True, rescale=rescale_actions))
         self._fresh = True  # they are reset
 
     def _are_masked(self) -> bool:

@@ -1,14 +1,22 @@
-"""Gymnasium's wrappers around an environment, as section [wrap] asks for them.
+"""Gymnasium's environments with what is around them: section [wrap], and families with their own.
 
-In this order, the innermost first, which is that of Gymnasium's ``AtariPreprocessing`` and of the
-field: ``StickyAction``, ``TimeLimit``, ``GrayscaleObservation``, ``ResizeObservation``,
-``ClipReward``, ``FrameStackObservation``. What comes out of the last ones is made an image again,
-(height, width, channels): a grey one has a channel, stacked ones have those of all frames, the
-oldest first.
+Section [wrap] asks for wrappers in this order, the innermost first, which is that of Gymnasium's
+``AtariPreprocessing`` and of the field: ``StickyAction``, ``TimeLimit``, ``GrayscaleObservation``,
+``ResizeObservation``, ``ClipReward``, ``FrameStackObservation``. What comes out of the last ones is
+made an image again, (height, width, channels): a grey one has a channel, stacked ones have those of
+all frames, the oldest first.
 
-An ID of Atari's games has arguments of its own for most of this (``families.py``), which its
-vectorised form takes: the preset becomes these arguments. Others' vectorised forms can't be
-wrapped.
+An ID of Atari's games has arguments of its own for most of this, which its vectorised form takes:
+the preset becomes these arguments. Others' vectorised forms can't be wrapped.
+
+| family | what an agent sees |
+| --- | --- |
+| Atari, ``ALE/*`` | as in ale-py's vectorised form, where its arguments are given |
+| ``MiniGrid-*`` | the image, (7, 7, 3) codes, without the mission, which is a text, and direction |
+
+Atari's vectorised form takes arguments that a single game doesn't (``stack_num``,
+``reward_clipping`` ...). A single game is needed too, to draw it, say; Gymnasium's wrappers do then
+what the form does, to the bit.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,23 +27,28 @@ import numpy as np
 
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym import families
-from puffer_mlx.vec.observation_parts import image_of
+from puffer_mlx.vec.space_parts import image_of
 from puffer_mlx.vec.spaces import kind_of
 
-__all__ = ["changed", "of_game", "wrapped"]
+__all__ = ["changed", "make", "of_game", "preprocessed", "wrapped"]
 
-ATARI = {  # the preset, as arguments of ale-py's vectorised form
-    "frameskip": 4,
-    "maxpool": True,
+_FORM = {  # the vectorised form's own arguments, with what it takes them to be
     "stack_num": 4,
     "img_height": 84,
     "img_width": 84,
     "grayscale": True,
+    "maxpool": True,
     "noop_max": 30,
     "use_fire_reset": True,
-    "episodic_life": True,
+    "episodic_life": False,
+    "life_loss_info": False,
     "reward_clipping": True,
+}
+_ONLY = {"maxpool": True, "life_loss_info": False}  # what Gymnasium's wrappers can do of it
+ATARI = {  # the preset, as arguments of ale-py's vectorised form
+    **{key: value for key, value in _FORM.items() if key != "life_loss_info"},
+    "frameskip": 4,
+    "episodic_life": True,
 }
 _OF_GAMES = {  # what an ID of Atari's games has arguments for
     "sticky_actions": "repeat_action_probability",
@@ -70,21 +83,22 @@ def of_game(
     Raises:
         UserError: a key asks for what arguments of the game's own are there for.
     """
-    for key, own in _OF_GAMES.items():
+    for key, argument in _OF_GAMES.items():
         if key in changed(wrap):
             raise UserError(
-                f"{name}: wrap.{key} is not for Atari's games by their ID, which have env.{own}",
-                f"--env.{own.replace('_', '-')}; or --wrap.preset atari for all that is usual",
+                f"{name}: wrap.{key} is not for Atari's games by their ID,"
+                f" which have env.{argument}",
+                f"--env.{argument.replace('_', '-')}; or --wrap.preset atari for all that is usual",
             )
     if wrap.preset == "none":
         return wrap, dict(arguments), []
     differ = [key for key in ATARI if key in arguments and arguments[key] != ATARI[key]]
-    said = [f"{key} (wrap.preset atari: {ATARI[key]})" for key in differ]
+    unread = [f"{key} (wrap.preset atari: {ATARI[key]})" for key in differ]
     rest = Wrap(max_episode_steps=wrap.max_episode_steps)
-    return rest, {**arguments, **ATARI}, said
+    return rest, {**arguments, **ATARI}, unread
 
 
-def wrapped(name: str, made: Any, wrap: Wrap) -> Any:
+def wrapped(name: str, env: Any, wrap: Wrap) -> Any:
     """A ``gymnasium.Env`` with its wrappers; as it is if none is asked for.
 
     Raises:
@@ -93,76 +107,161 @@ def wrapped(name: str, made: Any, wrap: Wrap) -> Any:
     """
     from gymnasium import wrappers
 
-    asked = changed(wrap)
+    keys_set = changed(wrap)
     for key in _IN_PRESET:
-        if wrap.preset != "none" and key in asked:
+        if wrap.preset != "none" and key in keys_set:
             raise UserError(
                 f"{name}: wrap.preset {wrap.preset} and wrap.{key}, which it settles itself",
                 "leave one of them out",
             )
     for keys, wrapper in _WRAPPERS.items():
-        given = [key for key in keys if key in asked]
-        if given:
+        first = next((key for key in keys if key in keys_set), "")
+        if first:
             try:
-                made = wrapper(made, wrap, wrappers)
+                env = wrapper(env, wrap, wrappers)
             except (TypeError, ValueError, AssertionError) as error:
-                made.close()
-                text = f"{name}: wrap.{given[0]} doesn't fit it: {error}"
-                raise UserError(text, f"leave wrap.{given[0]} out") from None
-    return made
+                env.close()
+                text = f"{name}: wrap.{first} doesn't fit it: {error}"
+                raise UserError(text, f"leave wrap.{first} out") from None
+    return env
 
 
-def _atari(made: Any, wrap: Wrap, _: Any) -> Any:
-    if not hasattr(made.unwrapped, "ale"):
+def _atari(env: Any, wrap: Wrap, _: Any) -> Any:
+    if not hasattr(env.unwrapped, "ale"):
         raise TypeError(
             "it is for ALE's games; wrap.grayscale, wrap.resize_height and wrap.frame_stack are"
             " for any images"
         )
     arguments = {key: value for key, value in ATARI.items() if key != "frameskip"}
-    return families.preprocessed(made, arguments, ATARI["frameskip"])
+    return preprocessed(env, arguments, ATARI["frameskip"])
 
 
-def _resized(made: Any, wrap: Wrap, wrappers: Any) -> Any:
-    if len(made.observation_space.shape or ()) == 3 and image_of(made.observation_space)[1]:
-        raise ValueError(f"its images are {made.observation_space.shape}, with channels first")
+def _resized(env: Any, wrap: Wrap, wrappers: Any) -> Any:
+    if len(env.observation_space.shape or ()) == 3 and image_of(env.observation_space)[1]:
+        raise ValueError(f"its images are {env.observation_space.shape}, with channels first")
     size = wrap.resize_height or wrap.resize_width, wrap.resize_width or wrap.resize_height
-    return wrappers.ResizeObservation(made, size)
+    return wrappers.ResizeObservation(env, size)
 
 
-def _with_channel(made: Any, wrap: Wrap, wrappers: Any) -> Any:
+def _with_channel(env: Any, wrap: Wrap, wrappers: Any) -> Any:
     """An image (height, width) as one of a channel."""
-    shape = made.observation_space.shape
-    return _shown(made, (*shape, 1), lambda seen: seen[..., None]) if len(shape) == 2 else made
+    shape = env.observation_space.shape
+    return _shown(env, (*shape, 1), lambda seen: seen[..., None]) if len(shape) == 2 else env
 
 
-def _stacked(made: Any, wrap: Wrap, wrappers: Any) -> Any:
-    one, k = made.observation_space, wrap.frame_stack
+def _stacked(env: Any, wrap: Wrap, wrappers: Any) -> Any:
+    one, k = env.observation_space, wrap.frame_stack
     image, turned = image_of(one) if kind_of(one) == "Box" else ((), False)
-    made = wrappers.FrameStackObservation(made, k)
+    env = wrappers.FrameStackObservation(env, k)
     if not image:
-        return made
+        return env
     shape = (*image[:2], k * image[2])
     axes = (2, 3, 0, 1) if turned else (1, 2, 0, 3)  # to (height, width, k, channels)
-    return _shown(made, shape, lambda frames: frames.transpose(axes).reshape(shape))
+    return _shown(env, shape, lambda frames: frames.transpose(axes).reshape(shape))
 
 
-def _shown(made: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any:
+def _shown(env: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any:
     """With images of another shape."""
     from gymnasium.spaces import Box
     from gymnasium.wrappers import TransformObservation
 
-    return TransformObservation(made, show, Box(0, 255, shape, np.uint8))
+    return TransformObservation(env, show, Box(0, 255, shape, np.uint8))
 
 
 _WRAPPERS: dict[tuple[str, ...], Callable[[Any, Wrap, Any], Any]] = {  # by keys, innermost first
     ("preset",): _atari,
-    ("sticky_actions",): lambda made, wrap, of: of.StickyAction(made, wrap.sticky_actions),
-    ("max_episode_steps",): lambda made, wrap, of: of.TimeLimit(made, wrap.max_episode_steps),
-    ("grayscale",): lambda made, wrap, of: of.GrayscaleObservation(made),
+    ("sticky_actions",): lambda env, wrap, of: of.StickyAction(env, wrap.sticky_actions),
+    ("max_episode_steps",): lambda env, wrap, of: of.TimeLimit(env, wrap.max_episode_steps),
+    ("grayscale",): lambda env, wrap, of: of.GrayscaleObservation(env),
     ("resize_height", "resize_width"): _resized,
     ("grayscale", "resize_height", "resize_width"): _with_channel,
-    ("clip_rewards",): lambda made, wrap, of: of.ClipReward(
-        made, -wrap.clip_rewards, wrap.clip_rewards
+    ("clip_rewards",): lambda env, wrap, of: of.ClipReward(
+        env, -wrap.clip_rewards, wrap.clip_rewards
     ),
     ("frame_stack",): _stacked,
 }
+
+
+def make(specification: Any, **arguments: Any) -> Any:
+    """One ``gymnasium.Env``.
+
+    Args:
+        specification: Gymnasium's, of an environment.
+        arguments: that it is to be made with.
+
+    Raises:
+        UserError: its wrappers can't do what an argument asks for.
+        gymnasium.error.DependencyNotInstalled: what they need is missing.
+    """
+    import gymnasium
+
+    if specification.namespace == "ALE" and not _FORM.keys().isdisjoint(arguments):
+        return _atari_game(specification, arguments)
+    env = gymnasium.make(specification, **arguments)
+    if specification.id.startswith("MiniGrid-"):
+        from minigrid.wrappers import ImgObsWrapper  # it was imported by making one
+
+        return ImgObsWrapper(env)
+    return env
+
+
+def _atari_game(specification: Any, arguments: dict[str, Any]) -> Any:
+    """A game with the vectorised form's arguments: (``stack_num``, height, width) uint8."""
+    import gymnasium
+
+    form = {**_FORM, **{key: arguments[key] for key in _FORM if key in arguments}}
+    for key, value in _ONLY.items():
+        if form[key] != value:
+            raise UserError(
+                f"{specification.id}: env.{key} {form[key]} is for its vectorised form only",
+                f"leave it out, or vec.backend = vector; that can't be drawn: {value}",
+            )
+    others = {key: value for key, value in arguments.items() if key not in _FORM}
+    skip = others.pop("frameskip", specification.kwargs.get("frameskip", 4))
+    return preprocessed(gymnasium.make(specification, frameskip=1, **others), form, skip)
+
+
+def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
+    """What the vectorised form does, around a game that shows every frame.
+
+    Args:
+        game: a ``gymnasium.Env`` of ale-py's.
+        form: the vectorised form's arguments, but for what Gymnasium's wrappers can't do.
+        skip: frames of a step.
+    """
+    from gymnasium import wrappers
+
+    game = wrappers.AtariPreprocessing(
+        _begun(game, form["noop_max"], form["use_fire_reset"]),
+        noop_max=0,
+        frame_skip=skip,
+        screen_size=(form["img_width"], form["img_height"]),
+        terminal_on_life_loss=form["episodic_life"],
+        grayscale_obs=form["grayscale"],
+    )
+    if form["reward_clipping"]:
+        game = wrappers.ClipReward(game, -1.0, 1.0)
+    return wrappers.FrameStackObservation(game, form["stack_num"], padding_type="zero")
+
+
+def _begun(game: Any, most: int, fire: bool) -> Any:
+    """With up to ``most`` frames of doing nothing at the start, then FIRE, which begins some games.
+
+    Frames, not steps, as in the vectorised form.
+    """
+    import gymnasium
+
+    meanings = game.unwrapped.get_action_meanings()
+    first = [meanings.index("FIRE")] if fire and "FIRE" in meanings else []
+
+    class Begun(gymnasium.Wrapper):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            observation, info = self.env.reset(seed=seed, options=options)
+            idle = int(self.unwrapped.np_random.integers(1, most + 1)) if most else 0
+            for action in [0] * idle + first:
+                observation, _, terminated, truncated, info = self.env.step(action)
+                if terminated or truncated:
+                    observation, info = self.env.reset(options=options)
+            return observation, info
+
+    return Begun(game)

@@ -1,4 +1,4 @@
-"""The C functions of an environment's library: their declarations, and arguments as they take them.
+"""The C functions of an environment's library: their declarations, arguments and arrays.
 
 The C side is ``envs/src/vec.h``, which lists the functions, and ``envs/include/vecenv.h``, the
 contract of environments (of PufferLib 5.0: ``release_5/pufferenv.h`` beside it).
@@ -7,14 +7,20 @@ contract of environments (of PufferLib 5.0: ``release_5/pufferenv.h`` beside it)
 import ctypes
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.base import Rows
 
 ABI = 10  # PUFFER_ABI in envs/src/vec.h
 TEXT_BYTES = 4096  # of a message
 _MAX_LOG_KEYS = 256
+FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 
 
 class Span(ctypes.Structure):
@@ -39,6 +45,52 @@ class Keywords(ctypes.Structure):
     )
 
 
+_TYPES = {
+    "-": None,
+    "p": ctypes.c_void_p,
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "l": ctypes.c_int64,
+    "z": ctypes.c_size_t,
+    "d": ctypes.c_double,
+    "s": ctypes.c_char_p,
+    "I": ctypes.POINTER(ctypes.c_int),
+    "U": ctypes.POINTER(ctypes.c_uint),
+    "D": ctypes.POINTER(ctypes.c_double),
+    "S": ctypes.POINTER(ctypes.c_char_p),
+    "K": ctypes.POINTER(Keywords),
+}
+_FUNCTIONS = {  # the result's type and the arguments'; rows are pppp, a message's memory is pz
+    "create": "piiiuKKpipz",
+    "environments": "ip",
+    "seats": "ippp",
+    "set_tags": "ipp",
+    "threads": "ip",
+    "reset": "ippppp",
+    "send": "ipiippppp",
+    "wait": "ipiii",
+    "collect": "ipippppppppi",
+    "collected": "ippi",
+    "stop": "-p",
+    "ended": "ippz",
+    "abandon": "-p",
+    "log": "ipSDi",
+    "next_log": "ipISDi",
+    "save": "lppl",
+    "load": "ipplpz",
+    "gpu_rules": "sp",
+    "take_structs": "ipp",
+    "give_structs": "-ppppppp",
+    "add_log": "-pp",
+    "can_render": "i",
+    "render": "ipi",
+    "set_bot_policy": "ipi",
+    "busy_seconds": "dp",
+    "close": "ipi",
+    "rand_r": "iU",
+}
+
+
 def load(path: Path) -> ctypes.CDLL:
     """Load a compiled environment, and declare its functions.
 
@@ -53,77 +105,38 @@ def load(path: Path) -> ctypes.CDLL:
             f"the compiled environment can't be loaded: {error}",
             f"define every function that vecenv.h asks for; if they are all there, delete {path}",
         ) from None
-    pointer, number, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    strings, doubles = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_double)
-    rows = [pointer] * 4
-    keywords = ctypes.POINTER(Keywords)
-    text = [pointer, ctypes.c_size_t]
-    for name, result, arguments in (
-        (
-            "create",
-            pointer,
-            [number] * 3 + [ctypes.c_uint] + [keywords] * 2 + [pointer, number] + text,
-        ),
-        ("environments", number, [pointer]),
-        ("seats", number, [pointer] * 3),
-        ("set_tags", number, [pointer] * 2),
-        ("threads", number, [pointer]),
-        ("reset", number, [pointer, *rows]),
-        ("send", number, [pointer, number, number, pointer, *rows]),
-        ("wait", number, [pointer, number, number, number]),
-        ("collect", number, [pointer, number, *[pointer] * 3, *rows, pointer, number]),
-        ("collected", number, [pointer, pointer, number]),
-        ("stop", None, [pointer]),
-        ("ended", number, [pointer, *text]),
-        ("abandon", None, [pointer]),
-        ("log", number, [pointer, strings, doubles, number]),
-        ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
-        ("save", long, [pointer, pointer, long]),
-        ("load", number, [pointer, pointer, long, *text]),
-        ("gpu_rules", ctypes.c_char_p, [pointer]),
-        ("take_structs", number, [pointer, pointer]),
-        ("give_structs", None, [pointer] * 7),
-        ("add_log", None, [pointer, pointer]),
-        ("can_render", number, []),
-        ("render", number, [pointer, number]),
-        ("set_bot_policy", number, [pointer, number]),
-        ("busy_seconds", ctypes.c_double, [pointer]),
-        ("close", number, [pointer, number]),
-        ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),
-    ):
+    for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"puffer_{name}")
-        function.restype = result
-        function.argtypes = arguments
+        function.restype = _TYPES[result]
+        function.argtypes = [_TYPES[letter] for letter in arguments]
     return library
 
 
-def numbers(given: Mapping[str, Any]) -> dict[str, float]:
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """The entries that can be converted to a float."""
-    found = {}
-    for key, value in given.items():
-        try:
-            found[key] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return found
+    result = {}
+    for key, value in values.items():
+        with suppress(TypeError, ValueError):
+            result[key] = float(value)
+    return result
 
 
-def keywords(given: Mapping[str, Any], texts: bool = False) -> Keywords:
+def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
     """Parameters as the C side takes them.
 
     Args:
-        given: names and values.
+        values: by name.
         texts: of PufferLib 5.0: what is no number is passed on, too, as its text and the number 0.
             Without, it is left out, as 4.0 does.
     """
-    found = numbers(given)
-    names = list(given) if texts else list(found)
+    floats = numbers(values)
+    names = list(values if texts else floats)
     count = len(names)
     return Keywords(
         count,
         (ctypes.c_char_p * count)(*(name.encode() for name in names)),
-        (ctypes.c_double * count)(*(found.get(name, 0.0) for name in names)),
-        (ctypes.c_char_p * count)(*(as_text(given[name]).encode() for name in names))
+        (ctypes.c_double * count)(*(floats.get(name, 0.0) for name in names)),
+        (ctypes.c_char_p * count)(*(as_text(values[name]).encode() for name in names))
         if texts
         else None,
     )
@@ -152,3 +165,51 @@ def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
     return {
         (key or b"").decode(): value for key, value in zip(keys[:size], values[:size], strict=True)
     }
+
+
+def shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
+    """Shapes of observations, of rewards and terminals, and of masks, for n agents."""
+    return (n, spec.observation_size), (n,), (n, spec.mask_size)
+
+
+def addresses(
+    out: Rows, spec: EnvSpec, expected: tuple[tuple[int, ...], ...]
+) -> tuple[int | None, ...]:
+    """Addresses of the arrays of ``out``, of the shapes that ``shapes`` returns."""
+    observations, vector, masks = expected
+    return (
+        address(out.observations, observations, spec.observation_dtype, "observations"),
+        address(out.rewards, vector, FLOAT32, "rewards"),
+        address(out.terminals, vector, FLOAT32, "terminals"),
+        address(out.masks, masks, UINT8, "masks") if spec.mask_size else None,
+    )
+
+
+def address(
+    array: Any, shape: tuple[int, ...], dtype: np.dtype, what: str, written: bool = True
+) -> int:
+    """Address of a NumPy array, C-contiguous, faster than by ``array.ctypes.data``.
+
+    Args:
+        array: or None, which is an error.
+        shape: that it must have.
+        dtype: that it must have.
+        what: it is, for messages.
+        written: whether C writes to it; if not, it may be read-only.
+
+    Raises:
+        ValueError: it isn't what it must be.
+    """
+    if array is not None and array.shape == shape and array.dtype == dtype:
+        try:
+            return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        except (TypeError, ValueError, BufferError):  # read-only, or not contiguous
+            if array.flags.c_contiguous and not written:
+                return array.ctypes.data
+    kind = "None"
+    if array is not None:
+        kind = f"{array.dtype} {array.shape}"
+        kind += "" if array.flags.c_contiguous else ", not C-contiguous"
+        kind += "" if array.flags.writeable else ", read-only"
+    wanted = "writable and C-contiguous" if written else "C-contiguous"
+    raise ValueError(f"{what}: expected {dtype} {shape}, {wanted}; found {kind}")

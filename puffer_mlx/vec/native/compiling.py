@@ -158,10 +158,10 @@ def _older(folder: Path) -> UserError | None:
 
 def _missing(error: UserError, folder: Path) -> UserError | None:
     """What to say of a file that an environment includes and that isn't there, like its data."""
-    found = _NOT_THERE.search(error.message)
-    if found is None:
+    match = _NOT_THERE.search(error.message)
+    if match is None:
         return None
-    path = next(filter(None, found.groups()))
+    path = next(filter(None, match.groups()))
     places = ", ".join(map(str, include_folders(folder)))
     return UserError(
         f"{folder.resolve().name}: {path} is missing, which its sources include",

@@ -7,13 +7,13 @@ stepped, so it may go from one to the other.
 
 import ctypes
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
+from puffer_mlx.vec.native.c_functions import FLOAT32, address, addresses, shapes
 from puffer_mlx.vec.native.open_handle import OpenHandle
 
 WORD = 4  # bytes
@@ -39,10 +39,10 @@ def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURul
         spec: what its agents see and do.
     """
     counts = (ctypes.c_int * 3)()
-    told = library.puffer_gpu_rules(counts)
-    if told is None:
+    names = library.puffer_gpu_rules(counts)
+    if names is None:
         return None
-    struct, header = told.decode().split(" ", 1)
+    struct, header = names.decode().split(" ", 1)
     size, log, logs = counts
     path = (Path(folder) / header).resolve()
     return GPURules(path, struct, spec.mask_size > 0, size // WORD, log // WORD, logs)
@@ -83,12 +83,11 @@ class GPUSide:
             ValueError: an array has another shape or dtype, or isn't C-contiguous.
         """
         N, spec = self._agents, self._spec
-        given: list[Any] = [
-            address(structs, (N, self.rules.words), np.dtype(np.int32), "structs", written=False),
-            address(actions, (N, spec.action.heads), FLOAT32, "actions", written=False),
-        ]
+        shape, int32 = (N, self.rules.words), np.dtype(np.int32)
+        structs_at = address(structs, shape, int32, "structs", written=False)
+        actions_at = address(actions, (N, spec.action.heads), FLOAT32, "actions", written=False)
         rows_at = addresses(rows, spec, shapes(N, spec))
-        self._library.puffer_give_structs(self._handle.address(), *given, *rows_at)
+        self._library.puffer_give_structs(self._handle.address(), structs_at, actions_at, *rows_at)
 
     def add_log(self, log: np.ndarray) -> None:
         """What ``NativeVec.log`` reports next: sums of all logs, (logs,) float32."""

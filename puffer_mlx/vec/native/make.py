@@ -82,17 +82,24 @@ def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
 def create(
     library: ctypes.CDLL,
     name: str,
-    sizes: tuple[int, int, int, int],
+    *,
+    agents: int,
+    groups: int,
+    threads: int,
+    seed: int,
     vec: Mapping[str, Any],
     env: Mapping[str, Any],
-    version: Version = "4.0",
+    version: Version,
 ) -> tuple[int, set[str]]:
     """Create a library's environments.
 
     Args:
         library: from ``open_environment``.
         name: the environment's, for messages.
-        sizes: agents, groups, threads, and the seed.
+        agents: N.
+        groups: Q.
+        threads: that step them.
+        seed: of environment 0, 32 bits.
         vec: parameters for environments that create themselves.
         env: the environment's own parameters.
         version: of PufferLib, whose environments they are: 4.0 passes only numbers on.
@@ -106,13 +113,23 @@ def create(
         Misfit: the environments don't fill the groups exactly.
     """
     text = ctypes.create_string_buffer(TEXT_BYTES)
-    counts = (ctypes.c_int * max(1, min(sizes[0], _MAX_COUNTS)))()
-    theirs = keywords(vec), keywords(env, texts=version == "5.0")
-    handle = library.puffer_create(*sizes, *theirs, counts, len(counts), text, len(text))
-    told = text.value.decode(errors="replace")
+    counts = (ctypes.c_int * max(1, min(agents, _MAX_COUNTS)))()
+    handle = library.puffer_create(
+        agents,
+        groups,
+        threads,
+        seed,
+        keywords(vec),
+        keywords(env, texts=version == "5.0"),
+        counts,
+        len(counts),
+        text,
+        len(text),
+    )
+    answer = text.value.decode(errors="replace")
     if handle:
-        return handle, set(told.split(","))
-    message, _, hint = told.partition("\n")
+        return handle, set(answer.split(","))
+    message, _, hint = answer.partition("\n")
     if message.startswith("missing keys"):
         hint = f"the environment {name} reads them in my_init; add them to the configuration"
     elif message.startswith(("missing key", "missing string")):

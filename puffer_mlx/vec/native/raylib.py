@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,28 +56,28 @@ def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        found = None if chosen == "none" else _in_prefix(Path(chosen).expanduser())
-        if found is None and chosen != "none":
+        raylib = None if chosen == "none" else _in_prefix(Path(chosen).expanduser())
+        if raylib is None and chosen != "none":
             raise UserError(
                 f"{VARIABLE} is {chosen}, where there is no raylib: include/raylib.h and"
                 f" lib/libraylib{_SHARED} or .a",
                 f"correct it, unset it, or set {VARIABLE}=none to do without windows",
             )
-        return found
+        return raylib
     unpacked = (path for folder in near for path in sorted(folder.glob("raylib*")))
     for prefix in (*unpacked, *map(Path, _PREFIXES)):
         if prefix == Path(_PREFIXES[0]) and (known := _of_pkg_config()):
             return known
-        if found := _in_prefix(prefix):
-            return found
+        if raylib := _in_prefix(prefix):
+            return raylib
     return None
 
 
 def _in_prefix(prefix: Path) -> Raylib | None:
     """What is in prefix/include and prefix/lib, or in src of a built checkout of raylib."""
     for include, libraries in (("include", ("lib", "lib64")), ("src", ("src",))):
-        if found := _in_folders(prefix / include, [prefix / name for name in libraries]):
-            return found
+        if raylib := _in_folders(prefix / include, [prefix / name for name in libraries]):
+            return raylib
     return None
 
 
@@ -85,19 +85,12 @@ def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
     header = include / "raylib.h"
     if not header.is_file():
         return None
-    for library in _libraries(folders):
-        text = header.read_text(errors="replace")
-        number = _NUMBER.search(text)
-        return Raylib(number[1] if number else "of unknown version", header, library)
+    names = [f"libraylib{suffix}" for suffix in (_SHARED, ".a")]
+    for library in (folder / name for name in names for folder in folders):
+        if library.is_file():
+            number = _NUMBER.search(header.read_text(errors="replace"))
+            return Raylib(number[1] if number else "of unknown version", header, library)
     return None
-
-
-def _libraries(folders: list[Path]) -> Iterator[Path]:
-    """Those there are, shared ones first."""
-    for suffix in (_SHARED, ".a"):
-        for folder in folders:
-            if (library := folder / f"libraylib{suffix}").is_file():
-                yield library
 
 
 def _of_pkg_config() -> Raylib | None:

@@ -68,11 +68,11 @@ def unpack(state: np.ndarray, identity: Identity) -> np.ndarray:
     if _digest(state) != bytes(state[_DIGEST]):
         raise UserError("the state of the environments doesn't match its checksum", _DAMAGED)
     *_, length = _HEAD.unpack(bytes(state[: _HEAD.size]))
-    found = json.loads(bytes(state[_HEAD.size : _HEAD.size + length]))
-    for key in {**identity, **found}:
-        if found.get(key) != identity.get(key):
+    saved = json.loads(bytes(state[_HEAD.size : _HEAD.size + length]))
+    for key in {**identity, **saved}:
+        if saved.get(key) != identity.get(key):
             raise UserError(
-                f"the state of the environments was saved with {key} {found.get(key, 'absent')}, "
+                f"the state of the environments was saved with {key} {saved.get(key, 'absent')}, "
                 f"expected {identity.get(key, 'absent')}",
                 _SOURCES if key == "sources" else _OTHERWISE,
             )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from puffer_mlx.config.dialects import folder_version, main_source
 from puffer_mlx.system.compiler import source_files
-from puffer_mlx.system.package_data import shipped
+from puffer_mlx.system.files import shipped
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
@@ -63,25 +63,20 @@ def include_folders(folder: Path) -> list[Path]:
 def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
     """Files and what they include, directly or not, but for what ``our_headers`` has."""
     ours = [place.resolve() for place in our_headers(folder)]
-    found = {path.resolve() for path in begin}
-    waiting = sorted(found)
-    places = include_folders(folder)
+    reached = {path.resolve() for path in begin}
+    waiting, places = sorted(reached), include_folders(folder)
     while waiting:
         file = waiting.pop()
         for name in map(os.fsdecode, _INCLUDE.findall(file.read_bytes())):
-            if any(
-                (here := (place / name).resolve()).is_file() and here.is_relative_to(place)
-                for place in ours
-            ):
+            headers = ((place, (place / name).resolve()) for place in ours)
+            if any(path.is_file() and path.is_relative_to(place) for place, path in headers):
                 continue
-            for place in (file.parent, *places):
-                path = (place / name).resolve()
-                if path.is_file():
-                    if path not in found:
-                        found.add(path)
-                        waiting.append(path)
-                    break
-    return found
+            candidates = ((place / name).resolve() for place in (file.parent, *places))
+            path = next(filter(Path.is_file, candidates), None)
+            if path and path not in reached:
+                reached.add(path)
+                waiting.append(path)
+    return reached
 
 
 def environment_files(folder: Path | str) -> list[Path]:
@@ -91,8 +86,8 @@ def environment_files(folder: Path | str) -> list[Path]:
     a few lines around another one. The stepper's own aren't among them.
     """
     folder = Path(folder).resolve()
-    found = _reached(source_files(folder), folder)
-    return sorted(found, key=lambda path: os.path.relpath(path, folder))
+    files = _reached(source_files(folder), folder)
+    return sorted(files, key=lambda path: os.path.relpath(path, folder))
 
 
 def sources_digest(folder: Path | str) -> str:

@@ -19,8 +19,16 @@ from puffer_mlx.config.compatibility import ENV_OF_5
 from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
-from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
-from puffer_mlx.vec.native.c_functions import TEXT_BYTES, Span, numbers, read_means
+from puffer_mlx.vec.native.c_functions import (
+    FLOAT32,
+    TEXT_BYTES,
+    Span,
+    address,
+    addresses,
+    numbers,
+    read_means,
+    shapes,
+)
 from puffer_mlx.vec.native.gpu_rules import GPUSide, gpu_rules
 from puffer_mlx.vec.native.make import create, open_environment, read_spec
 from puffer_mlx.vec.native.open_handle import OpenHandle
@@ -83,17 +91,21 @@ class NativeVec:
         at, unread = create(
             self._library,
             name,
-            (total_agents, num_buffers, num_threads, seed & 0xFFFFFFFF),
-            vec or {},
-            env,
-            version,
+            agents=total_agents,
+            groups=num_buffers,
+            threads=num_threads,
+            seed=seed & 0xFFFFFFFF,
+            vec=vec or {},
+            env=env,
+            version=version,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
         rules = gpu_rules(folder, self._library, self.spec)
-        side = self._library, self._handle, self.spec, total_agents
-        self.gpu_side = GPUSide(rules, *side) if rules else None
-        given = dict(env) if version == "5.0" else numbers(env)
-        read = set(given) - unread
+        self.gpu_side = rules and GPUSide(
+            rules, self._library, self._handle, self.spec, total_agents
+        )
+        passed = dict(env) if version == "5.0" else numbers(env)  # to the environments
+        read = set(passed) - unread
         common = ENV_OF_5 if version == "5.0" else {}  # which few of them read
         self.unread = [key for key in env if key not in read and env[key] != common.get(key)]
         self._identity: dict[str, str | int] = {
@@ -101,7 +113,7 @@ class NativeVec:
             "sources": sources_digest(folder),
             "machine": f"{sys.byteorder}-endian, {8 * ctypes.sizeof(ctypes.c_void_p)} bits",
             "vec.total_agents": total_agents,
-            **{f"env.{key}": repr(given[key]) for key in sorted(read)},
+            **{f"env.{key}": repr(passed[key]) for key in sorted(read)},
             **{f"vec.{key}": repr(value) for key, value in sorted(numbers(vec or {}).items())},
         }
         self.num_environments = int(self._library.puffer_environments(at))
@@ -143,9 +155,7 @@ class NativeVec:
             ValueError: an array has another shape or dtype, or isn't C-contiguous.
             RuntimeError: the group is stepping already, or the environments are closed.
         """
-        handle = self._handle.address()
-        if not 0 <= group < self.num_groups:
-            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
+        handle = self._open(group)
         actions_at = address(actions, self._action_shape, FLOAT32, "actions", written=False)
         rows_at = addresses(out, self.spec, self._step_shapes)
         if self._send(handle, group, 1, actions_at, *rows_at):
@@ -184,10 +194,7 @@ class NativeVec:
         Raises:
             UserError: an environment ended itself (exit, abort). Nothing steps any more.
         """
-        handle = self._handle.address()
-        if not 0 <= group < self.num_groups:
-            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        self._handle.until_done(self._wait, handle, group, 1)
+        self._handle.until_done(self._wait, self._open(group), group, 1)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
@@ -222,10 +229,10 @@ class NativeVec:
         if self._library.puffer_collect(handle, steps, *act, actions_at, *rows_at, notes, spans):
             raise RuntimeError("a group is stepping already; wait for all of them first")
         self._handle.held[-1] = actions, out, notes
-        found = self._handle.until_done(self._library.puffer_collected, handle, seconds)
+        count = self._handle.until_done(self._library.puffer_collected, handle, seconds)
         self._handle.held[-1] = None
         ahead = began - clock  # of the clock that spans are in
-        times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:found]]
+        times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:count]]
         return Collected(seconds[0], seconds[1], times)
 
     def log(self) -> dict[str, float]:
@@ -349,16 +356,17 @@ class NativeVec:
     def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
         """See ``KnowsSeats``: PufferLib 5.0's environments say whose seats theirs are."""
         environments, policies = np.zeros((2, self.num_agents), np.int32)
-        theirs = environments.ctypes.data, policies.ctypes.data
-        said = self._library.puffer_seats(self._handle.address(), *theirs) == 0
-        return environments, policies if said else None
+        none = self._library.puffer_seats(
+            self._handle.address(), environments.ctypes.data, policies.ctypes.data
+        )
+        return environments, None if none else policies
 
     def set_tags(self, tags: np.ndarray) -> None:
         """See ``KnowsSeats``; 4.0's environments have a ``tag`` if they say MY_USES_TAGS."""
-        found = np.ascontiguousarray(tags, np.int32)
-        if found.shape != (self.num_environments,):
-            raise ValueError(f"tags: expected ({self.num_environments},), found {found.shape}")
-        self._library.puffer_set_tags(self._handle.address(), found.ctypes.data)
+        tags = np.ascontiguousarray(tags, np.int32)
+        if tags.shape != (self.num_environments,):
+            raise ValueError(f"tags: expected ({self.num_environments},), found {tags.shape}")
+        self._library.puffer_set_tags(self._handle.address(), tags.ctypes.data)
 
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""
@@ -379,8 +387,15 @@ class NativeVec:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):  # else it was never made
+        if hasattr(self, "_handle"):  # else it failed before
             self.close()
+
+    def _open(self, group: int) -> int:
+        """The address, where there is such a group."""
+        address = self._handle.address()
+        if not 0 <= group < self.num_groups:
+            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
+        return address
 
     def _means(self, function: Any, *arguments: Any) -> dict[str, float]:
         return read_means(self.spec.name, function, self._handle.address(), *arguments)

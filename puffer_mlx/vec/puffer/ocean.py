@@ -14,7 +14,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.nearest import nearest
-from puffer_mlx.vec.python_faults import RAISED, told
+from puffer_mlx.vec.python_faults import RAISED, describe
 
 __all__ = ["PREFIX", "find", "names"]
 
@@ -55,15 +55,15 @@ def find(name: str) -> Callable[..., Any]:
         raise UserError(f"{PREFIX}{name}: PufferLib has no such environment", near)
     key = name.removeprefix(_BEGINNING)
     try:
-        found = getattr(importlib.import_module(_MODULE), _TABLE)[key]
-        if isinstance(found, str):
-            found = getattr(importlib.import_module(f"pufferlib.ocean.{key}.{key}"), found)
+        factory = getattr(importlib.import_module(_MODULE), _TABLE)[key]
+        if isinstance(factory, str):
+            factory = getattr(importlib.import_module(f"pufferlib.ocean.{key}.{key}"), factory)
     except RAISED as error:
         raise UserError(
-            f"{PREFIX}{name} can't be imported: {told(error)}",
+            f"{PREFIX}{name} can't be imported: {describe(error)}",
             "its C is compiled when PufferLib is installed: did that succeed?",
         ) from None
-    return found
+    return factory
 
 
 def _keys(text: str) -> list[str]:

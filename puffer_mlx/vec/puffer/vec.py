@@ -21,16 +21,13 @@ so an episode that a limit ended counts as over.
 """
 
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.instances import Fact
-from puffer_mlx.vec.plan import plan
 from puffer_mlx.vec.puffer.make import PufferRecipe
-from puffer_mlx.vec.puffer.probe import Probe
 from puffer_mlx.vec.python_vec import PythonVec
 
 __all__ = ["PufferVec"]
@@ -43,20 +40,17 @@ class PufferVec(PythonVec):
         make: an environment's class, or a function that returns one (``is_puffer_env``).
         name: of the environment, for messages.
         total_agents: N, a multiple of Q and of the agents of one instance.
-        num_buffers: Q.
         env: further arguments of ``make``. With ``num_envs`` among them every instance has so many;
             without, an environment that takes it gets as many as needed.
-        seed: of instance 0.
-        backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` if the environment takes
-            ``num_envs``, else what a few steps promise to be faster of the others.
-        timeout: seconds after which an environment's process is taken to hang.
-        num_threads: the most processes, and threads that may act for the policy in ``collect``.
         render: make environments that can ``render``.
         rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
+        settings: the others of ``PythonVec``.
 
     Raises:
         UserError: the environment can't be made, or its agents don't add up to N.
     """
+
+    _recipe: PufferRecipe
 
     def __init__(
         self,
@@ -64,32 +58,18 @@ class PufferVec(PythonVec):
         *,
         name: str,
         total_agents: int,
-        num_buffers: int = 1,
         env: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        backend: str = "auto",
-        timeout: float = 60.0,
-        num_threads: int = 1,
         render: bool = False,
         rescale_actions: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__(name, total_agents, num_buffers, num_threads, seed, finals=False)
-        recipe = PufferRecipe(name, make, dict(env or {}), render)
-        with closing(Probe(recipe, seed)) as probe:
-            chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
-            layout, self._unpack = probe.layout(rescale_actions)
-            shapes, agents = probe.shapes(self._n), probe.agents // probe.environments
-        self._build(chosen, layout, shapes, agents, timeout)
-        inside = self._n // chosen.count // agents  # environments of an instance
-        self._seeds = [seed + i // inside for i in range(self.num_environments)]
+        recipe = PufferRecipe(name, make, dict(env or {}), render, rescale_actions)
+        super().__init__(recipe, total_agents, **settings)
         self._running = np.zeros(total_agents, bool)  # whose episode has begun
 
     def _begin_episodes(self, group: int, out: Rows) -> None:
         self._running[self._agents(group)] = False
         self._write(group, out)
-
-    def _taken(self, actions: np.ndarray) -> np.ndarray:
-        return self.layout.actions(actions)
 
     def _arrive(self, group: int, facts: list[Fact], out: Rows) -> None:
         """Agents that aren't there are counted only until they leave."""
@@ -98,17 +78,17 @@ class PufferVec(PythonVec):
         out.rewards[:] = buffers.rewards
         out.terminals[:] = over
         self._write(group, out)
-        told = {fact.agent: fact.numbers for fact in facts if fact.agent >= 0}
+        infos = {fact.agent: fact.numbers for fact in facts if fact.agent >= 0}
         running = self._running[self._agents(group)]
         if buffers.present.all():
             np.logical_not(over, out=running)
-            self._episodes.add(buffers.rewards, over, first=first, infos=told)
+            self._episodes.add(buffers.rewards, over, first=first, infos=infos)
         else:
             stepped = buffers.present | running
             ended = over & stepped
             np.greater(stepped, ended, out=running)
             paid = np.where(stepped, buffers.rewards, 0)
-            self._episodes.add(paid, ended, first=first, resets=~stepped, infos=told)
+            self._episodes.add(paid, ended, first=first, resets=~stepped, infos=infos)
         for fact in facts:
             if fact.agent < 0:
                 self._episodes.note(fact.numbers)
@@ -119,11 +99,14 @@ class PufferVec(PythonVec):
         Those that draw in windows of their own do so.
         """
         picture = self._drawn()
-        found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else None
-        whole = found is not None and found.ndim == 3 and found.dtype == np.uint8
-        return found if found is not None and whole else True
+        if isinstance(picture, np.ndarray | list):
+            array = np.asarray(picture)
+            if array.ndim == 3 and array.dtype == np.uint8:
+                return array
+        return True
 
     def _write(self, group: int, out: Rows) -> None:
         """Observations of the buffers into rows, and the check of what is in these."""
-        self.layout.write(self._unpack(self._envs[group].buffers.observations), out.observations)
+        packed = self._envs[group].buffers.observations
+        self.layout.write(self._recipe.unpack(packed), out.observations)
         self._check_finite(group, out)

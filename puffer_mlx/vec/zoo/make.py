@@ -1,123 +1,48 @@
-"""Making PettingZoo's parallel environments, and telling them from others.
+"""PettingZoo's parallel environments: which objects they are, making them, and stepping one.
 
 A parallel environment is what looks like one: it has ``possible_agents``, a space for each of them,
 and steps with a dictionary of their actions.
+
+Rows are in the order of ``possible_agents``.
+
+| an agent | its row |
+| --- | --- |
+| acts | what it sees, its reward |
+| has just died, or time is up | the last thing it sees, its last reward; terminal or truncation 1 |
+| is away: died earlier, or not there yet | zeros, terminal 1; every action is legal |
+
+When no agent is left, the next step begins a new episode, and takes no actions.
 """
 
-import importlib.machinery
-import importlib.util
-import re
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import load_object, to_install
-from puffer_mlx.vec.instances import Buffers
+from puffer_mlx.vec.episodes import means_of
+from puffer_mlx.vec.gym.agents import MASK, Masks
+from puffer_mlx.vec.instances import DRAWS, Buffers, Fact, Recipe, close_if_possible, other_kind
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.nearest import nearest
-from puffer_mlx.vec.python_faults import RAISED, Fault, told
-from puffer_mlx.vec.zoo.agents import DRAWS, Agents, looks_parallel, takes_turns
-from puffer_mlx.vec.zoo.names import parallel_names
+from puffer_mlx.vec.python_faults import RAISED, Fault, failed, failing
+from puffer_mlx.vec.spaces import kind_of
+from puffer_mlx.vec.zoo.names import ParallelFactory, quiet, takes_turns
 
-__all__ = ["ParallelFactory", "ZooRecipe", "find", "makes_parallel"]
+__all__ = ["ZooRecipe", "makes_parallel"]
 
-PREFIX = "pettingzoo:"
-_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-_TURNS = "its agents take turns (AEC), expected a parallel one, in which all act at once"
-_CONVERT = (
-    "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
-    " environments whose agents could as well act at once"
-)
+SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
 
 
-class ParallelFactory(NamedTuple):
-    """What makes a parallel environment: so much is known of it."""
-
-    make: Callable[..., Any]
-
-
-def find(name: str) -> ParallelFactory:
-    """What makes the environment ``pettingzoo:NAME``.
-
-    Args:
-        name: NAME: a module with ``parallel_env`` in it, of any package, ``mpe2.simple_spread_v3``,
-            or of PettingZoo itself, ``sisl.pursuit_v5``; or an ID, ``classic/rps_v2``.
-
-    Raises:
-        UserError: there is none.
-    """
-    try:
-        import pettingzoo  # type: ignore
-    except ImportError as error:
-        hint = "pip install 'puffer-mlx[pettingzoo]'"
-        raise UserError(f"PettingZoo can't be imported: {error}", hint) from None
-    if "/" in name:
-        if not hasattr(pettingzoo, "make"):
-            raise UserError(
-                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} knows no IDs",
-                f"{PREFIX}{name.replace('/', '.')}, its module",
-            )
-        try:
-            pettingzoo.spec("parallel", name)
-        except Exception:
-            raise _unknown(name, pettingzoo) from None
-        return ParallelFactory(partial(pettingzoo.make, "parallel", name))
-    top = name.partition(".")[0]
-    if not _is_there(top):
-        if importlib.util.find_spec(f"pettingzoo.{top}") is None:
-            near = _near(name)
-            raise UserError(
-                f"{PREFIX}{name}: there is no module {top}",
-                near
-                or f"{PREFIX}mpe2.simple_spread_v3 (pip install mpe2), for example; or an ID,"
-                f" {PREFIX}classic/rps_v2",
-            )
-        name = f"pettingzoo.{name}"
-    with _quiet():
-        return ParallelFactory(_parallel_env(name))
+def _looks_parallel(env: Any) -> bool:
+    has = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    return all(hasattr(env, name) for name in has) and not _looks_aec(env)
 
 
-def _parallel_env(module: str) -> Any:
-    """A module's ``parallel_env``."""
-    short = module.removeprefix("pettingzoo.")
-    try:
-        return load_object(f"{module}:parallel_env")
-    except UserError as error:
-        found = sys.modules.get(module)
-        if hasattr(found, "env"):  # what PettingZoo's modules of both kinds have
-            raise UserError(f"{PREFIX}{short}: {_TURNS}", _CONVERT) from None
-        near = "" if found or _is_module(module) else _near(short)
-        raise UserError(error.message, near or error.hint) from None
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # nor is the package that it would be in
-        return False
-
-
-def _unknown(name: str, pettingzoo: Any) -> UserError:
-    """An ID that PettingZoo's registry of parallel environments hasn't."""
-    plain = name.replace("_v", "-v")
-    if plain in pettingzoo.aec_registry:
-        return UserError(f"{PREFIX}{name}: {_TURNS}", _CONVERT)
-    near = nearest(plain, pettingzoo.parallel_registry, PREFIX)
-    hint = near or "puffer-mlx list has what is installed"
-    return UserError(f"{PREFIX}{name}: PettingZoo has no such parallel environment", hint)
-
-
-def _near(name: str) -> str:
-    known = [each for group in parallel_names().values() for each in group]
-    return nearest(name, known, PREFIX)
+def _looks_aec(env: Any) -> bool:
+    names = "agent_selection", "agent_iter"  # wrappers have the former after a reset only
+    return hasattr(env, "possible_agents") and any(hasattr(env, name) for name in names)
 
 
 def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
@@ -129,96 +54,184 @@ def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
     if not callable(make):
         return False
     try:
-        made = make(**keywords)
+        env = make(**keywords)
     except RAISED:
         return False
-    found, turns = looks_parallel(made), takes_turns(made)
-    close = getattr(made, "close", None)
-    if callable(close):
-        close()
-    if turns:
-        raise UserError(f"{name}: {_TURNS}", _CONVERT)
-    return found
+    parallel, aec = _looks_parallel(env), _looks_aec(env)
+    close_if_possible(env)
+    if aec:
+        raise takes_turns(name)
+    return parallel
 
 
 @dataclass
-class ZooRecipe:
-    """How an environment is made: see ``Makes``.
+class ZooRecipe(Recipe):
+    """How an environment is made: by what returns a parallel one, or by a ``ParallelFactory``."""
 
-    Args:
-        name: for messages.
-        make: what makes a parallel environment.
-        keywords: its arguments.
-        render: make it with ``render_mode="rgb_array"``.
-        layout: of rows; it is known when one was looked at.
-    """
+    def __post_init__(self) -> None:
+        if isinstance(self.make, ParallelFactory):
+            self.make = self.make.make
 
-    name: str
-    make: Any
-    keywords: dict[str, Any] = field(default_factory=dict)
-    render: bool = False
-    layout: Layout | None = None
-    scales: bool = field(default=False, init=False)  # an instance is one environment
+    def look(self, seed: int) -> None:
+        """Make an environment: whether there are masks shows when it is reset."""
+        with closing(self.one(0, seed)) as env:
+            spaces = Spaces(self.name, env)
+            try:
+                _, infos = env.reset(seed=seed)
+            except RAISED as error:
+                raise failed("failed in reset", error, 0).report(self.name, 0, seed) from error
+        masked = spaces.masked or any(MASK in info for info in infos.values())
+        self.agents = len(spaces.agents)
+        self.layout = Layout(self.name, spaces.observation, spaces.action, masked, self.rescale)
 
-    def one(self, number: int = 0, seed: int = 0) -> Any:
-        """A parallel environment.
-
-        Args:
-            number: which it is, for messages.
-            seed: of number 0, likewise.
+    def one(self, number: int, seed: int) -> Any:
+        """The parallel environment of a number, for messages; ``seed``: of number 0.
 
         Raises:
             UserError: it can't be made, or isn't one.
         """
-        make = self.make.make if isinstance(self.make, ParallelFactory) else self.make
-        keywords = {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
-        try:
-            with _quiet():
-                made = make(**keywords)
-        except UserError:
-            raise
-        except ModuleNotFoundError as error:
-            raise UserError(f"{self.name}: {error}", to_install(error)) from None
-        except RAISED as error:
-            word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
-            if word and word[1] == "render_mode" and "render_mode" not in self.keywords:
-                what = "it can't be drawn: it takes no render_mode"
-                raise UserError(f"{self.name}: {what}", DRAWS) from None
-            if word and word[1] in keywords:
-                raise UserError(f"{self.name}: it takes no env.{word[1]}", "leave it out") from None
-            raise Fault("failed when it was made", told(error), number).report(
-                self.name, 0, seed
-            ) from error
-        if looks_parallel(made):
-            return made
-        if takes_turns(made):
-            raise UserError(f"{self.name}: {_TURNS}", _CONVERT)
-        raise UserError(
-            f"{self.name}: it made a {type(made).__module__}.{type(made).__qualname__}, expected a"
-            " pettingzoo.ParallelEnv",
-            "return one",
-        )
+        with self.explained(number, seed), quiet():
+            env = self.make(**self.arguments())
+        if _looks_parallel(env):
+            return env
+        if _looks_aec(env):
+            raise takes_turns(self.name)
+        raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
-    def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> Agents:
-        """An environment whose agents write into ``buffers``: see ``Makes``."""
-        assert self.layout is not None
+    def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> "Agents":
+        """An environment whose agents write into ``buffers``."""
         return Agents(self.name, self.one(number, seed - number), buffers, self.layout)
 
-    def actions(self, buffered: np.ndarray) -> list[Any]:
-        """What agents do, of a policy's actions."""
-        assert self.layout is not None
-        return self.layout.each_action(buffered)
+
+class Spaces:
+    """What all agents of an environment see and do.
+
+    Args:
+        name: for messages.
+        env: the parallel environment.
+
+    Attributes:
+        agents: all there may be.
+        observation: of one agent, without its mask.
+        action: of one agent.
+        masked: whether observations hold masks.
+
+    Raises:
+        UserError: agents see or do different things.
+    """
+
+    def __init__(self, name: str, env: Any) -> None:
+        self.agents = list(env.possible_agents)
+        if not self.agents:
+            raise UserError(f"{name}: its possible_agents are none", "name all there may be")
+        first = self.agents[0]
+        for what, space in (("sees", env.observation_space), ("does", env.action_space)):
+            for other in self.agents[1:]:
+                if space(other) != space(first):
+                    raise UserError(
+                        f"{name}: its agents differ: {first} {what} {space(first)},"
+                        f" {other} {space(other)}; one policy is trained for all of them",
+                        "make them alike: supersuit.pad_observations_v0 and"
+                        " supersuit.pad_action_space_v0 (pip install supersuit)",
+                    )
+        self.observation, self.action = env.observation_space(first), env.action_space(first)
+        self.masked = kind_of(self.observation) == "Dict" and {SEEN, MASK} <= set(
+            self.observation.spaces
+        )
+        if self.masked:
+            self.observation = self.observation[SEEN]
 
 
-def _is_there(top: str) -> bool:
-    """Whether there is a module of that name, installed or in this folder."""
-    here = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
-    return (importlib.util.find_spec(top) or here) is not None
+class Agents:
+    """One environment and its A agents.
 
+    Args:
+        name: for messages.
+        env: the parallel environment.
+        buffers: of its agents.
+        layout: of rows; with ``mask_size`` if the environment says which actions are legal.
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without PettingZoo's advice on how else to make environments, and pygame's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    Attributes:
+        num_agents: A.
+    """
+
+    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
+        self._name, self._spaces = name, (spaces := Spaces(name, env))
+        self._env, self._buffers = env, buffers
+        self._agents, self.num_agents = spaces.agents, len(spaces.agents)
+        self._writers = [layout.writer(row) for row in buffers.observations]
+        self._masks = Masks(name, spaces.action) if layout.spec.mask_size else None
+        self._done: set[Any] = set()  # in this episode
+        self._over = False
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin a new episode."""
+        with failing("failed in reset"):
+            seen, infos = self._env.reset() if seed is None else self._env.reset(seed=seed)
+        self._buffers.rewards[:] = 0
+        self._buffers.terminals[:] = self._buffers.truncations[:] = False
+        self._done = set()
+        self._write(seen, infos)
+        self._over = False
+
+    def step(self, actions: list[Any]) -> Sequence[Fact]:
+        """One step of those that are there."""
+        if self._over:
+            self.reset()
+            return []
+        acting = set(self._env.agents) - self._done
+        seen, rewards, terminations, truncations, infos = self._env.step(
+            {a: choice for a, choice in zip(self._agents, actions, strict=True) if a in acting}
+        )
+        seen = {agent: each for agent, each in seen.items() if agent not in self._done}
+        buffers, facts = self._buffers, []
+        for i, agent in enumerate(self._agents):
+            counts = agent in acting or agent in seen
+            buffers.rewards[i] = rewards.get(agent, 0) if counts else 0
+            terminated, cut = bool(terminations.get(agent)), bool(truncations.get(agent))
+            buffers.terminals[i], buffers.truncations[i] = terminated, cut
+            if terminated or cut or (agent in acting and agent not in seen):
+                self._done.add(agent)
+        self._write(seen, infos)
+        for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
+            info = infos.get(self._agents[place], {})
+            if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
+                facts.append(Fact(place, numbers))
+        self._over = not set(self._env.agents) - self._done
+        return facts
+
+    def render(self) -> Any:
+        """What the environment draws.
+
+        Raises:
+            UserError: it draws nothing: PettingZoo asks for no ``render``.
+        """
+        if hasattr(self._env, "render"):
+            with suppress(NotImplementedError):
+                return self._env.render()
+        raise UserError(f"{self._name}: it can't be drawn: it has no render()", DRAWS)
+
+    def close(self) -> None:
+        """Close it."""
+        self._env.close()
+
+    def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+        """Rows of what agents see and may do; those of the others."""
+        buffers, masked = self._buffers, self._spaces.masked
+        for i, agent in enumerate(self._agents):
+            buffers.present[i] = there = agent in seen
+            if there:
+                self._writers[i](seen[agent][SEEN] if masked else seen[agent])
+            else:
+                buffers.observations[i] = 0
+                buffers.terminals[i], buffers.truncations[i] = True, False
+            if self._masks is None:
+                continue
+            if buffers.terminals[i] or buffers.truncations[i]:  # it doesn't act
+                buffers.legal[i] = 1
+                continue
+            mask = (seen if masked else infos).get(agent, {}).get(MASK)
+            try:
+                self._masks.write(mask, buffers.legal[i])
+            except Fault as fault:
+                raise Fault("failed", f"agent {agent} {fault.what}", None, fault.hint) from None

@@ -1,14 +1,27 @@
-"""Names of PettingZoo's parallel environments that are installed, read from folders alone.
+"""PettingZoo's parallel environments by name: which are installed, and what makes one.
 
-Importing PettingZoo takes half a second, and its environments more.
+What is installed is read from folders alone: importing PettingZoo takes half a second, and its
+environments more.
 """
 
+import importlib.machinery
 import importlib.util
 import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-__all__ = ["needs", "parallel_names"]
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.import_string import load_object
+from puffer_mlx.vec.nearest import nearest
 
+__all__ = ["PREFIX", "ParallelFactory", "find", "needs", "parallel_names", "quiet", "takes_turns"]
+
+PREFIX = "pettingzoo:"
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
 _NEEDED = {  # groups of PettingZoo that need more: a module of it
@@ -17,6 +30,21 @@ _NEEDED = {  # groups of PettingZoo that need more: a module of it
     "classic": "pygame",
     "sisl": "pymunk",
 }
+
+
+class ParallelFactory(NamedTuple):
+    """What makes a parallel environment: so much is known of it."""
+
+    make: Callable[..., Any]
+
+
+def takes_turns(name: str) -> UserError:
+    """What to say of an environment of PettingZoo's other kind, AEC."""
+    return UserError(
+        f"{name}: its agents take turns (AEC), expected a parallel one, in which all act at once",
+        "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
+        " environments whose agents could as well act at once",
+    )
 
 
 def parallel_names() -> dict[str, list[str]]:
@@ -41,3 +69,93 @@ def needs(group: str) -> str:
     """What is to be installed for a group; empty if it is there."""
     module = _NEEDED.get(group)
     return f"pettingzoo[{group}]" if module and not importlib.util.find_spec(module) else ""
+
+
+def find(name: str) -> ParallelFactory:
+    """What makes the environment ``pettingzoo:NAME``.
+
+    Args:
+        name: NAME: a module with ``parallel_env`` in it, of any package, ``mpe2.simple_spread_v3``,
+            or of PettingZoo itself, ``sisl.pursuit_v5``; or an ID, ``classic/rps_v2``.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        import pettingzoo  # type: ignore
+    except ImportError as error:
+        hint = "pip install 'puffer-mlx[pettingzoo]'"
+        raise UserError(f"PettingZoo can't be imported: {error}", hint) from None
+    if "/" in name:
+        if not hasattr(pettingzoo, "make"):
+            raise UserError(
+                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} knows no IDs",
+                f"{PREFIX}{name.replace('/', '.')}, its module",
+            )
+        try:
+            pettingzoo.spec("parallel", name)
+        except Exception:
+            raise _unknown(name, pettingzoo) from None
+        return ParallelFactory(partial(pettingzoo.make, "parallel", name))
+    top = name.partition(".")[0]
+    if not _is_there(top):
+        if importlib.util.find_spec(f"pettingzoo.{top}") is None:
+            near = _near(name)
+            raise UserError(
+                f"{PREFIX}{name}: there is no module {top}",
+                near
+                or f"{PREFIX}mpe2.simple_spread_v3 (pip install mpe2), for example; or an ID,"
+                f" {PREFIX}classic/rps_v2",
+            )
+        name = f"pettingzoo.{name}"
+    with quiet():
+        return ParallelFactory(_parallel_env(name))
+
+
+def _parallel_env(module: str) -> Any:
+    """A module's ``parallel_env``."""
+    short = module.removeprefix("pettingzoo.")
+    try:
+        return load_object(f"{module}:parallel_env")
+    except UserError as error:
+        loaded = sys.modules.get(module)
+        if hasattr(loaded, "env"):  # what PettingZoo's modules of both kinds have
+            raise takes_turns(PREFIX + short) from None
+        near = "" if loaded or _is_module(module) else _near(short)
+        raise UserError(error.message, near or error.hint) from None
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # nor is the package that it would be in
+        return False
+
+
+def _unknown(name: str, pettingzoo: Any) -> UserError:
+    """An ID that PettingZoo's registry of parallel environments hasn't."""
+    plain = name.replace("_v", "-v")
+    if plain in pettingzoo.aec_registry:
+        return takes_turns(PREFIX + name)
+    near = nearest(plain, pettingzoo.parallel_registry, PREFIX)
+    hint = near or "puffer-mlx list has what is installed"
+    return UserError(f"{PREFIX}{name}: PettingZoo has no such parallel environment", hint)
+
+
+def _near(name: str) -> str:
+    known = [each for group in parallel_names().values() for each in group]
+    return nearest(name, known, PREFIX)
+
+
+def _is_there(top: str) -> bool:
+    """Whether there is a module of that name, installed or in this folder."""
+    local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
+    return (importlib.util.find_spec(top) or local) is not None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without PettingZoo's advice on how else to make environments, and pygame's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -6,17 +6,17 @@ line to 0.
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
-from puffer_mlx.config import Train
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ppo.finite import step_if_finite, step_in_one
-from puffer_mlx.ppo.optimizers import Optimizer
-from puffer_mlx.ppo.optimizers.adam import gpu
+from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.pack.gpu import BLOCK, pack, unpack
+from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
 REFERENCE = Reference(
@@ -25,6 +25,8 @@ REFERENCE = Reference(
     test="tests/ppo/test_adam.py",
     cost="a minibatch's step takes longer",
 )
+TEXT = Path(__file__).with_name("adam.metal.h")
+NO_LOGARITHM = -1e30  # of a beta of 0: finite, and e to it is 0
 
 
 def init(weights: Tree) -> Tree:
@@ -88,7 +90,17 @@ def _correction(beta: float, step: mx.array) -> mx.array:
 
 
 def step(
-    weights: Tree, grads: Tree, state: Tree, loss: mx.array, lr: mx.array, settings: Train
+    weights: Tree,
+    grads: Tree,
+    state: Tree,
+    loss: mx.array,
+    lr: mx.array,
+    *,
+    max_grad_norm: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
 ) -> tuple[Tree, Tree, mx.array]:
     """The clip and Adam, and nothing where the loss or a gradient isn't finite.
 
@@ -101,23 +113,26 @@ def step(
         state: from ``init`` or the step before.
         loss: a scalar array.
         lr: learning rate, a scalar array.
-        settings: ``beta1``, ``beta2``, ``eps``, ``weight_decay`` and ``max_grad_norm`` count.
+        max_grad_norm: what the gradients' norm is clipped to.
+        beta1: as of ``adam``, likewise the next three.
+        beta2: see there.
+        eps: see there.
+        weight_decay: see there.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
     """
-    numbers = {"beta1": settings.beta1, "beta2": settings.beta2, "eps": settings.eps}
-    decay, max_norm = settings.weight_decay, settings.max_grad_norm
+    betas = {"beta1": beta1, "beta2": beta2, "eps": eps}
     in_one = _in_one()
     if in_one is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
-            return adam(weights, grads, state, lr=lr, weight_decay=decay, **numbers)
+            return adam(weights, grads, state, lr=lr, weight_decay=weight_decay, **betas)
 
-        return step_if_finite(update, weights, grads, state, loss, max_norm)
+        return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
     def operation(*leaves: list[mx.array]) -> list[mx.array]:
-        return in_one(*leaves, state["step"], lr, loss, max_norm, decay=decay, **numbers)
+        return in_one(*leaves, state["step"], lr, loss, max_grad_norm, decay=weight_decay, **betas)
 
     trees = weights, grads, state["momentum"], state["second_moment"]
     return step_in_one(operation, trees, weights, state)
@@ -126,11 +141,39 @@ def step(
 def _in_one() -> Callable[..., list[mx.array]] | None:
     """The step as one call, where the default device has that."""
     extension = ops.extension_on_cpu(REFERENCE)
-    return extension.adam_step if extension else kernel_on_gpu(gpu.step, REFERENCE)
+    return extension.adam_step if extension else kernel_on_gpu(launch_step, REFERENCE)
 
 
-def _numbers(settings: Train) -> tuple[float, ...]:
-    return settings.beta1, settings.beta2, settings.eps, settings.weight_decay
+def launch_step(
+    weights: list[mx.array],
+    grads: list[mx.array],
+    momentum: list[mx.array],
+    second_moment: list[mx.array],
+    steps: mx.array,
+    lr: mx.array,
+    loss: mx.array,
+    max_norm: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+) -> list[mx.array]:
+    """One step on a GPU, after all tensors are packed: the CPU extension's ``adam_step``.
+
+    Returns:
+        The new weights, first and second moments, the number of steps, and whether all of it is
+        new: 1 or 0, a float32 scalar.
+    """
+    shapes = tuple(tuple(array.shape) for array in weights)
+    packed, squares = pack([*weights, *grads, *momentum, *second_moment], BLOCK)
+    flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
+    logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
+    values = (beta1, beta2, *logarithms, eps, decay, max_norm)
+    scalars = [numbers(*map(float, values)), loss.reshape(1), lr.reshape(1)]
+    arrays, outputs = [numbers(blocks), packed, squares, steps.reshape(1), *scalars], [flat] * 3
+    threads = blocks * THREADS
+    *new, step, ok = launch(TEXT, "adam_step", arrays, [*outputs, (), ()], threads)
+    return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]
 
 
-OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), _numbers)
+OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), True)

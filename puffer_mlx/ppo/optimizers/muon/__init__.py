@@ -4,19 +4,21 @@ Every tensor with two or more dimensions is orthogonalised, 1-d tensors get plai
 Its one decay is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neither.
 """
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
-from puffer_mlx.config import Train
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ppo.finite import step_if_finite, step_in_one
-from puffer_mlx.ppo.optimizers import Optimizer
-from puffer_mlx.ppo.optimizers.muon import gpu
+from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.pack.gpu import BLOCK, pack, places, unpack
+from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
 REFERENCE = Reference(
@@ -53,11 +55,6 @@ def orthogonalise(x: mx.array) -> mx.array:
     return x
 
 
-def muon_init(weights: Tree) -> Tree:
-    """Zero momentum of the weights' shapes."""
-    return tree_map(mx.zeros_like, weights)
-
-
 def muon(
     weights: Tree,
     grads: Tree,
@@ -75,7 +72,7 @@ def muon(
     Args:
         weights: tree of arrays.
         grads: tree of the same structure, already clipped.
-        momentum: tree from ``muon_init`` or the last step.
+        momentum: tree from ``init`` or the last step.
         lr: learning rate, a scalar array where it changes.
         beta: momentum (upstream's ``beta1``).
         weight_decay: part of a weight that a step takes away, times lr; 0 upstream.
@@ -98,11 +95,19 @@ def muon(
 
 def init(weights: Tree) -> Tree:
     """The state before the first step."""
-    return {"momentum": muon_init(weights)}
+    return {"momentum": tree_map(mx.zeros_like, weights)}
 
 
 def step(
-    weights: Tree, grads: Tree, state: Tree, loss: mx.array, lr: mx.array, settings: Train
+    weights: Tree,
+    grads: Tree,
+    state: Tree,
+    loss: mx.array,
+    lr: mx.array,
+    *,
+    max_grad_norm: float,
+    beta1: float,
+    weight_decay: float,
 ) -> tuple[Tree, Tree, mx.array]:
     """The clip and Muon, and nothing where the loss or a gradient isn't finite.
 
@@ -115,24 +120,27 @@ def step(
         state: ``momentum``, from ``init`` or the last step.
         loss: a scalar array.
         lr: learning rate, a scalar array.
-        settings: ``beta1``, ``weight_decay`` and ``max_grad_norm`` count.
+        max_grad_norm: what the gradients' norm is clipped to.
+        beta1: momentum.
+        weight_decay: as of ``muon``.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
     """
-    beta, decay, max_norm = settings.beta1, settings.weight_decay, settings.max_grad_norm
     in_one = _in_one()
     if in_one is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
             momentum = state["momentum"]
-            weights, momentum = muon(weights, grads, momentum, lr=lr, beta=beta, weight_decay=decay)
+            weights, momentum = muon(
+                weights, grads, momentum, lr=lr, beta=beta1, weight_decay=weight_decay
+            )
             return weights, {"momentum": momentum}
 
-        return step_if_finite(update, weights, grads, state, loss, max_norm)
+        return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
     def operation(*leaves: list[mx.array]) -> list[mx.array]:
-        return in_one(*leaves, lr, loss, max_norm, beta, decay, COEFFICIENTS)
+        return in_one(*leaves, lr, loss, max_grad_norm, beta1, weight_decay, COEFFICIENTS)
 
     return step_in_one(operation, (weights, grads, state["momentum"]), weights, state)
 
@@ -140,7 +148,154 @@ def step(
 def _in_one() -> Callable[..., list[mx.array]] | None:
     """The step as one call, where the default device has that."""
     extension = ops.extension_with_products(REFERENCE)
-    return extension.muon_step if extension else kernel_on_gpu(gpu.step, REFERENCE)
+    return extension.muon_step if extension else kernel_on_gpu(launch_step, REFERENCE)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))
+
+# ---- on a GPU: ``muon.metal.h`` ------------------------------------------------------------------
+
+TEXT = Path(__file__).with_name("muon.metal.h")
+TILE = 64  # rows and columns of a block's part of a product
+
+# Up to which sizes one block does all of a matrix: the rows are those of its shared memory, and
+# with that many columns it multiplies 12 million times, about 0.1 ms of a GPU's core.
+ROWS_OF_A_BLOCK, COLUMNS_OF_A_BLOCK = TILE, 256
+
+Shapes = tuple[tuple[int, ...], ...]
+GRAM, POLY, NEXT = range(3)  # what muon_product makes
+
+
+class Matrix(NamedTuple):
+    """A tensor as it is orthogonalised; (0, 0) if it isn't."""
+
+    r: int
+    c: int
+    tall: bool  # it is transposed for that: r <= c
+
+
+class Layout(NamedTuple):
+    """Where a network's tensors are in the flat arrays: see ``muon.metal.h``."""
+
+    starts: tuple[int, ...]
+    total: int
+    grams: int  # numbers of all Gram matrices
+    tensors: mx.array
+    owners: mx.array
+    tiles: dict[int, mx.array]  # by what is made of them; empty without a matrix
+    small: bool  # one block does all of a tensor
+
+
+def matrix_of(shape: tuple[int, ...]) -> Matrix:
+    """A tensor's matrix: its first dimension by all others."""
+    if len(shape) < 2:
+        return Matrix(0, 0, False)
+    R, C = shape[0], math.prod(shape[1:])
+    return Matrix(min(R, C), max(R, C), R > C)
+
+
+def fits_a_block(matrix: Matrix) -> bool:
+    """Whether one block orthogonalises it."""
+    return matrix.r <= ROWS_OF_A_BLOCK and matrix.c <= COLUMNS_OF_A_BLOCK
+
+
+@functools.cache
+def layout(shapes: Shapes) -> Layout:
+    """Where tensors of these shapes are."""
+    sizes = tuple(math.prod(shape) for shape in shapes)
+    starts, total = places(sizes, BLOCK)
+    matrices = [matrix_of(shape) for shape in shapes]
+    table, grams = [total, total // BLOCK, *[0] * 6], 0
+    for start, size, (r, c, tall) in zip(starts, sizes, matrices, strict=True):
+        table += start, size, r, c, int(tall), grams, 0, 0
+        grams += -(-r * r // 16) * 16
+    owners = [t for t, size in enumerate(sizes) for _ in range(-(-size // BLOCK))]
+    return Layout(
+        starts=starts,
+        total=total,
+        grams=grams,
+        tensors=numbers(*table),
+        owners=numbers(*owners),
+        tiles=_tiles(matrices),
+        small=all(fits_a_block(matrix) for matrix in matrices),
+    )
+
+
+def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
+    """Of each kind of product, all tiles: tensor, first row, first column."""
+    squares, whole = [], []
+    for t, (r, c, _) in enumerate(matrices):
+        for i in range(0, r, TILE):
+            squares += [number for j in range(0, i + 1, TILE) for number in (t, i, j)]
+            whole += [number for j in range(0, c, TILE) for number in (t, i, j)]
+    if not whole:
+        return {}
+    return {GRAM: numbers(*squares), POLY: numbers(*squares), NEXT: numbers(*whole)}
+
+
+def launch_step(
+    weights: list[mx.array],
+    grads: list[mx.array],
+    momentum: list[mx.array],
+    lr: mx.array,
+    loss: mx.array,
+    max_norm: float,
+    beta: float,
+    decay: float,
+    coefficients: tuple[tuple[float, float, float], ...],
+) -> list[mx.array]:
+    """One step on a GPU, a few launches whatever the network: the extension's ``muon_step``.
+
+    Returns:
+        The new weights, the new momenta, and whether they are new: 1 or 0, a float32 scalar.
+    """
+    shapes = tuple(tuple(array.shape) for array in weights)
+    at = layout(shapes)
+    packed, squares = pack([*weights, *grads, *momentum], BLOCK)
+    inputs = {
+        "tensors": at.tensors,
+        "packed": packed,
+        "squares": squares,
+        "settings": numbers(float(beta), float(decay), float(max_norm)),
+        "owners": at.owners,
+        "coefficients": numbers(*(number for line in coefficients for number in line)),
+        "loss": loss.reshape(1),
+        "lr": lr.reshape(1),
+    }
+    form = _in_one_launch if at.small else _in_groups
+    *new, ok = form(at, inputs)
+    return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
+
+
+def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
+    """New weights and momentum, flat, and whether they are new: a block for each tensor."""
+    flat, grams = (at.total,), (max(1, at.grams),)
+    shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
+    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts))
+    return weights, momentum, ok
+
+
+def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
+    """The same of tensors of any size, each launch for all of them."""
+    flat, blocks = (at.total,), at.total // BLOCK
+    shapes = {"momentum": flat, "x": flat, "sums": (blocks,), "ok": ()}
+    momentum, u, sums, ok = _launch("muon_momentum", inputs, shapes, blocks)
+
+    def product(line: int, what: int, left: mx.array, right: mx.array) -> mx.array:
+        tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
+        of = {"tiles": tiles, "now": numbers(line, what), "left": left, "right": right}
+        arrays = {**inputs, **of, "sums": sums}
+        return _launch("muon_product", arrays, {"out": shape}, tiles.size // 3)[0]
+
+    x = u
+    for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
+        gram = product(line, GRAM, x, x)
+        x = product(line, NEXT, product(line, POLY, gram, gram), x)
+    arrays = {**inputs, "u": u, "x": x, "ok": ok.reshape(1)}
+    return _launch("muon_apply", arrays, {"weights": flat}, blocks)[0], momentum, ok
+
+
+def _launch(
+    name: str, inputs: dict[str, mx.array], outputs: dict[str, tuple[int, ...]], blocks: int
+) -> list[mx.array]:
+    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS)

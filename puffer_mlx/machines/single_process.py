@@ -18,19 +18,17 @@ from puffer_mlx.vec.base import VecEnv
 Step = Callable[..., Any]
 
 
-class Alone:
+class SingleProcess:
     """A run in one process.
 
     Attributes:
         rank: this process's number.
         size: how many there are.
-        deputy: whether this one saves in place of the first, which is lost.
         shared: divides minibatches that are drawn from all rollouts: ``Epoch.ranks`` of
             ``ppo/algorithms``; None: each draws from its own.
     """
 
     rank, size = 0, 1
-    deputy = False
     shared: Any = None
 
     def own(self, config: Config) -> Config:
@@ -141,4 +139,4 @@ class Alone:
         """Have something saved, from another thread, if others are lost and this one waits."""
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from puffer_mlx.system import mlx_cache
-from puffer_mlx.system.mlx_cache import BYTES, CPU_DEFAULT, choose_cache_limit
+from puffer_mlx.system import mlx_memory
+from puffer_mlx.system.mlx_memory import BYTES, CPU_DEFAULT, choose_cache_limit
 
 GIB = 1 << 30
 
@@ -19,9 +19,9 @@ def chosen(monkeypatch):
     limit = mx.set_cache_limit(0)
 
     def chosen(before: int, metal: bool = False, memory: int = 64 * GIB) -> int:
-        monkeypatch.setattr(mlx_cache.mx.metal, "is_available", lambda: metal)
+        monkeypatch.setattr(mlx_memory.mx.metal, "is_available", lambda: metal)
         monkeypatch.setattr(
-            mlx_cache.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory)
+            mlx_memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory)
         )
         mx.set_cache_limit(before)
         choose_cache_limit.__wrapped__()

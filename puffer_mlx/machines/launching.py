@@ -1,4 +1,7 @@
-"""Starting ranks on this machine: ``train.gpus``. On several machines ``mlx.launch`` does that."""
+"""Launchers: what one says to the rank that it started, and ours on this machine, ``train.gpus``.
+
+On several machines ``mlx.launch`` starts ranks. Nothing here imports MLX before it is needed.
+"""
 
 import json
 import os
@@ -12,14 +15,82 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import mlx.core as mx
+from puffer_mlx.errors import UserError
 
-from puffer_mlx.vec.processes import how_it_ended
-
-ALONE = 10.0  # seconds that the others have to notice that one has failed; then they are asked
-PATIENCE = 60.0  # seconds that they have to end
+BACKENDS = {  # which variable says that it is this one
+    "ring": "MLX_HOSTFILE",
+    "nccl": "NCCL_HOST_IP",
+    "jaccl": "MLX_JACCL_COORDINATOR",
+}
+MPI_RANK = "OMPI_COMM_WORLD_RANK"
 STARTER = "PUFFER_MLX_STARTED_BY"  # the number of the process that has started a rank
 HOST = "127.0.0.1"
+NOTICES = 10.0  # seconds that other ranks have to notice that one has failed; then they are asked
+PATIENCE = 60.0  # seconds that they have to end
+RING_HINT = (
+    'mlx.launch writes that file; one of two ranks is [["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
+)
+
+
+def backend() -> str | None:
+    """The backend that this process is to join its ranks by; None: it is started alone.
+
+    Raises:
+        UserError: it is a rank, and what says how to reach the others is missing or wrong: of some
+            of that MLX makes no error, but the end of the process.
+    """
+    if "MLX_RANK" not in os.environ:
+        return "mpi" if MPI_RANK in os.environ else None
+    rank = os.environ["MLX_RANK"]
+    if not rank.isdecimal():
+        words = f"MLX_RANK is {rank!r}, not a rank's number: 0, 1, ..."
+        raise UserError(words, "start ranks by mlx.launch, or unset MLX_RANK")
+    name = next((name for name, key in BACKENDS.items() if os.environ.get(key)), None)
+    if name is None:
+        raise UserError(
+            f"MLX_RANK is {rank}, and none of {', '.join(BACKENDS.values())} says"
+            " how to reach the other ranks",
+            "start ranks by mlx.launch, or unset MLX_RANK",
+        )
+    if name == "ring":
+        path = os.environ["MLX_HOSTFILE"]
+        if _is_empty(path):
+            return None
+        if wrong := _wrong_hosts(path, int(rank)):
+            raise UserError(f"rank {rank} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
+    return name
+
+
+def _wrong_hosts(path: str, rank: int) -> str:
+    """What is wrong with a host file for this rank; empty if nothing is."""
+    if not os.path.isfile(path):
+        return f"{path!r} is no file"
+    try:
+        hosts = json.loads(Path(path).read_text())
+    except (OSError, ValueError):
+        hosts = None
+    if not isinstance(hosts, list):
+        return f"{path} is no list of each rank's addresses"
+    return f"{path} has no rank {rank}: it lists {len(hosts)}" if rank >= len(hosts) else ""
+
+
+def _is_empty(path: str) -> bool:
+    """Whether a host file lists no ranks: ``mlx.launch -n 1`` writes such a one."""
+    return os.path.isfile(path) and os.path.getsize(path) < 2
+
+
+def started() -> bool:
+    """Whether a launcher has started this process."""
+    return "MLX_RANK" in os.environ or MPI_RANK in os.environ
+
+
+def launched_rank() -> int:
+    """Which rank a launcher says that this is; 0 without one."""
+    rank = os.environ.get("MLX_RANK") or os.environ.get(MPI_RANK, "0")
+    return int(rank) if rank.isdecimal() else 0
+
+
+# ---- ours ----------------------------------------------------------------------------------------
 
 
 def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
@@ -53,6 +124,8 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
 
 def uses_gpus(device: str) -> bool:
     """Whether ranks train on GPUs that NCCL joins."""
+    import mlx.core as mx
+
     return device != "cpu" and mx.cuda.is_available()
 
 
@@ -118,11 +191,13 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
         if not failed and (failed := next(filter(None, codes), 0)):
             since = time.monotonic()
             if failed < 0:  # else it has said why
+                from puffer_mlx.vec.processes import how_it_ended
+
                 rank = codes.index(failed)
                 print(f"rank {rank} {how_it_ended(failed)}", file=sys.stderr, flush=True)
         elif waited > PATIENCE:
             break
-        elif waited > ALONE and not asked:  # they wait for each other, say, before they train
+        elif waited > NOTICES and not asked:  # they wait for each other, say, before they train
             asked = True
             for process in ranks:
                 process.terminate()

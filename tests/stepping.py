@@ -1,0 +1,75 @@
+"""Loops around environments of any kind: all agents in one set of rows."""
+
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.rows import allocate_rows, random_actions
+
+
+def copied(rows: Rows) -> Rows:
+    return Rows._make(None if array is None else array.copy() for array in rows)
+
+
+def group_of(vec: Any, group: int) -> slice:
+    """The agents of a group."""
+    n = vec.num_agents // vec.num_groups
+    return slice(group * n, (group + 1) * n)
+
+
+def filled(vec: Any, number: int) -> Rows:
+    """Rows of all agents, full of a number that should be overwritten."""
+    rows = allocate_rows(vec, vec.num_agents)
+    for array in rows:
+        if array is not None:
+            array.fill(number)
+    return rows
+
+
+def started(vec: Any) -> Rows:
+    """Rows of all agents after a reset, which has written all of them."""
+    rows = filled(vec, 9)
+    vec.reset(rows)
+    return rows
+
+
+def send(vec: Any, rows: Rows, actions: np.ndarray, *groups: int) -> None:
+    """Begin a step of some groups, or of all."""
+    for group in groups or range(vec.num_groups):
+        agents = group_of(vec, group)
+        vec.send(group, actions[agents], rows.part(agents))
+
+
+def step(vec: Any, rows: Rows, actions: Any = 0) -> Rows:
+    """All groups at once, with actions (N, heads), (N,) or one number; what it wrote, copied."""
+    actions = np.asarray(actions, np.float32)
+    actions = actions[:, None] if actions.ndim == 1 else actions
+    shape = vec.num_agents, vec.spec.action.heads
+    send(vec, rows, np.ascontiguousarray(np.broadcast_to(actions, shape)))
+    for group in range(vec.num_groups):
+        vec.wait(group)
+    return copied(rows)
+
+
+def played(vec: Any, steps: int, seed: int = 0) -> list[Rows]:
+    """What a reset wrote, and each of some random steps."""
+    rows, rng = started(vec), np.random.default_rng(seed)
+    random = (random_actions(vec, vec.num_agents, rng) for _ in range(steps))
+    return [copied(rows), *(step(vec, rows, actions) for actions in random)]
+
+
+def same(ours: Rows, theirs: Rows) -> None:
+    """Equal to the bit."""
+    for name, one, other in zip(Rows._fields, ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other, name)
+
+
+def alike(ours: list[Rows], theirs: list[Rows]) -> bool:
+    """Whether two histories are equal to the bit."""
+    return all(
+        np.array_equal(one, other)
+        for a, b in zip(ours, theirs, strict=True)
+        for one, other in zip(a, b, strict=True)
+        if one is not None and other is not None
+    )
