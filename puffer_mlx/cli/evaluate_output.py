@@ -9,10 +9,10 @@ import numpy as np
 
 from puffer_mlx.cli.evaluate_options import STEPS
 from puffer_mlx.cli.evaluated_policy import Player, environments
-from puffer_mlx.display.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import frames
 from puffer_mlx.playing.episodes import Scores, frames_of
+from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 
