@@ -14,7 +14,7 @@ from small_policies import weights_of
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.games import play_pair, watch
+from puffer_mlx.playing.games import play_pair
 from puffer_mlx.playing.players import Player, policy_player, random_player, scripted_player
 from puffer_mlx.playing.results import PairResult, Tally
 from puffer_mlx.policy.policy import make_policy
@@ -345,18 +345,6 @@ def test_a_policy_against_itself():
     assert 0.38 < result.total.score < 0.62
     assert result == play(player, player)
     assert result != play(player, player, seed=1)
-
-
-def test_one_game_to_look_at():
-    with make("connect4_two", total_agents=2) as vec:
-        game = watch(bot(1), RANDOM, vec, 0)
-        seen = []
-        with pytest.raises(StopIteration) as end:
-            while True:
-                seen.append(next(game))
-    assert end.value.value == 2.0  # the scripted player's 1, less the other's -1
-    stones = [int(observation[:84].sum()) for observation in seen]
-    assert stones == list(range(len(seen))) and 7 <= len(seen) <= 42
 
 
 @pytest.mark.parametrize(
