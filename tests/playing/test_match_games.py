@@ -269,14 +269,14 @@ def choosing(n: int) -> Player:
     return constant(float(n))
 
 
-@pytest.mark.parametrize("agents", [2, 4])
-def test_games_in_python(agents):
+def test_games_in_python():
     """Last observations have rows of their own, in which nothing is won twice."""
-    found = zoo(choosing(2), choosing(1), agents=agents)
-    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
-    assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
-    assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
-    assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
+    for agents in [2, 4]:
+        found = zoo(choosing(2), choosing(1), agents=agents)
+        assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
+        assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
+        assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
+        assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
 
 
 def test_who_leaves_before_the_game_is_over():
@@ -347,19 +347,16 @@ def test_a_policy_against_itself():
     assert result != play(player, player, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_script_that_is_none(tmp_path):
+    for text, said in [
         ("", "defines no function choose"),
         ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
-    ],
-)
-def test_a_script_that_is_none(tmp_path, text, said):
-    with pytest.raises(UserError, match="has no scripted player"):
-        scripted_player("bot", tmp_path, 1, 1)
-    (tmp_path / "bot.py").write_text(text)
-    with pytest.raises(UserError, match=said):
-        play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
+    ]:
+        with pytest.raises(UserError, match="has no scripted player"):
+            scripted_player("bot", tmp_path, 1, 1)
+        (tmp_path / "bot.py").write_text(text)
+        with pytest.raises(UserError, match=said):
+            play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
 
 
 def test_random_choices_are_legal_and_even():
