@@ -348,12 +348,12 @@ def test_a_policy_against_itself():
 
 
 def test_a_script_that_is_none(tmp_path):
-    for text, said in [
+    with pytest.raises(UserError, match="has no scripted player"):
+        scripted_player("bot", tmp_path, 1, 1)
+    for text, said in (
         ("", "defines no function choose"),
         ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
-    ]:
-        with pytest.raises(UserError, match="has no scripted player"):
-            scripted_player("bot", tmp_path, 1, 1)
+    ):
         (tmp_path / "bot.py").write_text(text)
         with pytest.raises(UserError, match=said):
             play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
