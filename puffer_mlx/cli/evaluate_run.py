@@ -22,7 +22,7 @@ from puffer_mlx.cli.match_run import progress_bar
 from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
-from puffer_mlx.display.terminal_video import play_in_terminal
+from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.playing import frames, ladder
