@@ -1,4 +1,4 @@
-"""Items run in a process of their own, so that one that dies or hangs is told of, not suffered."""
+"""Items run in a process of their own, so that one that dies or hangs is reported."""
 
 import json
 import os
@@ -19,7 +19,7 @@ LAST_WORDS = 20.0  # seconds that a process may take to end
 
 
 class Answer(NamedTuple):
-    """What came of an item.
+    """An item's answer.
 
     Args:
         name: the item.

@@ -22,7 +22,6 @@ from puffer_mlx.cli.match_run import progress_bar
 from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
-from puffer_mlx.display.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.playing import frames, ladder
@@ -36,6 +35,7 @@ from puffer_mlx.playing.episodes import (
     score,
 )
 from puffer_mlx.playing.matches import agents_of, without_statistics
+from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device

@@ -18,12 +18,12 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 def network_folders() -> dict[str, Path]:
     """Each network's folder by its name, as ``torch.network`` says it."""
-    return _folders("networks")
+    return {name: file.parent for name, file in _named("networks/*/__init__.py").items()}
 
 
-def encoder_folders() -> dict[str, Path]:
-    """Each encoder's folder by its name, as ``torch.encoder`` says it."""
-    return _folders("encoders")
+def encoder_files() -> dict[str, Path]:
+    """Each encoder's file by its name, as ``torch.encoder`` says it."""
+    return _named("encoders/*.py")
 
 
 def algorithms() -> tuple[str, ...]:
@@ -51,15 +51,15 @@ def _modules(where: str) -> tuple[str, ...]:
 
 
 @cache
-def _folders(where: str) -> dict[str, Path]:
-    """Folders by the name that their ``__init__.py`` says: ``NAME = "..."``."""
-    folders = {}
-    for file in sorted((PACKAGE / "policy" / where).glob("*/__init__.py")):
+def _named(pattern: str) -> dict[str, Path]:
+    """Files of policies by the name that they say: ``NAME = "..."``."""
+    files = {}
+    for file in sorted((PACKAGE / "policy").glob(pattern)):
         for statement in ast.parse(file.read_text(encoding="utf-8")).body:
             match statement:
                 case ast.Assign([ast.Name("NAME")], ast.Constant(str(name))):
-                    folders[name] = file.parent
-    return folders
+                    files[name] = file
+    return files
 
 
 class Facts(NamedTuple):

@@ -25,11 +25,10 @@ from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
-from puffer_mlx.vec.zoo.make import makes_parallel
 from puffer_mlx.vec.zoo.names import PREFIX as ZOO
 from puffer_mlx.vec.zoo.names import ParallelFactory
 from puffer_mlx.vec.zoo.names import find as find_parallel
-from puffer_mlx.vec.zoo.vec import ZooVec
+from puffer_mlx.vec.zoo.vec import ZooVec, makes_parallel
 
 GYM = "gym:"
 RESCALE = "vec.rescale_actions"

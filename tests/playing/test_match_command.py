@@ -99,15 +99,6 @@ def test_games_that_repeat_have_no_interval(match, here):
     assert record_of(here)["pairs"][0]["distinct"] is None
 
 
-def test_same_seed_same_games_whoever_else_plays(match, here):
-    save()
-    found = []
-    for line in "17 random", "17 random bot", "17 random --seed 1":
-        assert match(f"{line} --games 100 --json x.json")[0] == 0
-        found.append(record_of(here)["pairs"][0])
-    assert found[0] == found[1] != found[2]
-
-
 def test_other_players(match, here):
     """The same one twice; and a policy of connect4."""
     assert match("--players bot bot:1 --games 2 --json x.json")[0] == 0

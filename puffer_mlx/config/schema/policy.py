@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.key import Named, key
-from puffer_mlx.config.parts import encoder_folders, network_folders
+from puffer_mlx.config.parts import encoder_files, network_folders
 
 FORGETFUL = "MLP"  # the network without a memory
 OWN = "own"  # a decoder that is part of a module of the user's own
@@ -64,7 +64,7 @@ class Torch(Named):
         "Observation to hidden vector; Nature and Impala are convolutional, for images; Combined"
         " has one of them for each image among the parts of a Dict or Tuple; auto is the one that"
         " fits (Impala for small images), else the default.",
-        choices=("auto", *encoder_folders()),
+        choices=("auto", *encoder_files()),
         custom="module:Class",
     )
     decoder: str = key(

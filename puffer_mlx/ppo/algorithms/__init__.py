@@ -78,7 +78,7 @@ class Epoch:
     rows: Any = None
 
     def part(self, array: Any, axis: int = 0) -> Any:
-        """This process's part of an array along an axis, whose length their number divides."""
+        """This process's part of an array; the number of processes divides the axis."""
         return array if self.ranks is None else self.ranks.part(array, axis)
 
     def joined(self, array: mx.array, axis: int = 0) -> mx.array:

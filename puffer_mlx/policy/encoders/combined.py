@@ -1,4 +1,8 @@
-"""Observations of parts, of which some are images: Stable-Baselines3's ``CombinedExtractor``."""
+"""Observations of parts, of which some are images: Stable-Baselines3's ``CombinedExtractor``.
+
+Images go through convolutions, and a product takes their features and all other numbers. Tensors:
+those of each image's encoder below ``images.{i}.``, and ``linear.*``. PufferLib has no such class.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,10 +12,15 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.encoders import Forms
 from puffer_mlx.policy.encoders.images import features, layer
-from puffer_mlx.policy.encoders.impala.encoder import Impala
-from puffer_mlx.policy.encoders.nature.encoder import SMALLEST, Nature
+from puffer_mlx.policy.encoders.impala import FORMS as IMPALA
+from puffer_mlx.policy.encoders.impala import Impala
+from puffer_mlx.policy.encoders.nature import FORMS as NATURE
+from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
 from puffer_mlx.spec import EnvSpec, ImagePart
+
+NAME = "CombinedEncoder"
 
 
 @dataclass(frozen=True)
@@ -47,9 +56,9 @@ class Combined:
         *keys, last = mx.random.split(key, len(self.images) + 1)
         others = sum(stop - start for start, stop in list(pairwise(self.bounds))[::2])
         columns = len(self.images) * self.hidden + others
-        made = zip(self.encoders, keys, strict=True)
+        pairs = zip(self.encoders, keys, strict=True)
         return {
-            "images": [encoder.init(own) for encoder, own in made],
+            "images": [encoder.init(key) for encoder, key in pairs],
             "linear": layer((self.hidden, columns), last),
         }
 
@@ -60,9 +69,9 @@ class Combined:
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         parts = mx.split(observations, self.bounds[1:-1], axis=1)
         each = zip(self.encoders, weights["images"], self.images, parts[1::2], strict=True)
-        found = [encoder(own, upright(part, x)) for encoder, own, part, x in each]
-        others = [x.astype(found[0].dtype) for x in parts[::2]]
-        return features(weights["linear"], mx.concatenate([*found, *others], axis=1))
+        images = [encoder(w, upright(part, x)) for encoder, w, part, x in each]
+        others = [x.astype(images[0].dtype) for x in parts[::2]]
+        return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
 
 
 def upright(part: ImagePart, x: mx.array) -> mx.array:
@@ -77,8 +86,31 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
     """The encoder for an environment's parts; the same in every dialect."""
     if not spec.image_parts:
         raise UserError(
-            f"torch.encoder CombinedEncoder needs images among the parts of a Dict or Tuple;"
+            f"torch.encoder {NAME} needs images among the parts of a Dict or Tuple;"
             f" {spec.name} has none",
             "auto",
         )
     return Combined(spec.observation_size, spec.image_parts, hidden)
+
+
+# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
+
+
+def _onnx(graph: Any, encoder: Combined, x: str) -> str:
+    sizes = [stop - start for start, stop in pairwise(encoder.bounds)]
+    named = graph.split(x, 1, [size for size in sizes if size])
+    parts = [named.pop(0) if size else "" for size in sizes]
+    columns = []
+    for i, (image, part) in enumerate(zip(encoder.encoders, encoder.images, strict=True)):
+        x = parts[1 + 2 * i]
+        if part.channels_first:
+            height, width, channels = part.shape
+            x = graph("Reshape", x, [0, channels, height, width])
+            x = graph("Flatten", graph("Transpose", x, perm=[0, 2, 3, 1]))
+        with graph.below(f"encoder.images.{i}."):
+            columns.append((NATURE | IMPALA)[type(image)].onnx(graph, image, x))  # type: ignore
+    columns += [part for part in parts[::2] if part]
+    return graph("Relu", graph.product(graph("Concat", *columns, axis=1), "encoder.linear"))
+
+
+FORMS = {Combined: Forms(NAME, _onnx, mark="images.")}

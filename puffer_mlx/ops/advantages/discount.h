@@ -4,7 +4,7 @@
 
 #include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
-#include "ops/discount/step.h"
+#include "ops/advantages/step.h"
 
 namespace puffer {
 

@@ -9,7 +9,7 @@ KERNEL take_targets: float logprobs values adv finals, int rows, float weights, 
   uint T = (uint)sizes[0], S = (uint)sizes[1];
   if (i < T * S) {
     uint s = i % S;
-    int row = rows[s];  // outside [0, N): row 0 or N - 1, as ops.take_rows
+    int row = rows[s];  // outside [0, N): row 0 or N - 1, as `take_rows`
     row = row < 0 ? 0 : row < sizes[2] ? row : sizes[2] - 1;
     uint k = i / S * (uint)sizes[2] + (uint)row;
     float logprob = logprobs[k], value = values[k], advantage = adv[k], final_ = sizes[3] != 0 ? finals[k] : 0.0f;

@@ -1,4 +1,4 @@
-// A step of the backward recursion of advantages: discount/operation.py. The one text of it in C: see ops/words.h.
+// A step of the backward recursion of advantages: `discount` of __init__.py. The one text of it in C: see ops/words.h.
 
 #pragma once
 

@@ -13,7 +13,7 @@
 
 namespace puffer {
 
-// The functions of dense/operation.py.
+// The activations of `dense` in __init__.py.
 inline Activation followed_by(bool tanh_follows) { return tanh_follows ? Activation::kTanh : Activation::kRelu; }
 
 // y (n, M): of tanh, or of ReLU
