@@ -36,9 +36,9 @@ from puffer_mlx.config.key import Setting
 from puffer_mlx.config.resolve import (
     FAMILY,
     NETWORK,
+    FamilyChoice,
+    FileSettings,
     NamedEnvironment,
-    Read,
-    Wanted,
     is_complete,
     last_text,
     plain_path,
@@ -145,19 +145,19 @@ def parse_command_line(
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     further = [Path(file) for file in files]
     early = first_look(words, FAMILY, NETWORK, ALGORITHM, "env.source")
-    wanted = Wanted(
+    choice = FamilyChoice(
         family,
         typed=early.get(FAMILY) or last_text(FAMILY, further),
         network=early.get(NETWORK) or last_text(NETWORK, further),
         complete=any(map(is_complete, further)),
     )
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        named = resolve(name, wanted) if name else NamedEnvironment("", "", [])
+        named = resolve(name, choice) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
     typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
-    named = named if run is None else resolve_file(run, wanted)
+    named = named if run is None else resolve_file(run, choice)
     read = read_files(
         named, further if name else [], early.get("env.source") or "", early.get(ALGORITHM) or ""
     )
@@ -203,7 +203,7 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
 
 
 def _assemble(
-    named: NamedEnvironment, read: Read, training: bool, arguments: Sequence[Setting] = ()
+    named: NamedEnvironment, read: FileSettings, training: bool, arguments: Sequence[Setting] = ()
 ) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)

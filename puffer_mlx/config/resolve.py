@@ -182,7 +182,7 @@ class NamedEnvironment(NamedTuple):
     partly: frozenset[Path] = frozenset()  # files of which only what is about actions counts
 
 
-class Wanted(NamedTuple):
+class FamilyChoice(NamedTuple):
     """What is known of an environment in Python before its files are looked for.
 
     Args:
@@ -200,15 +200,15 @@ class Wanted(NamedTuple):
     complete: bool = False
 
 
-NOTHING = Wanted()
+NOTHING = FamilyChoice()
 
 
-def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
+def resolve(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
     """What the first word of a command line means.
 
     Args:
         word: one of those above.
-        wanted: if it is an environment in Python.
+        choice: if it is an environment in Python.
 
     Raises:
         UserError: there is no such environment, folder or file.
@@ -217,11 +217,11 @@ def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
         return NamedEnvironment(word, "", _defaults())
     if word.endswith(".ini"):
         path = find_config(word)
-        return _beside(path) or resolve_file(path, wanted)
+        return _beside(path) or resolve_file(path, choice)
     if ":" in word:
         several = [path for path in all_files() if _is_one_of(word, path)]
         own = [path for path in all_files() if word in env_names(path)]
-        return _python(word, [*several[:1], *own[:1]], wanted)
+        return _python(word, [*several[:1], *own[:1]], choice)
     if "/" in word or word in (".", ".."):
         return _folder(word)
     if main_source(Path(OCEAN) / word):
@@ -231,7 +231,7 @@ def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
-def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
+def resolve_file(path: Path, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
     """The environment that a file is about, configured by it: one's own file, or a saved run's.
 
     Raises:
@@ -241,18 +241,18 @@ def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
     if "*" in name:
         raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
     if ":" in name:
-        return _python(name, [path], wanted._replace(complete=wanted.complete or is_complete(path)))
+        return _python(name, [path], choice._replace(complete=choice.complete or is_complete(path)))
     return NamedEnvironment(name, "", [*_defaults(), path])
 
 
-def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
+def _python(name: str, own: list[Path], choice: FamilyChoice) -> NamedEnvironment:
     """An environment in Python: the files of its family, then its own."""
-    word = wanted.typed or last_text(FAMILY, own)
-    family = wanted.family if word in ("", AUTO) else word
-    if wanted.complete:  # keys that a family's files got since weren't the run's
+    word = choice.typed or last_text(FAMILY, own)
+    family = choice.family if word in ("", AUTO) else word
+    if choice.complete:  # keys that a family's files got since weren't the run's
         return NamedEnvironment(name, "", [*_defaults(), *own], family)
     chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused when keys are read
-    memory = says_memory(wanted.network or last_text(NETWORK, own))
+    memory = says_memory(choice.network or last_text(NETWORK, own))
     layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
     partly = frozenset(path for path in layers if path.name == chosen.partly)
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
@@ -320,7 +320,7 @@ def _defaults() -> list[Path]:
 # ---- what the files say, and whose trainer -------------------------------------------------------
 
 
-class Read(NamedTuple):
+class FileSettings(NamedTuple):
     """What files say."""
 
     algorithm: str  # the trainer
@@ -337,7 +337,7 @@ class Read(NamedTuple):
 
 def read_files(
     named: NamedEnvironment, files: Iterable[Path] = (), source: str = "", algorithm: str = ""
-) -> Read:
+) -> FileSettings:
     """Read files, each by the rules of its release, and choose a trainer.
 
     Args:
@@ -372,7 +372,7 @@ def read_files(
         settings += [s for s in lines if s.name != ALGORITHM or unquoted(s.text) == algorithm]
         if path != paths[0] and not version.is_for(algorithm):
             foreign |= {setting.origin for setting in lines}
-    return Read(algorithm, why, dialect, paths, settings, frozenset(foreign))
+    return FileSettings(algorithm, why, dialect, paths, settings, frozenset(foreign))
 
 
 def _chosen(versions: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
