@@ -236,14 +236,12 @@ def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value)
 
 
 class Broken(oracles.SmallVec):
-    """Observations of some agents are NaN from some step on."""
-
-    agents, after = N, 2 * T
+    """Observations are NaN from some step on."""
 
     def rows(self, agents, k):
         observations, *others = super().rows(agents, k)
-        if k > self.after:
-            observations[agents < self.agents] = np.nan
+        if k > 2 * T:
+            observations[:] = np.nan
         return [observations, *others]
 
 
