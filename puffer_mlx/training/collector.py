@@ -68,7 +68,7 @@ class Rollout:
     logs: dict[str, float]  # if ``unread``: none, see ``Collector.read``
     seconds: float
     scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
-    late: float = 0.0  # of these, those after ``take`` returned: as of the last that was waited for
+    late: float = 0.0  # seconds after ``take``: as many as the last took that was waited for
     unread: bool = False  # it was not waited for
 
 
@@ -314,6 +314,6 @@ class Collector:
         seconds = time.perf_counter() - began
         if unread:
             late = max(0.0, self._seconds - seconds) if math.isfinite(self._seconds) else 0.0
-            return Rollout(buffer, start, logs, seconds + late, scores, late, unread)
+            return Rollout(buffer, start, logs, seconds, scores, late, unread)
         self._seconds = seconds
         return Rollout(buffer, start, logs, seconds, scores)

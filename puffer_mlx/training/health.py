@@ -13,14 +13,11 @@ from puffer_mlx.ops import pack, sums_of_squares
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState
-from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.trees import named
 
-# Minibatches under way at most: each holds its activations. A host that submits to CUDA takes
-# longer than the GPU; while that computes a rollout, the host gets ahead.
-AHEAD, AHEAD_OF_CUDA = 2, 4
+AHEAD = 2  # minibatches under way at most
 CHOSEN = {"actions", "logprobs", "values"}  # of a rollout: what the policy made
 
 
@@ -49,12 +46,12 @@ class Record(NamedTuple):
 class Submitted:
     """An epoch's minibatches, submitted one after the other and read at the end.
 
-    The device computes a minibatch while Python builds the next ones: ``AHEAD``.
+    The device computes a minibatch while Python builds the next one. No more than two are under
+    way: each holds its activations.
     """
 
     def __init__(self) -> None:
         self._minibatches: list[Minibatch] = []
-        self._ahead = AHEAD_OF_CUDA if backend() == "cuda" else AHEAD
 
     @property
     def count(self) -> int:
@@ -64,11 +61,11 @@ class Submitted:
     def submit(
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
     ) -> None:
-        """Have a minibatch computed, and others with it; waits for one ``AHEAD`` before it."""
+        """Have a minibatch computed, and others with it; waits for the last but one before it."""
         mx.async_eval(*now.arrays(), *others, metrics, ok)
         self._minibatches.append(Minibatch(ok, metrics, adv))
-        if len(self._minibatches) > self._ahead:
-            before = self._minibatches[-1 - self._ahead]
+        if len(self._minibatches) > AHEAD:
+            before = self._minibatches[-1 - AHEAD]
             mx.eval(before.ok, before.metrics)
 
     def read(self, now: TrainState, *others: mx.array) -> tuple[list[Record], list[list[float]]]:

@@ -441,7 +441,6 @@ class Trainer:
             after, losses = self._train_again(pending, scheduled, sampled, error)
         rollout = self.collector.read(rollout)
         logs, scores = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
-        pending = replace(pending, rollout=replace(rollout, logs=logs, scores=scores))
         losses |= self._ratios.error()
         if self.schedule is not None:
             losses["learning_rate"] = scheduled.lr.item()  # type: ignore
@@ -453,9 +452,12 @@ class Trainer:
         self.epoch += 1
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
-        timer.divide(sampled, rollout.late)
-        self.profiler.rollout.charge("eval_act", rollout.late)
-        return pending, losses, time.perf_counter() - began - self._phases.extra - rollout.late
+        seconds = time.perf_counter() - began - self._phases.extra
+        late = min(rollout.late, seconds)
+        timer.divide(sampled, late)
+        self.profiler.rollout.charge("eval_act", late)
+        rollout = replace(rollout, logs=logs, scores=scores, seconds=rollout.seconds + late)
+        return replace(pending, rollout=rollout), losses, seconds - late
 
     def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
         observers: list[Observer] = []

@@ -26,7 +26,7 @@ PACKAGE = Path(puffer_mlx.__file__).parent
 HEADERS = Path(__file__).parents[1] / "c"
 # T steps, S segments, H channels, and the rest of what templates ask for: no multiples of a block.
 SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33, "U": 8, "N": 7}
-SIZES |= {"MASKED": 1, "BLOCK": 256}
+SIZES["MASKED"] = 1
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
@@ -39,7 +39,7 @@ CUDA = [
 ]
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
-    *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
+    *("-include", str(HEADERS / "as_metal.h")),
     *("-Xclang", "-cl-ext=-__opencl_c_pipes,-__opencl_c_device_enqueue"),
 ]
 METAL = [*METAL_4_1[:-1], METAL_4_1[-1] + ",-__opencl_c_generic_address_space"]
@@ -49,8 +49,8 @@ LOW = {"cuda": ("float", "__half")} | dict.fromkeys(("metal", "metal 4.1"), ("fl
 MACRO = re.compile(r"^ *#define (\w+)", re.MULTILINE)
 WORD = re.compile(r"\b[A-Za-z_]\w*")
 KEYWORDS = WORD.findall("""
-    Low __CUDA_ARCH__ alignas asm auto bool break case char class const constant constexpr continue
-    default define defined do double elif else endif false for goto if ifdef ifndef include inline
+    Low alignas auto bool break case char class const constant constexpr continue
+    default define defined do double else endif false for goto if ifdef ifndef include inline
     int pragma return short signed sizeof static struct switch template true typename undef union
     unroll unsigned using while
 """)

@@ -255,6 +255,26 @@ def test_training_is_the_hosts(on_gpu, monkeypatch):
         )
 
 
+@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
+def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
+    """Where it is not, it counts as long as the last one that was, and training as much less."""
+    waited = []
+    with emulated_gpu():
+        ours = make_trainer()
+        collect = ours.collector.acting.collect
+
+        def observed(*arguments: Any) -> Any:
+            waited.append(ours.collector.acting.waits)  # type: ignore
+            return collect(*arguments)
+
+        ours.collector.acting.collect = observed
+        for record in ours:
+            assert record["env/n"] > 0 and record["perf/train"] >= 0
+            if not ours.collector.overlap:
+                assert record["perf/rollout"] + record["perf/train"] <= record["perf/epoch"]
+    assert waited == ([True] * EPOCHS if ours.collector.overlap else [False, True, False, False])
+
+
 @pytest.mark.parametrize(
     ("asked", "seconds", "launches"),
     [

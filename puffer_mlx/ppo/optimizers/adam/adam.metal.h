@@ -20,7 +20,7 @@ FUNCTION float correction(float log_beta, float step) {
 KERNEL adam_step: int blocks, float packed squares steps settings loss lr -> float weights momentum second_moment step ok {
   SHARED float part[256];
   uint count = (uint)blocks[0], all = 1024 * count;
-  Clip clip = clip_of(squares + count, count, loss[0], settings[6], part, me, 256);
+  Clip clip = clip_of(squares + count, count, loss[0], settings[6], part, me);
   float t = steps[0] + 1.0f;
   if (block == 0 && me == 0) {
     ok[0] = clip.ok ? 1.0f : 0.0f;

@@ -16,7 +16,6 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
@@ -268,16 +267,11 @@ def launch_step(
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
 
 
-def multiplying() -> int:
-    """Threads of a block that multiplies: 512 keep an H200's core busier; Metal may have fewer."""
-    return 512 if gpu.backend() == "cuda" else THREADS
-
-
 def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
     """New weights and momentum, flat, and whether they are new: a block for each tensor."""
     flat, grams = (at.total,), (max(1, at.grams),)
     shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
-    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts), multiplying())
+    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts))
     return weights, momentum, ok
 
 
@@ -291,7 +285,7 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
         tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
         of = {"tiles": tiles, "now": numbers(line, what), "left": left, "right": right}
         arrays = {**inputs, **of, "sums": sums}
-        return _launch("muon_product", arrays, {"out": shape}, tiles.size // 3, multiplying())[0]
+        return _launch("muon_product", arrays, {"out": shape}, tiles.size // 3)[0]
 
     x = u
     for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
@@ -302,10 +296,6 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
 
 
 def _launch(
-    name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, tuple[int, ...]],
-    blocks: int,
-    block: int = THREADS,
+    name: str, inputs: dict[str, mx.array], outputs: dict[str, tuple[int, ...]], blocks: int
 ) -> list[mx.array]:
-    return launch(TEXT, name, inputs, outputs, threads=blocks * block, block=block, BLOCK=block)
+    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS)

@@ -60,90 +60,79 @@ FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr,
 //   1: poly = b gram + c gram gram    gram
 //   2: x = a x + poly x          poly, x; with 64 rows at most, out may be x itself
 // gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
-template <int N>
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
                            IN_DEVICE const float* left, IN_DEVICE const float* right, IN_DEVICE float* out, int first,
-                           int second, IN_SHARED float* lefts, IN_SHARED float* rights, uint me) {
-  constexpr int C = 1024 / N, V = 4 * C;  // tiles side by side, and numbers of a thread
-  int r = tensor.r, c = tensor.c, row = (int)me / 32 % 4 * 16, column = (int)me / 128 * 8 * C;
+                           int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me) {
+  int r = tensor.r, c = tensor.c, row = (int)me / 16, column = (int)me % 16;
   int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
   int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
   float left_factor = what == 0 ? factor : 1.0f, right_factor = what == 1 ? 1.0f : factor;
-  bool along = what == 0, mirrored = what != 2 && first != second;
-  float result[2][C][2] = {}, one[2048 / N], other[2048 / N];
-  fetch<N>(left + from, inners, r, 0, first, along, left_factor, me, one);
-  fetch<N>(right + with, inners, columns, 0, second, along, right_factor, me, other);
+  bool along = what == 0;
+  float result[16], one[8], other[8];
+  clear(result);
+  fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
+  fetch(right + with, inners, columns, 0, second, along, right_factor, me, other);
   for (int k = 0; k < inners; k += 32) {
     BARRIER
-    put<N>(lefts, one, along, me);
-    put<N>(rights, other, along, me);
+    put(lefts, one, along, me);
+    put(rights, other, along, me);
     BARRIER
     if (k + 32 < inners) {
-      fetch<N>(left + from, inners, r, k + 32, first, along, left_factor, me, one);
-      fetch<N>(right + with, inners, columns, k + 32, second, along, right_factor, me, other);
+      fetch(left + from, inners, r, k + 32, first, along, left_factor, me, one);
+      fetch(right + with, inners, columns, k + 32, second, along, right_factor, me, other);
     }
-    add_product<2, C>(lefts + row * TILE_ROW, TILE_ROW, rights + column * TILE_ROW, TILE_ROW, 32, me, result);
+    multiply(lefts + row, 17, rights + column, 17, 32, result);
   }
 
-  // All is read before anything is written, so that no number waits for another.
   int to = what == 2 ? tensor.start : tensor.gram;
-  first += row + (int)matrix_row(me);
-  second += column + (int)matrix_column(me);
-  float before[V];
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    int p = first + v / (2 * C) * 8, j = second + v / 2 % C * 8 + v % 2;
-    before[v] = what != 0 && p < r && j < columns ? right[with + p * columns + j] : 0.0f;
-  }
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    int p = first + v / (2 * C) * 8, j = second + v / 2 % C * 8 + v % 2;
+  for (int v = 0; v < 16; ++v) {
+    int p = first + 4 * row + v / 4, j = second + 4 * column + v % 4;
     if (p < r && j < columns) {
-      float y = result[v / (2 * C)][v / 2 % C][v % 2];
-      if (what == 1) y = by.b * before[v] + by.c * y;
-      if (what == 2) y = by.a * factor * before[v] + y;
+      float y = result[v];
+      if (what == 1) y = by.b * right[with + p * r + j] + by.c * y;
+      if (what == 2) y = by.a * factor * right[with + p * c + j] + y;
       out[to + p * columns + j] = y;
-      if (mirrored) out[to + j * columns + p] = y;
+      if (what != 2 && first != second) out[to + j * columns + p] = y;
     }
   }
 }
 
 // ---- a block for each tensor: r <= 64 -------------------------------------------------------------------------------
 
-KERNEL muon_step<BLOCK>: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
-  SHARED float part[BLOCK];
-  SHARED float lefts[64 * TILE_ROW];
-  SHARED float rights[64 * TILE_ROW];
+KERNEL muon_step: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
+  SHARED float part[256];
+  SHARED Rows<4> lefts[32 * 17];
+  SHARED Rows<4> rights[32 * 17];
   int all = tensors[0];
   Tensor tensor;
   read_tensor(tensors, (int)block, tensor);
   int start = tensor.start, size = tensor.size;
-  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, BLOCK);
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
-  for (int k = (int)me; k < size; k += BLOCK) sum += momentum_of(tensor, k, all, clip, settings[0], packed, momentum, x);
-  float factor = one_over_norm(sqrt(block_sum(sum, part, me, BLOCK)));
+  for (int k = (int)me; k < size; k += 256) sum += momentum_of(tensor, k, all, clip, settings[0], packed, momentum, x);
+  float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   DEVICE_BARRIER
 
   int lines = clip.ok && tensor.r > 0 ? 5 : 0;
   for (int line = 0; line < lines; ++line) {
     Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
-    product_tile<BLOCK>(0, tensor, by, factor, x, x, gram, 0, 0, lefts, rights, me);
+    product_tile(0, tensor, by, factor, x, x, gram, 0, 0, lefts, rights, me);
     DEVICE_BARRIER
-    product_tile<BLOCK>(1, tensor, by, factor, gram, gram, poly, 0, 0, lefts, rights, me);
+    product_tile(1, tensor, by, factor, gram, gram, poly, 0, 0, lefts, rights, me);
     DEVICE_BARRIER
     for (int second = 0; second < tensor.c; second += 64)
-      product_tile<BLOCK>(2, tensor, by, factor, poly, x, x, 0, second, lefts, rights, me);
+      product_tile(2, tensor, by, factor, poly, x, x, 0, second, lefts, rights, me);
     factor = 1.0f;
     DEVICE_BARRIER
   }
 
-  for (int k = (int)me; k < size; k += BLOCK) {
+  for (int k = (int)me; k < size; k += 256) {
     float w = packed[start + k];
     weights[start + k] = clip.ok ? moved(w, x[place_in_x(tensor, k)], tensor, lr[0], settings[1]) : w;
   }
-  for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += BLOCK) {
+  for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += 256) {
     weights[start + k] = 0.0f;
     momentum[start + k] = 0.0f;
   }
@@ -156,7 +145,7 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
   SHARED float part[256];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
-  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, 256);
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
@@ -175,10 +164,10 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
 
 // A tile of tensor tiles[3 block], from the row and the column that follow there on. now: the line of coefficients, and what is
 // made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
-KERNEL muon_product<BLOCK>: int tensors tiles now, float coefficients left right sums -> float out {
-  SHARED float part[BLOCK];
-  SHARED float lefts[64 * TILE_ROW];
-  SHARED float rights[64 * TILE_ROW];
+KERNEL muon_product: int tensors tiles now, float coefficients left right sums -> float out {
+  SHARED float part[256];
+  SHARED Rows<4> lefts[32 * 17];
+  SHARED Rows<4> rights[32 * 17];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
   int line = now[0], what = now[1];
@@ -186,10 +175,10 @@ KERNEL muon_product<BLOCK>: int tensors tiles now, float coefficients left right
   float factor = 1.0f;
   if (line == 0 && what != 1) {
     float sum = 0.0f;
-    for (int k = (int)me; k < (tensor.size + 1023) / 1024; k += BLOCK) sum += sums[tensor.start / 1024 + k];
-    factor = one_over_norm(sqrt(block_sum(sum, part, me, BLOCK)));
+    for (int k = (int)me; k < (tensor.size + 1023) / 1024; k += 256) sum += sums[tensor.start / 1024 + k];
+    factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   }
-  product_tile<BLOCK>(what, tensor, by, factor, left, right, out, tiles[3 * block + 1], tiles[3 * block + 2], lefts, rights, me);
+  product_tile(what, tensor, by, factor, left, right, out, tiles[3 * block + 1], tiles[3 * block + 2], lefts, rights, me);
 }
 
 // u: what was orthogonalised, x: what came of it.
