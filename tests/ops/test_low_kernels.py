@@ -80,6 +80,7 @@ def compiled(request, tmp_path_factory):
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
+@pytest.mark.processes
 @LOW
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_kernels_differ_by_casts_alone(compiled, function, dtype):
@@ -109,6 +110,7 @@ def test_kernels_differ_by_casts_alone(compiled, function, dtype):
         np.testing.assert_array_equal(one, from_memory(to_memory(other, t), t), err_msg=name)
 
 
+@pytest.mark.processes
 @LOW
 def test_small_steps_add_up_on_a_gpu(compiled, dtype):
     number = 3 * len(FUNCTIONS) + list(EPSILON).index(dtype)
