@@ -39,7 +39,7 @@ TESTS = Path(__file__).parent
 FAST_ROOMS = {"checkpoint", "config", "display", "environments", "ops", "policy", "ppo"}
 FAST_ROOMS |= {"profiling", "rollout", "tracking", "vec"}
 WHOLE = {  # files of these rooms that train, compile or have the package start processes
-    *("test_notebook", "test_precision", "test_gym", "test_gym_faults", "test_gym_families"),
+    *("test_notebook", "test_precision", "test_gym", "test_gym_faults", "test_wrapping"),
     *("test_native", "test_native_ends", "test_normalize", "test_puffer", "test_raylib"),
     *(
         "test_tracked_run",
