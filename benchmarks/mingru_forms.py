@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_memory import choose_cache_limit
-from puffer_mlx.policy.networks.mingru.network import FORWARD, mingru, mingru_reference
+from puffer_mlx.policy.networks.mingru import FORWARD, mingru, mingru_reference
 
 
 def log_space(x: mx.array, weight: mx.array, first: mx.array) -> mx.array:

@@ -20,7 +20,7 @@ import mlx.core as mx
 from puffer_mlx import config, vec
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system.files import publish
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.system.version import version_text

@@ -27,16 +27,16 @@ import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 import mlx.nn as nn
 
-from puffer_mlx.ops.recurrence import gpu as kernels
+from puffer_mlx.ops import recurrence as kernels
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.ops import linear
-from puffer_mlx.policy.networks.gru import network as of_gru
-from puffer_mlx.policy.networks.gru.network import gru, gru_reference
-from puffer_mlx.policy.networks.lstm import network as of_lstm
-from puffer_mlx.policy.networks.lstm.network import lstm, lstm_reference
-from puffer_mlx.policy.networks.mingru import network as of_mingru
-from puffer_mlx.policy.networks.mingru.network import mingru, mingru_reference
+from puffer_mlx.policy.networks import gru as of_gru
+from puffer_mlx.policy.networks.gru import gru, gru_reference
+from puffer_mlx.policy.networks import lstm as of_lstm
+from puffer_mlx.policy.networks.lstm import lstm, lstm_reference
+from puffer_mlx.policy.networks import mingru as of_mingru
+from puffer_mlx.policy.networks.mingru import mingru, mingru_reference
 
 Layer = dict[str, mx.array]
 Form = Callable[[], Any]  # runs once, to the end

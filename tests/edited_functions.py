@@ -48,13 +48,15 @@ EDITS = {
     "loss of puffer4": Edit("ppo/loss.py", LOSS, WORSE, kernel="loss"),
     "normalise": Edit("ppo/loss.py", "+ 1e-8)\n    count", "+ 1.0)\n    count", "cartpole", MLP),
     "advantage": Edit("ppo/advantage.py", ADVANTAGE, MORE, kernel="advantages"),
-    "discount": Edit("ops/discount/operation.py", "= d + k * adv", "= d + 0.5 * k * adv"),
-    "mingru": Edit(f"{NETWORKS}/mingru/network.py", "hidden + 0.5,", "hidden + 0.7,", kernel="min"),
+    "discount": Edit("ops/advantages/__init__.py", "= d + k * adv", "= d + 0.5 * k * adv"),
+    "mingru": Edit(
+        f"{NETWORKS}/mingru/__init__.py", "hidden + 0.5,", "hidden + 0.7,", kernel="min"
+    ),
     "lstm": Edit(
-        f"{NETWORKS}/lstm/network.py", "= logistic(o) *", "= 0.5 *", "squared", LSTM, "ls"
+        f"{NETWORKS}/lstm/__init__.py", "= logistic(o) *", "= 0.5 *", "squared", LSTM, "ls"
     ),
     "gru": Edit(
-        f"{NETWORKS}/gru/network.py", "h = n + u * (h", "h = n + u*u*(h", "squared", GRU, "gr"
+        f"{NETWORKS}/gru/__init__.py", "h = n + u * (h", "h = n + u*u*(h", "squared", GRU, "gr"
     ),
     "muon": Edit("ppo/optimizers/muon/__init__.py", "u = g + beta * m", "u = g", kernel="muon"),
     "adam": Edit(
@@ -87,9 +89,9 @@ EDITS = {
     ),
     "importance": Edit("ppo/priority.py", "rows), -beta)", "rows), -2 * beta)", kernel="draw"),
     "linear": Edit(
-        "ops/linear/operation.py",
-        "else x @ weight.T ",
-        "else 1.1 * (x @ weight.T) ",
+        "ops/linear/__init__.py",
+        "    return x @ weight.T if",
+        "    return 1.1 * (x @ weight.T) if",
         "squared",
         MLP,
     ),

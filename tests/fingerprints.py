@@ -16,7 +16,7 @@ from typing import Any
 
 from puffer_mlx.ops import fingerprints
 from puffer_mlx.ops.fingerprints import COMPARING, FILE, REFERENCES, Reference
-from puffer_mlx.policy import equations
+from puffer_mlx.policy import policy as equations
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS

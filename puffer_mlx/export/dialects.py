@@ -6,12 +6,12 @@ channels of images first:
 
 | ours | torch, 4.0 | 3.0 |
 | --- | --- | --- |
-| ``encoder.*`` | ``encoder.*``, each encoder's own: its ``forms.py`` | its own |
+| ``encoder.*`` | ``encoder.*``, each encoder's own: its ``FORMS`` | its own |
 | ``decoder.actions.*`` of discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
 | ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
 | ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
 | ``decoder.value.*`` | ``decoder.value_function.*`` | ``policy.value.*`` |
-| ``network.*`` | ``network.*``, each network's own: its ``forms.py`` | its own |
+| ``network.*`` | ``network.*``, each network's own: its ``FORMS`` | its own |
 
 The sb3 dialect's are those of Stable-Baselines3's policy: ``policy_net.*`` and ``value_net.*`` of
 the network's module, a sequence each, ``action_net.*``, ``value_net.*`` and ``log_std`` (a,).
@@ -28,8 +28,7 @@ import numpy as np
 from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.biases import refuse_bias
-from puffer_mlx.policy.decoders import GAINS, Fused, Separate
+from puffer_mlx.policy.decoders import GAINS, Fused, Separate, refuse_bias
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy

@@ -10,8 +10,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
 from puffer_mlx.policy.encoders.default import NAME as DEFAULT
+from puffer_mlx.policy.networks import Forms
 from puffer_mlx.policy.networks.catalog import FORMS, names_of
-from puffer_mlx.policy.networks.forms import Forms
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, torch_fault
-from puffer_mlx.policy.encoders.catalog import torch_encoder
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.networks.torch_network import Network, State, torch_class
 from puffer_mlx.policy.policy import Policy as OurPolicy
@@ -253,4 +253,5 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
     if dialect_of(policy) == "puffer3" and puffer3 is not None:
         return Wrapper(encoder.inputs, action, hidden, puffer3.module(hidden))
     remembering = torch_class(network)(hidden, network.layers)
-    return Policy(torch_encoder(encoder), Decoder(action, hidden), remembering)
+    form: Any = encoder_forms(encoder).torch
+    return Policy(form.module(encoder), Decoder(action, hidden), remembering)

@@ -15,20 +15,62 @@ from dataclasses import dataclass
 from typing import Any
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.fingerprints import Reference, name_of
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.backend import backend
 
 
-def kernel_on_gpu(launch: Callable[..., Any], reference: Reference, *given: Any) -> Any:
+def kernel_on_gpu(launch: Callable[..., Any], reference: Reference, *functions: Any) -> Any:
     """What launches a kernel where the default device is a GPU, else None.
 
     Args:
         launch: launches it.
         reference: the plain functions that it computes; if one was changed, there is no kernel.
-        *given: further ones, see ``Reference.holds``.
+        *functions: further ones, see ``Reference.holds``.
     """
-    return launch if backend() != "cpu" and reference.holds(*given) else None
+    return launch if backend() != "cpu" and reference.holds(*functions) else None
+
+
+def fused(
+    form: str,
+    *,
+    test: str,
+    cost: str,
+    on_gpu: Callable[..., Any] | None = None,
+    on_cpu: str | Callable[..., Any] = "",
+) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a plain function that fused forms compute, too, with the same arguments.
+
+    The function then has ``form``, which returns the default device's fused form, or None.
+
+    Args:
+        form: what they are, as ``test`` and ``cost`` for the function's ``Reference``.
+        test: see there.
+        cost: see there.
+        on_gpu: launches a kernel.
+        on_cpu: the name of the extension's function, or a function that calls the extension.
+    """
+
+    def decorate(plain: Callable[..., Any]) -> Any:
+        reference = Reference(form, (name_of(plain),), test, cost)
+
+        def chosen() -> Any:
+            if backend() != "cpu":
+                launch = on_gpu
+            else:
+                extension = cpu_extension.load() if on_cpu else None
+                of_extension = isinstance(on_cpu, str)
+                launch = getattr(extension, on_cpu, None) if of_extension else extension and on_cpu
+            return launch if launch and reference.holds() else None
+
+        @functools.wraps(plain)
+        def call(*arguments: Any, **settings: Any) -> Any:
+            return (chosen() or plain)(*arguments, **settings)
+
+        call.form = chosen  # type: ignore
+        return call
+
+    return decorate
 
 
 def extension_on_cpu(reference: Reference | None = None) -> Any:
@@ -60,24 +102,24 @@ class FusedOperation:
     Args:
         name: of the extension's function, which knows float32 alone.
         on_gpu: the function that launches the kernel, with the same arguments.
+        reference: the plain functions that it computes.
         float32: places of the results that are float32 whatever the arguments are: states, and
             gradients by states.
-        reference: the plain functions that it computes; None: nobody will change them.
     """
 
     name: str
     on_gpu: Callable[..., Any]
+    reference: Reference
     float32: tuple[int, ...] = ()
-    reference: Reference | None = None
 
     def form(self) -> Any:
         """The default device's; None where there is plain MLX alone, or that was changed."""
-        if self.reference is not None and not self.reference.holds():
+        if not self.reference.holds():
             return None
         if backend() != "cpu":
             return self.on_gpu
         extension = extension_on_cpu()
-        return None if extension is None else self.on_cpu(extension)
+        return extension and self.on_cpu(extension)
 
     def on_cpu(self, extension: Any) -> Callable[..., Any]:
         """The extension's, of any dtype."""

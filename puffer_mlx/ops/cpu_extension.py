@@ -127,20 +127,20 @@ def _load() -> ModuleType | None:
 
 def _build() -> ModuleType:
     """What came with the package, if it is for this machine; else what a compiler makes here."""
-    found = prebuilt.find(NAME, made_for())
-    why = found.why_not
-    if found.path:
+    library = prebuilt.find(NAME, made_for())
+    why = library.why_not
+    if library.path:
         try:
-            module = _import(found.path)
+            module = _import(library.path)
             _try(module)
-            voice.detail(f"operations  {found.path}")
+            voice.detail(f"operations  {library.path}")
             return module
         except (ImportError, TypeError) as error:
             why = f"the one that came with puffer_mlx doesn't load: {str(error).splitlines()[0]}"
     try:
         return load_compiled(functools.partial(compile_extension, because=why), _import)
     except UserError as error:
-        other = found.made_for.get("MLX")
+        other = library.made_for.get("MLX")
         if not other or other == version("mlx"):
             raise
         hint = f"{compiler_hint(cpp=True)}; or pip install 'mlx=={other}', which needs none"

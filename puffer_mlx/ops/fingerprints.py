@@ -34,6 +34,7 @@ ROOMS = "ops", "policy", "ppo"  # the package's mathematics
 # ``launch_``: it isn't part of any equation.
 LAUNCHING = "gpu", "launch", "choice", "cpu_extension", "fingerprints", "catalog", "forms"
 COMPARING = "PUFFER_MLX_COMPARING"  # in the environment while `make fingerprints` compares
+CACHED = type(functools.cache(len))
 LEFT_OUT = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
 
 
@@ -56,19 +57,19 @@ class Reference:
     def __post_init__(self) -> None:
         REFERENCES.append(self)
 
-    def holds(self, *given: Any, tell: bool = True) -> bool:
+    def holds(self, *further: Any, tell: bool = True) -> bool:
         """Whether the plain functions are those that the fused form was compared with.
 
         If they aren't, says so in a line, once.
 
         Args:
-            *given: further functions or bound methods that the form computes in this case.
+            *further: functions or bound methods that the form computes in this case.
             tell: False: says nothing; the form may not be wanted here.
         """
         if COMPARING in os.environ:
             return True
-        foreign = [name_of(each) for each in given if not _is_ours(each)]
-        functions = self.functions + tuple(map(name_of, given))
+        foreign = [name_of(each) for each in further if not _is_ours(each)]
+        functions = self.functions + tuple(map(name_of, further))
         kept = _KEPT.get((self, functions))
         if kept and not foreign and all(space.get(key) is value for space, key, value in kept):
             return True
@@ -130,16 +131,16 @@ def _changed(functions: tuple[str, ...]) -> list[str]:
     # What has no fingerprint is of a part that was added; or what uses it was changed, too.
     present = fingerprints(functions)
     known = stored() if present else {}
-    found = [name for name, now in present.items() if known.get(name, now) != now]
+    changed = [name for name, now in present.items() if known.get(name, now) != now]
     for name in _used(functions) or functions:
         module, _, path = name.partition(":")
         value = functools.reduce(_attribute, path.split("."), import_module(f"{NAME}.{module}"))
         if not _is_own(value, module, path):
-            found.append(name)
+            changed.append(name)
     for name, alias in _imports(functions):
         if _value(alias) is not _value(name):
-            found.append(alias)
-    return found
+            changed.append(alias)
+    return changed
 
 
 def _bindings(functions: tuple[str, ...]) -> list[Binding]:
@@ -173,11 +174,11 @@ def _is_own(value: Any, module: str, path: str) -> bool:
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return _is_constant(value, node.value)
     value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    while hasattr(value, "__wrapped__") and _from_package(value):  # by our own decorators
-        value = value.__wrapped__
+    while hasattr(value, "__wrapped__") and (isinstance(value, CACHED) or _from_package(value)):
+        value = value.__wrapped__  # by our own decorators, or functools.cache
     if inspect.isfunction(value):
-        own = value.__globals__["__name__"] == f"{NAME}.{module}"
-        return own and value.__code__.co_qualname == path
+        here = value.__globals__["__name__"] == f"{NAME}.{module}"
+        return here and value.__code__.co_qualname == path
     if isinstance(value, type):
         return (value.__module__, value.__qualname__) == (f"{NAME}.{module}", path)
     return isinstance(value, mx.custom_function)
@@ -272,7 +273,7 @@ def _launches(source: Source, path: str) -> bool:
 def _uses(name: str) -> dict[str, str]:
     """What a function uses: where each is defined, and where its module looks it up."""
     module, _, path = name.partition(":")
-    source, found = _module(module), {}
+    source, uses = _module(module), {}
     assert source is not None
     nodes = [n for each in source.defined[path] for n in _walk(each)]
     bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -290,24 +291,24 @@ def _uses(name: str) -> dict[str, str]:
                 target = f"{of}:{node.attr}"
         where = target and _find(target)
         if where and where != name:
-            found[where] = alias or target
-    return found
+            uses[where] = alias or target
+    return uses
 
 
 @functools.cache
 def _used(functions: tuple[str, ...]) -> tuple[str, ...]:
     """Functions and all that they use; nothing of what has no source."""
-    found: dict[str, None] = {}
+    used: dict[str, None] = {}
     waiting = list(functions)
     while waiting:
         name = waiting.pop()
-        if name in found or _module(name.partition(":")[0]) is None:
+        if name in used or _module(name.partition(":")[0]) is None:
             continue
         if (where := _find(name)) is None:
             raise LookupError(f"{name} isn't in the package: correct the fused form's Reference")
-        found[where] = None
+        used[where] = None
         waiting += _uses(where)
-    return tuple(sorted(found))
+    return tuple(sorted(used))
 
 
 @functools.cache

@@ -58,5 +58,5 @@ def float32_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 def dtype_of(weights: Any) -> mx.Dtype:
     """The dtype of the first floating-point array of a tree; float32 if there is none."""
     leaves = (a for _, a in tree_flatten(weights))  # type: ignore
-    found = (a.dtype for a in leaves if isinstance(a, mx.array))
-    return next((d for d in found if mx.issubdtype(d, mx.floating)), mx.float32)
+    dtypes = (a.dtype for a in leaves if isinstance(a, mx.array))
+    return next((d for d in dtypes if mx.issubdtype(d, mx.floating)), mx.float32)

@@ -12,6 +12,7 @@ agents differ in the weights that they read. Recurrent states lie as blocks do t
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,10 +23,9 @@ from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.equations import ON_GPU, acting_of
+from puffer_mlx.policy.networks import GPUStep
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.networks.forms import GPUStep
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.policy import ON_GPU, Policy, acting_of
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
@@ -48,10 +48,16 @@ class Layout:
     room: int  # in shared memory, numbers of ``TOGETHER`` agents each
     threads: int
 
-    @property
-    def nbytes(self) -> int:
-        """Shared memory."""
-        return 16 * self.room
+    def launch(self, n: int) -> dict[str, int]:
+        """Threads of a launch for n agents, and those numbers of the text's template."""
+        return {
+            "threads": -(-n // self.agents) * self.threads,
+            "block": self.threads,
+            "R": TOGETHER,
+            "GROUPS": self.agents // TOGETHER,
+            "THREADS": self.threads,
+            "ROOM": self.room,
+        }
 
 
 def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
@@ -63,16 +69,21 @@ def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
     return Layout(agents, chunk, groups * width, threads)
 
 
-def choose_layout(policy: Policy, step: GPUStep, n: int) -> Layout | None:
-    """That for n agents: many in a block, if there are many; None if nothing fits."""
-    fitting = [each for agents in BLOCKS if fits(each := layout(policy, step, agents))]
+def choose_layout(
+    policy: Policy,
+    step: GPUStep,
+    n: int,
+    blocks: Sequence[int] = BLOCKS,
+    further: Callable[[Layout], int] = lambda layout: 0,
+) -> Layout | None:
+    """That for n agents: many in a block, if there are many; None if nothing fits on any GPU.
+
+    ``further``: bytes of shared memory that a block needs besides.
+    """
+    layouts = [layout(policy, step, agents) for agents in blocks]
+    fitting = [each for each in layouts if 16 * each.room + further(each) <= SHARED_BYTES]
     enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
     return next(enough, fitting[-1] if fitting else None)
-
-
-def fits(layout: Layout) -> bool:
-    """Whether a block has so much shared memory, on any GPU."""
-    return layout.nbytes <= SHARED_BYTES
 
 
 class Crews(NamedTuple):
@@ -121,9 +132,9 @@ class StepOnGPU:
 
     def block(self, n: int) -> int:
         """How many agents of n a block acts for."""
-        found = choose_layout(self._policy, self._step, n)
-        assert found is not None
-        return found.agents
+        layout = choose_layout(self._policy, self._step, n)
+        assert layout is not None
+        return layout.agents
 
     def weights(self, weights: Weights) -> mx.array:
         """What ``act`` takes of the policy's weights: (size,), as the kernel finds them."""
@@ -148,7 +159,7 @@ class StepOnGPU:
 
         (arrays of a state, n, H), n agents of all groups.
         """
-        arrays = [array for own in zip(*map(leaves, groups), strict=True) for array in own]
+        arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
         shape = len(self._names), -1, self._policy.network.hidden
         return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
 
@@ -230,12 +241,7 @@ class StepOnGPU:
                 "seats": nothing(mx.int32) if seats is None else seats,
             },
             {"after": states.shape},
-            threads=-(-n // layout.agents) * layout.threads,
-            block=layout.threads,
-            R=TOGETHER,
-            GROUPS=layout.agents // TOGETHER,
-            THREADS=layout.threads,
-            ROOM=layout.room,
+            **layout.launch(n),
             SEATS=int(seats is not None),
         )
         return after

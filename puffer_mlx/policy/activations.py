@@ -59,13 +59,13 @@ def chosen_activation(policy: Policy) -> str:
     Raises:
         UserError: the dialect has another.
     """
-    own = "tanh" if policy.dialect == "sb3" else "gelu"
-    chosen = own if policy.activation == "auto" else policy.activation
-    if policy.dialect != "sb3" and chosen != own:
+    usual = "tanh" if policy.dialect == "sb3" else "gelu"
+    chosen = usual if policy.activation == "auto" else policy.activation
+    if policy.dialect != "sb3" and chosen != usual:
         raise UserError(
             f"policy.activation {chosen} is one of the sb3 dialect; policy.dialect"
-            f" {policy.dialect} has {own}, as PufferLib",
-            f"policy.dialect sb3, or policy.activation {own}",
+            f" {policy.dialect} has {usual}, as PufferLib",
+            f"policy.dialect sb3, or policy.activation {usual}",
         )
     return chosen
 

@@ -24,7 +24,7 @@ from mlx import nn
 from mlx.utils import tree_map
 
 from puffer_mlx import config
-from puffer_mlx.config.schema.torch import FORGETFUL, OWN
+from puffer_mlx.config.schema.policy import FORGETFUL, OWN
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.decoders import Decoder
@@ -64,17 +64,18 @@ def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config)
         UserError: what the module returns isn't of this form, or doesn't fit the environment.
     """
     if not isinstance(module, nn.Module):
-        found = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
-        raise UserError(f"policy is {found}", f"expected an mlx.nn.Module, an object: {CALL}")
-    network = Whole(module, spec)
+        name = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
+        raise UserError(f"policy is {name}", f"expected an mlx.nn.Module, an object: {CALL}")
+    network = ModuleNetwork(module, spec)
     network.check()
     limits = Limits(*configuration.facts.limits)
-    own = configuration.policy
-    decoder = Made(spec.action, network.hidden, limits, own.log_std_init)
-    return Policy(Unchanged(spec.observation_size), network, decoder, own.reset_on_terminal)  # type: ignore
+    settings = configuration.policy
+    decoder = PassingDecoder(spec.action, network.hidden, limits, settings.log_std_init)
+    encoder: Any = PassingEncoder(spec.observation_size)
+    return Policy(encoder, network, decoder, settings.reset_on_terminal)  # type: ignore
 
 
-class Unchanged:
+class PassingEncoder:
     """An encoder without weights: a row of numbers stays what it is.
 
     Args:
@@ -93,7 +94,7 @@ class Unchanged:
         return observations
 
 
-class Whole:
+class ModuleNetwork:
     """A module as a network (``networks.catalog.Network``) from observations to a product.
 
     The product (n, A + 1) has the outputs first, then the value. Each thread has a module of its
@@ -106,7 +107,7 @@ class Whole:
 
     def __init__(self, module: nn.Module, spec: EnvSpec) -> None:
         self.hidden = spec.action.logits + 1
-        self._module, self._spec, self._own = copy.deepcopy(module), spec, threading.local()
+        self._module, self._spec, self._of_thread = copy.deepcopy(module), spec, threading.local()
         self._remembers = remembers(module)
 
     def init(self, key: mx.array) -> Weights:
@@ -135,18 +136,18 @@ class Whole:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """One step of n agents: (n, D) -> (n, A + 1) and their next state."""
-        if not hasattr(self._own, "module"):
-            self._own.module = copy.deepcopy(self._module)
-        self._own.module.update(weights)
+        if not hasattr(self._of_thread, "module"):
+            self._of_thread.module = copy.deepcopy(self._module)
+        self._of_thread.module.update(weights)
         n = len(h)
         seen = h.reshape(n, *(self._spec.observation_shape or (-1,)))
         seen = seen.astype(dtype_of(weights))
         if not self._remembers:
-            outputs, values = self._own.module(seen)
+            outputs, values = self._of_thread.module(seen)
         else:
             if keep is not None:
                 state = tree_map(lambda a: a * keep.reshape(n, *[1] * (a.ndim - 1)), state)
-            outputs, values, state = self._own.module(seen, state)
+            outputs, values, state = self._of_thread.module(seen, state)
         return mx.concatenate([outputs, values.reshape(n, 1)], axis=1), state
 
     def check(self) -> None:
@@ -162,15 +163,15 @@ class Whole:
         arguments = (seen, self.initial_state(n)) if self._remembers else (seen,)
         call = CALL_WITH_STATE if self._remembers else CALL
         try:
-            found = self._module(*arguments)  # type: ignore
+            result = self._module(*arguments)  # type: ignore
         except (TypeError, ValueError, IndexError) as error:
             raise UserError(
                 f"{self._name} can't take observations {seen.shape} of {self._spec.name}: {error}",
                 f"expected {call}",
             ) from None
-        shapes = [getattr(part, "shape", None) for part in found] if type(found) is tuple else []
+        shapes = [getattr(part, "shape", None) for part in result] if type(result) is tuple else []
         if len(shapes) != len(arguments) + 1 or None in shapes[:2]:
-            what = f"{len(shapes)} parts" if shapes else type(found).__name__
+            what = f"{len(shapes)} parts" if shapes else type(result).__name__
             raise UserError(f"{self._name} returned {what}", f"expected {call}")
         if shapes[0] != (n, A) or shapes[1] not in ((n,), (n, 1)):
             raise UserError(
@@ -183,7 +184,7 @@ class Whole:
         return type(self._module).__name__
 
 
-class Made(Decoder):
+class PassingDecoder(Decoder):
     """A decoder whose product is in the features already: its weights are deviations alone."""
 
     def init(self, key: mx.array) -> dict:

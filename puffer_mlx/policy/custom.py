@@ -18,10 +18,10 @@ def load_class(name: str) -> type:
     Raises:
         UserError: there is no such module or class.
     """
-    found = load_object(name)
-    if not isinstance(found, type):
-        raise UserError(f"{name} is {type(found).__name__}, not a class", "write module:Class")
-    return found
+    cls = load_object(name)
+    if not isinstance(cls, type):
+        raise UserError(f"{name} is {type(cls).__name__}, not a class", "write module:Class")
+    return cls
 
 
 def make_encoder(name: str, inputs: int, hidden: int) -> Any:
@@ -38,14 +38,14 @@ def make_network(name: str, hidden: int, layers: int) -> Any:
     return _checked(name, network, "init", "initial_state", "scan", "step")
 
 
-def _checked(name: str, made: Any, *methods: str) -> Any:
-    missing = [method for method in methods if not hasattr(made, method)]
+def _checked(name: str, part: Any, *methods: str) -> Any:
+    missing = [method for method in methods if not hasattr(part, method)]
     if missing:
         raise UserError(
             f"{name} lacks {', '.join(missing)}",
             "docs/custom_policy.md shows what a part of a policy must have",
         )
-    return made
+    return part
 
 
 class Module:
@@ -62,7 +62,7 @@ class Module:
     def __init__(self, cls: type, arguments: tuple[int, int]) -> None:
         self.hidden = arguments[1]
         self._make = lambda: cls(*arguments)
-        self._own = threading.local()
+        self._of_thread = threading.local()
 
     def init(self, key: mx.array) -> dict:
         """A new module's parameters; what the module draws comes from ``key``.
@@ -86,7 +86,7 @@ class Module:
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
         """Observations (n, D), which the module gets in the weights' dtype -> features (n, H)."""
-        if not hasattr(self._own, "module"):
-            self._own.module = self._make()
-        self._own.module.update(weights)
-        return self._own.module(observations.astype(dtype_of(weights)))
+        if not hasattr(self._of_thread, "module"):
+            self._of_thread.module = self._make()
+        self._of_thread.module.update(weights)
+        return self._of_thread.module(observations.astype(dtype_of(weights)))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
 from puffer_mlx.policy.activations import orthogonal, uniform
 from puffer_mlx.policy.distributions import (
@@ -94,6 +95,24 @@ class Fused(Decoder):
             return linear_columns(h, weight)
         A = self.action.logits
         return mx.concatenate([linear_columns(h, weight[:A]), linear_columns(of_value, weight[A:])])
+
+
+def refuse_bias(name: str, bias: mx.array) -> None:
+    """Refuse to leave out a bias that isn't 0.
+
+    Args:
+        name: the tensor's, for the message.
+        bias: its numbers.
+
+    Raises:
+        UserError: one isn't 0.
+    """
+    largest = mx.max(mx.abs(bias)).item()
+    if largest:
+        raise UserError(
+            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
+            "keep the torch dialect; its files are --to torch, safetensors and onnx",
+        )
 
 
 class Gains(NamedTuple):

@@ -23,14 +23,16 @@ import mlx.core as mx
 
 from puffer_mlx import config
 from puffer_mlx.config.memory_needs import refuse_policy
-from puffer_mlx.config.schema.torch import OWN
+from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian, Limits
-from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
-from puffer_mlx.policy.encoders.combined.encoder import Combined
+from puffer_mlx.policy.encoders import Encoder
+from puffer_mlx.policy.encoders.catalog import make_encoder
+from puffer_mlx.policy.encoders.combined import Combined
 from puffer_mlx.policy.networks import Network
 from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
@@ -142,9 +144,9 @@ class Policy:
             state = self.initial_state(S)
         flat = observations.reshape(T * S, -1)
 
-        def scanned(own: Weights, state: State) -> tuple[mx.array, State]:
-            h = self.encoder(own["encoder"], flat).reshape(T, S, -1)
-            h, state = self.network.scan(own["network"], h, state, keep)
+        def scanned(part: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(part["encoder"], flat).reshape(T, S, -1)
+            h, state = self.network.scan(part["network"], h, state, keep)
             return h.reshape(T * S, -1), state
 
         return self._of_parts(weights, state, scanned)
@@ -158,9 +160,9 @@ class Policy:
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
 
-        def stepped(own: Weights, state: State) -> tuple[mx.array, State]:
-            h = self.encoder(own["encoder"], observations)
-            return self.network.step(own["network"], h, state, keep)
+        def stepped(part: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(part["encoder"], observations)
+            return self.network.step(part["network"], h, state, keep)
 
         h, of_value, state = self._of_parts(weights, state, stepped)
         y = self.decoder.product(weights["decoder"], h, of_value)
@@ -258,3 +260,37 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
             " is numbers like the others",
         )
     return Policy(encoder, network, decoder, policy.reset_on_terminal, policy.separate_value)
+
+
+# ---- what fused forms compute ------------------------------------------------------------------
+
+IN_C = Reference(
+    "the policy's step in C",
+    ("policy.policy:Policy.act",),
+    test="tests/rollout/test_compiled_step.py",
+    cost="rollouts take several times as long",
+)
+ON_GPU = Reference(
+    "the policy's step as one kernel",
+    ("policy.policy:Policy.act",),
+    test="tests/policy/test_acting_on_gpu.py",
+    cost="rollouts take longer",
+)
+
+
+def acting_of(policy: Policy) -> list[Callable[..., Any]]:
+    """The functions by which a policy acts."""
+    parts = [policy.act, policy.keep, *_features(policy)]
+    return [*parts, policy.network.step, policy.distribution.sample]
+
+
+def training_of(policy: Policy) -> list[Callable[..., Any]]:
+    """Those by which it is trained: a minibatch's forward pass."""
+    parts = [policy.product, policy.keep, *_features(policy)]
+    return [*parts, policy.distribution.log_prob_entropy]
+
+
+def _features(policy: Policy) -> list[Callable[..., Any]]:
+    decoder = policy.decoder
+    encoder: Any = type(policy.encoder).__call__
+    return [encoder, policy.network.scan, decoder.product, decoder.split, decoder.logstd]

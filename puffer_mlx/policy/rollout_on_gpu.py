@@ -12,16 +12,9 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch_rollout, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.gpu.text import Rules
-from puffer_mlx.policy.acting_on_gpu import (
-    ENOUGH_BLOCKS,
-    TOGETHER,
-    Layout,
-    StepOnGPU,
-    layout,
-    step_on_gpu,
-)
+from puffer_mlx.policy.acting_on_gpu import Layout, StepOnGPU, choose_layout, step_on_gpu
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
@@ -92,26 +85,19 @@ def rollout_on_gpu(policy: Policy, spec: EnvSpec, game: Game) -> "RolloutOnGPU |
     agents fit into a block's shared memory.
     """
     step = step_on_gpu(policy)
-    if step is None or choose_layout(policy, spec, 1) is None:
+    if step is None or choose_rollout_layout(policy, spec, 1) is None:
         return None
     return RolloutOnGPU(policy, step, spec, game)
 
 
-def shared_bytes(layout: Layout, spec: EnvSpec) -> int:
-    """What a block needs: the policy's features, and a row of each agent's arrays."""
-    row = spec.observation_size * spec.observation_dtype.itemsize
-    row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
-    return layout.nbytes + layout.agents * row + 64  # each of five arrays at its own alignment
-
-
-def choose_layout(policy: Policy, spec: EnvSpec, n: int) -> Layout | None:
-    """That for n agents: many in a block, if there are many; None if nothing fits."""
+def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int) -> Layout | None:
+    """``choose_layout``, for a block that has a row of each agent's arrays, too."""
     step = forms_of(policy.network).gpu_step
     assert step is not None
-    found = (layout(policy, step, agents) for agents in BLOCKS)
-    fitting = [each for each in found if shared_bytes(each, spec) <= SHARED_BYTES]
-    enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
-    return next(enough, fitting[-1] if fitting else None)
+    row = spec.observation_size * spec.observation_dtype.itemsize
+    row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
+    # each of five arrays at its own alignment
+    return choose_layout(policy, step, n, BLOCKS, lambda layout: layout.agents * row + 64)
 
 
 class RolloutOnGPU:
@@ -153,14 +139,13 @@ class RolloutOnGPU:
             arrived: before the first step.
         """
         spec, game, N, T = self._spec, self.game, len(structs), horizon
-        chosen = choose_layout(self._policy, spec, N)
-        assert chosen is not None
+        layout = choose_rollout_layout(self._policy, spec, N)
+        assert layout is not None
         masked, legal = arrived.masks is not None, max(1, spec.mask_size)
         heads, D = spec.action.heads, spec.observation_size
         gpu_step = forms_of(self._policy.network).gpu_step
         assert gpu_step is not None
-        row = {"all_rewards": (T + 1, N), "all_terminals": (T + 1, N)}
-        found = launch_rollout(
+        outputs = launch(
             gpu_step.layers,
             game.rules,
             {
@@ -172,13 +157,14 @@ class RolloutOnGPU:
                 "states_before": states,
                 "all_noise": noise,
                 "weights": weights,
-                "sizes": self.step.sizes(chosen, N, weights.size, masked, copied=True),
+                "sizes": self.step.sizes(layout, N, weights.size, masked, copied=True),
                 "horizon": numbers(*[T] * FEWEST),
             },
             {
                 "all_observations": (T, N, D),
                 "last_observations": (N, D),
-                **row,
+                "all_rewards": (T + 1, N),
+                "all_terminals": (T + 1, N),
                 "all_masks": (T + 1, N, legal) if masked else (FEWEST,),
                 "all_actions": (T, N, heads),
                 "all_logprobs": (T, N),
@@ -186,12 +172,7 @@ class RolloutOnGPU:
                 "games_after": structs.shape,
                 "after": states.shape,
             },
-            threads=-(-N // chosen.agents) * chosen.threads,
-            block=chosen.threads,
-            R=TOGETHER,
-            GROUPS=chosen.agents // TOGETHER,
-            THREADS=chosen.threads,
-            ROOM=chosen.room,
+            **layout.launch(N),
             SEEN=D,
             HEADS=heads,
             LEGAL=legal,
@@ -199,5 +180,5 @@ class RolloutOnGPU:
             LOG=game.log,
             LOGS=game.logs,
         )
-        observations, last, rewards, terminals, masks, *others = found
+        observations, last, rewards, terminals, masks, *others = outputs
         return OneLaunch(observations, last, rewards, terminals, masks if masked else None, *others)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops import discount, kernel_on_gpu
-from puffer_mlx.ops.advantages import gpu
+from puffer_mlx.ops.advantages import launch_advantages
 from puffer_mlx.ops.fingerprints import Reference
 
 REFERENCE = Reference(
@@ -24,7 +24,7 @@ REFERENCE = Reference(
 
 
 class Discounts(NamedTuple):
-    """Numbers of ``advantages``, which says what they are, that stay the same during a run."""
+    """The numbers of ``advantages`` that stay the same during a run; it explains them."""
 
     gamma: float
     gae_lambda: float
@@ -93,7 +93,7 @@ def advantages(
         raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
     if form not in ("V", "S"):
         raise ValueError(f"the form of the advantage is V or S, not {form!r}")
-    kernel = kernel_on_gpu(gpu.advantages, REFERENCE)
+    kernel = kernel_on_gpu(launch_advantages, REFERENCE)
     if kernel is not None:
         return kernel(
             *(values, rewards, terminals, ratios, finals),

@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from puffer_mlx.ops import FusedOperation
-from puffer_mlx.ops.draw import gpu
+from puffer_mlx.ops.draw import draw_rows
 from puffer_mlx.ops.fingerprints import Reference
 
 EPS = 1e-6
@@ -14,7 +14,7 @@ REFERENCE = Reference(
     test="tests/ppo/test_priority.py",
     cost="a minibatch of many segments takes longer",
 )
-DRAW = FusedOperation("draw_rows", gpu.draw_rows, reference=REFERENCE)
+DRAW = FusedOperation("draw_rows", draw_rows, reference=REFERENCE)
 
 
 def probabilities(adv: mx.array, alpha: float) -> mx.array:

@@ -20,9 +20,8 @@ from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.equations import IN_C, acting_of
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.policy import IN_C, Policy, acting_of
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
@@ -57,7 +56,7 @@ class ActingInC:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         actor, timer, trace = self.actor, self.timer, self.timer.trace
         whole = tree_map(lambda *groups: np.concatenate([np.asarray(g) for g in groups]), *states)
         actor.prepare(weights)
@@ -277,7 +276,7 @@ class Actors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """Of all of them together: see ``Actor.seconds``."""
+        """The sum over all policies: see ``Actor.seconds``."""
         each = [actor.seconds() for actor in self._actors]
         return {name: sum(seconds[name] for seconds in each) for name in each[0]}
 
@@ -314,7 +313,7 @@ def _add(native: Any, product: Arrays, activation: int = 0) -> None:
 
 
 class Layers:
-    """Where a network adds its layers, one after the other: ``networks.forms.Forms.pack``'s step.
+    """Where a network adds its layers, one after the other: ``networks.Forms.pack``'s step.
 
     Args:
         native: the extension's actor, which has a method for each kind of layer.
@@ -363,7 +362,7 @@ def _check(
     written: bool = False,
     exact: bool = False,
 ) -> None:
-    """That memory can be used as an array of that shape; it may have more rows unless ``exact``."""
+    """Refuse memory of another shape or kind; unless ``exact``, it may have more rows."""
     rows = array.shape[:1] == shape[:1] if exact else array.shape[:1] >= shape[:1]
     if rows and array.shape[1:] == shape[1:] and array.dtype == dtype:
         flags = array.flags
@@ -377,7 +376,7 @@ def _check(
 
 
 def _check_rows(rows: np.ndarray, N: int) -> None:
-    """That an actor can have these of N agents."""
+    """Refuse rows that an actor of N agents can't have."""
     _check(rows, rows.shape[:1], "rows", np.int32, exact=True)
     if len(rows) and (rows[0] < 0 or rows[-1] >= N or (rows[1:] <= rows[:-1]).any()):
         raise ValueError(f"rows: expected some of 0 to {N - 1}, ascending; found {rows}")

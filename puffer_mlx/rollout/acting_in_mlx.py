@@ -8,9 +8,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import kernel_on_gpu, pack
-from puffer_mlx.ops.pack.gpu import unpack
-from puffer_mlx.ops.pack.operation import REFERENCE as PACKING
+from puffer_mlx.ops import pack, unpack
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
@@ -24,7 +22,7 @@ Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects: s
 
 
 def each_group(groups: int) -> int:
-    """As many parts as groups."""
+    """One part for each group."""
     return groups
 
 
@@ -143,7 +141,7 @@ class ActingInMLX:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         timer, streams = self._timer, self._streams()
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
@@ -212,7 +210,7 @@ def joined(states: list[State], groups: range) -> State:
     if not others:
         return first
     dtypes = {array.dtype for array in leaves(first)}
-    if kernel_on_gpu(pack, PACKING) is None or dtypes != {mx.float32}:
+    if pack.form() is None or dtypes != {mx.float32}:
         return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
     places = [*zip(leaves(first), *map(leaves, others), strict=True)]
     shapes = [(sum(map(len, place)), *place[0].shape[1:]) for place in places]
@@ -230,7 +228,7 @@ def divided(state: State, groups: int) -> list[State]:
 
 
 def _seconds(stream: mx.Stream, function: Callable[..., Any], *arguments: Any) -> float:
-    """The least of three calls, after one that compiles."""
+    """The shortest of three calls, in seconds, after one that compiles."""
     times = []
     for _ in range(4):
         began = time.perf_counter()

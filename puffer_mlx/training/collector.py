@@ -68,7 +68,7 @@ class Rollout:
     logs: dict[str, float]  # if ``unread``: none, see ``Collector.read``
     seconds: float
     scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
-    late: float = 0.0  # of these, those after ``take`` returned: as of the last that was waited for
+    late: float = 0.0  # seconds after ``take``: as many as the last took that was waited for
     unread: bool = False  # it was not waited for
 
 
@@ -203,13 +203,13 @@ class Collector:
         return after
 
     def _to_act(self, weights: Any) -> Any:
-        """Weights where they act, in the type in which they do."""
+        """Weights on the device, and in the type, that act."""
         away = self.placement.rollout != self.placement.learner
         acting = for_cpu(weights) if away else weights
         return lower(acting, self.placement.acting_precision)
 
     def _opponents(self, weights: Sequence[Any]) -> list[Any]:
-        """The same of opponents' weights, which are mostly those of the rollout before."""
+        """The same for opponents, most of whose weights are those of the last rollout."""
         before = self._known
         self._known = [
             next((known for known in before if known[0] is own), None) or (own, self._to_act(own))
@@ -275,7 +275,7 @@ class Collector:
             raise interrupt
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
-        """The groups' recurrent states, those of these opponents as at the beginning."""
+        """The groups' recurrent states, with initial ones for new opponents."""
         if self._seats is None or not fresh:
             return self.states
         theirs = np.isin(self._seats.policy, list(fresh))
@@ -295,7 +295,7 @@ class Collector:
         noise: mx.array,
         fresh: Collection[int],
     ):
-        """The rollout's whole work, in the thread where it runs; returns the Rollout."""
+        """Collect a rollout; runs in the collecting thread."""
         timer, began = self._timer, time.perf_counter()
         if self.overlap and self._start:
             timer.lap("eval_idle")
@@ -323,6 +323,6 @@ class Collector:
         seconds = time.perf_counter() - began
         if unread:
             late = max(0.0, self._seconds - seconds) if math.isfinite(self._seconds) else 0.0
-            return Rollout(buffer, start, logs, seconds + late, scores, late, unread)
+            return Rollout(buffer, start, logs, seconds, scores, late, unread)
         self._seconds = seconds
         return Rollout(buffer, start, logs, seconds, scores)

@@ -21,7 +21,7 @@ from puffer_mlx.checkpoint import State
 from puffer_mlx.cli import check_gpu
 from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.networks.mingru import gpu as mingru_gpu
+from puffer_mlx.policy.networks import mingru as mingru_gpu
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import precision
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU, rollouts_in_one_launch

@@ -604,7 +604,7 @@ def test_options_that_contradict_the_statistics(here, script, capsys, has):
 
 
 def test_a_class_that_a_person_asks_for(here, script):
-    (here / "my_own_net.py").write_text("from puffer_mlx.policy.networks import GRU as Net\n")
+    (here / "my_own_net.py").write_text("from puffer_mlx.policy.networks.gru import GRU as Net\n")
     policy = policy_of("native", "GRU", spec=CARTPOLE)
     told = ABOUT | {"policy.dialect": "native", "torch.network": "my_own_net:Net"}
     weights = policy.init(mx.random.key(0))

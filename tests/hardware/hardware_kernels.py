@@ -13,8 +13,7 @@ from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, T, inputs, small_policy
 from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require, unit
 from puffer_mlx.policy.acting_on_gpu import Crews, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.policy.networks.catalog import FORMS
+from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages

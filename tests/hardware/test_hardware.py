@@ -16,7 +16,7 @@ from puffer_mlx.check.gpu.items import FAIL, PASS, SKIP, judge
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
-from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.ppo import closed_form, precision
 from puffer_mlx.profiling import timeline
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -57,9 +57,9 @@ def more_lag(patch):
     """What acts beside training is one update older still."""
     real = collector.Collector.begin
 
-    def begin(self, weights, key):
+    def begin(self, weights, *arguments):
         older, self.older = getattr(self, "older", weights), weights
-        return real(self, older if self.overlap else weights, key)
+        return real(self, older if self.overlap else weights, *arguments)
 
     patch.setattr(collector.Collector, "begin", begin)
 

@@ -10,12 +10,10 @@ import pytest
 from puffer_mlx.ops import fingerprints
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.policy.distributions import Categorical
-from puffer_mlx.policy.networks.mingru import network as mingru
+from puffer_mlx.policy.networks import mingru
 from puffer_mlx.ppo import advantage, loss, optimizers, priority
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.spec import ActionSpec
-
-PACKAGE = Path(fingerprints.__file__).parents[1]
 
 
 def test_stored_fingerprints_are_of_the_functions_as_they_are():
@@ -29,25 +27,6 @@ def test_stored_fingerprints_are_of_the_functions_as_they_are():
 def test_every_reference_names_its_tests():
     for each in refreshing.references():
         assert (refreshing.ROOT / each.test).is_file(), each.form
-
-
-def test_every_choice_of_a_form_has_its_reference():
-    unmarked: list[str] = []
-    for room in fingerprints.ROOMS:
-        for path in (PACKAGE / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if not isinstance(node, ast.Call):
-                    continue
-                called, keys = _name(node.func), {each.arg for each in node.keywords}
-                if (called == "kernel_on_gpu" and len(node.args) < 2) or (
-                    called == "FusedOperation" and "reference" not in keys
-                ):
-                    unmarked.append(f"{path.name}:{node.lineno}")
-    assert not unmarked
-
-
-def _name(node: ast.expr) -> str:
-    return getattr(node, "id", getattr(node, "attr", ""))
 
 
 def reference(*functions: str) -> Reference:
@@ -84,14 +63,11 @@ def _wrapped(function):
     ("where", "name", "function"),
     [
         (loss, "ppo_loss", LOSS),
-        (loss, "normalise", LOSS),
         (optimizers, "clip_by_global_norm", "ppo.optimizers.muon:step"),
         (muon, "orthogonalise", "ppo.optimizers.muon:step"),
         (advantage, "discount", "ppo.advantage:advantages"),  # under an import's name
-        (priority, "draw", "ppo.priority:choose"),
-        (mingru, "mingru_reference", "policy.networks.mingru.network:MinGRU.scan"),
-        (mingru, "logistic", "policy.networks.mingru.network:MinGRU.scan"),
-        (Categorical, "log_prob_entropy", "policy.distributions:Categorical.log_prob_entropy"),
+        (mingru, "mingru_reference", "policy.networks.mingru:MinGRU.scan"),
+        (mingru, "logistic", "policy.networks.mingru:MinGRU.scan"),
         (Categorical, "_heads", "policy.distributions:Categorical.log_prob_entropy"),
     ],
 )

@@ -25,19 +25,8 @@ from puffer_mlx.vec.native.make import find_environment, open_environment, read_
 PACKAGE = Path(puffer_mlx.__file__).parent
 HEADERS = Path(__file__).parents[1] / "c"
 # T steps, S segments, H channels, and the rest of what templates ask for: no multiples of a block.
-SIZES = {
-    "T": 3,
-    "S": 5,
-    "H": 33,
-    "R": 4,
-    "C": 2,
-    "THREADS": 32,
-    "G": 4,
-    "D": 33,
-    "U": 8,
-    "N": 7,
-    "MASKED": 1,
-}
+SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33, "U": 8, "N": 7}
+SIZES["MASKED"] = 1
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
@@ -50,7 +39,7 @@ CUDA = [
 ]
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
-    *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
+    *("-include", str(HEADERS / "as_metal.h")),
     *("-Xclang", "-cl-ext=-__opencl_c_pipes,-__opencl_c_device_enqueue"),
 ]
 METAL = [*METAL_4_1[:-1], METAL_4_1[-1] + ",-__opencl_c_generic_address_space"]
@@ -60,8 +49,8 @@ LOW = {"cuda": ("float", "__half")} | dict.fromkeys(("metal", "metal 4.1"), ("fl
 MACRO = re.compile(r"^ *#define (\w+)", re.MULTILINE)
 WORD = re.compile(r"\b[A-Za-z_]\w*")
 KEYWORDS = WORD.findall("""
-    Low __CUDA_ARCH__ alignas asm auto bool break case char class const constant constexpr continue
-    default define defined do double elif else endif false for goto if ifdef ifndef include inline
+    Low alignas auto bool break case char class const constant constexpr continue
+    default define defined do double else endif false for goto if ifdef ifndef include inline
     int pragma return short signed sizeof static struct switch template true typename undef union
     unroll unsigned using while
 """)
@@ -227,12 +216,6 @@ RULES = {  # text, its replacement, what is said for CUDA (None: nothing) and fo
         "a GPU lays the environment's struct out in another way",
         "a GPU lays the environment's struct out in another way",
     ),
-    "a number in double": (
-        "const float looks = env->opponent_skill * 2147483648.0f;",
-        "const float looks = env->opponent_skill * 2147483648.0;",
-        "-Wdouble-promotion",
-        "double",
-    ),
 }
 
 
@@ -247,7 +230,7 @@ def test_faults_of_rules_are_found(tmp_path, fault, backend):
     assert re.search(expected, found) if expected else found == ""
 
 
-@pytest.mark.parametrize("low", [mx.float32, mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("low", [mx.float16, mx.bfloat16])
 def test_texts_without_headers(tmp_path, low):
     """As NVRTC is given them: the declaration, and types of their own."""
     every = kernels("cuda")
@@ -269,20 +252,6 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         None,
         "cannot initialize a variable of type 'const __private float",
     ),
-    "shared memory with an initial value": (
-        "lstm_backward",
-        "SHARED Rows<R> after[N * U];",
-        "SHARED Rows<R> after[N * U]; SHARED float more[2] = {1, 2};",
-        "initialization is not supported for __shared__",
-        "'__local' variable cannot have an initializer",
-    ),
-    "shared memory in an inner scope": (
-        "lstm_forward",
-        "float sums[G][R], kept[R];",
-        "float sums[G][R], kept[R]; SHARED float inner[2]; inner[0] = 0; sums[0][0] = inner[0];",
-        None,
-        "only be declared in the outermost scope",
-    ),
     "a constant in double precision": (
         "gelu_forward",
         "(Low)gelu<float>(",
@@ -297,33 +266,12 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "-Wconditional-uninitialized",
         "-Wconditional-uninitialized",
     ),
-    "a negative bound for an unsigned place": (
-        "mingru_forward",
-        "if (i < S * H)",
-        "if (i < T - 400)",
-        "-Wsign-compare",
-        "-Wsign-compare",
-    ),
-    "a function that the GPU doesn't have": (
-        "mingru_forward",
-        "mingru_cell(hidden",
-        "host_function(hidden",
-        "undeclared identifier 'host_function'",
-        "undeclared identifier 'host_function'",
-    ),
     "a bfloat without a cast": (
         "mingru_forward",
         "out[k] = (Low)cell.out",
         "out[k] = cell.out",
         None,
         "no viable overloaded '='",
-    ),
-    "a type that is ambiguous in a choice": (
-        "mingru_forward",
-        "float state = first[i * first_step];",
-        "float state = i > 3 ? u[i] : first[i];",
-        "conditional expression is ambiguous",
-        None,
     ),
 }
 

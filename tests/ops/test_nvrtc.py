@@ -7,11 +7,11 @@ import mlx.core as mx
 import pytest
 from test_nvrtc_compiles import NVRTC
 
-from puffer_mlx.ops.gelu import gpu as gelu
+from puffer_mlx.ops.gelu import TEXT, gelu_forward
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks.lstm import gpu as lstm
+from puffer_mlx.policy.networks import lstm
 
-FORWARD = text.kernels(gelu.TEXT, "cuda")["gelu_forward"]
+FORWARD = text.kernels(TEXT, "cuda")["gelu_forward"]
 
 
 class Library:
@@ -78,7 +78,7 @@ def test_the_declaration():
         "(const bfloat16* x, const int* sizes, bfloat16* y) {\n  using Low = bfloat16;" in low.text
     )
     assert low.name != program.name  # MLX keeps kernels by their names
-    lstm_forward = text.kernels(lstm.TEXT, "cuda")["lstm_forward"]
+    lstm_forward = text.kernels(lstm.KERNELS, "cuda")["lstm_forward"]
     one, two = (
         nvrtc.program(lstm_forward, {n: mx.float16 if n == "Low" else size for n in ["Low", "H"]})
         for size in (32, 64)
@@ -103,25 +103,18 @@ def test_what_was_compiled_is_kept(cache):
 
 
 def test_all_that_decides_is_in_the_name(cache):
-    library = Library()
-    nvrtc.machine_code(library, made(), "sm_90")
-    nvrtc.machine_code(library, made(), "sm_80")
-    library.version = 13, 6
-    nvrtc.machine_code(library, made(), "sm_90")
-    nvrtc.machine_code(library, made(N=3), "sm_90")
-    assert library.compiled == 4 == len(list(cache.iterdir()))
-
-
-def test_how_a_kernel_is_to_be_compiled(cache):
-    library = Library()
-    nvrtc.machine_code(library, made(), "sm_90")
-    kernel = text.kernels(gelu.TEXT, "cuda")["gelu_forward"]._replace(exact=True, resident=512)
+    kernel = FORWARD._replace(exact=True, resident=512)
     exact = nvrtc.program(kernel, {"Low": mx.float32, "THREADS": 128})
     assert exact.options == ("--fmad=false",) and "__launch_bounds__(128, 4) " in exact.text
-    nvrtc.machine_code(library, exact, "sm_90")
-    plain = exact._replace(options=())
-    nvrtc.machine_code(library, plain, "sm_90")  # other options, other code
-    assert library.compiled == 3 == len(list(cache.iterdir()))
+    library = Library()
+    for program, architecture in (
+        *((made(), "sm_90"), (made(), "sm_80"), (made(N=3), "sm_90")),
+        *((exact, "sm_90"), (exact._replace(options=()), "sm_90")),
+    ):
+        nvrtc.machine_code(library, program, architecture)
+    library.version = 13, 6
+    nvrtc.machine_code(library, made(), "sm_90")
+    assert library.compiled == 6 == len(list(cache.iterdir()))
 
 
 def test_a_cache_that_cannot_be_written_costs_time_alone(cache):
@@ -156,7 +149,7 @@ def test_a_launch(cache, monkeypatch):
     monkeypatch.setattr(nvrtc, "library", lambda: library)
     launch.compiled.cache_clear()
     for dtype in (mx.float32, mx.float32, mx.float16):
-        assert gelu.gelu_forward(mx.ones((5, 2), dtype)).dtype == dtype
+        assert gelu_forward(mx.ones((5, 2), dtype)).dtype == dtype
     launch.compiled.cache_clear()
     assert library.compiled == 2
     names = [given.pop("name") for given in launched]
@@ -176,29 +169,24 @@ def test_a_launch(cache, monkeypatch):
 
 
 def test_without_the_library_mlx_compiles(monkeypatch):
-    monkeypatch.setattr(nvrtc, "library", lambda: None)
-    monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
-    launch.compiled.cache_clear()
-    name: Any = launch.compiled(gelu.TEXT, "gelu_forward", None, "cuda")
-    assert name.startswith("gelu_forward_")
-    launch.compiled.cache_clear()
-
-
-def test_there_is_none_but_on_cuda(monkeypatch):
-    nvrtc.library.cache_clear()
+    """On CUDA where it isn't found, and elsewhere."""
     monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
-    monkeypatch.setattr(mx.cuda, "is_available", lambda: False)
-    assert nvrtc.library() is None
-    nvrtc.library.cache_clear()
-    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
-    assert nvrtc.library() == "libnvrtc.so.13"
-    nvrtc.library.cache_clear()
+    for on_cuda in (False, True):
+        nvrtc.library.cache_clear()
+        monkeypatch.setattr(mx.cuda, "is_available", lambda on_cuda=on_cuda: on_cuda)
+        assert nvrtc.library() == ("libnvrtc.so.13" if on_cuda else None)
 
     def missing(name):
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
+    nvrtc.library.cache_clear()
     assert nvrtc.library() is None
+    monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
+    launch.compiled.cache_clear()
+    name: Any = launch.compiled(TEXT, "gelu_forward", "cuda")
+    assert name.startswith("gelu_forward_")
+    launch.compiled.cache_clear()
     nvrtc.library.cache_clear()
 
 

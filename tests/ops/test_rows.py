@@ -28,7 +28,7 @@ def discount_oracle(delta, decay):
 # ---- the CPU extension ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (5, 300), (19, 10), (3, 2000)])
+@pytest.mark.parametrize("shape", [(1, 3), (5, 300), (19, 10)])
 def test_discount(extension, shape):
     """Against float64, and bit-identical for any number of threads."""
     rows, results = series(shape), []
@@ -44,10 +44,8 @@ def test_discount(extension, shape):
     ("dtype", "tail", "threads"),
     [
         (np.uint8, (118,), 5),
-        (np.uint8, (3, 7), 1),
         (np.float32, (), 2),
-        (np.float32, (5,), 5),
-        (np.int16, (3,), 2),
+        (np.int16, (3, 7), 1),
     ],
 )
 def test_take_rows(extension, monkeypatch, dtype, tail, threads):
@@ -70,7 +68,7 @@ def test_take_rows(extension, monkeypatch, dtype, tail, threads):
 @pytest.mark.parametrize("form", ["extension", "plain", "cuda"])
 @pytest.mark.parametrize(
     ("size", "dtype", "tail"),
-    [(1, np.float32, ()), (3, np.uint8, (3, 7)), (9, np.uint8, (3, 7)), (9, np.float32, ())],
+    [(1, np.float32, ()), (3, np.uint8, (3, 7)), (9, np.float32, ())],
 )
 def test_split_rows(extension, monkeypatch, form, size, dtype, tail):
     if form == "plain":
@@ -98,10 +96,8 @@ def test_wrong_arguments(extension):
         lambda: extension.discount(x, x),
         lambda: extension.discount(x[0].astype(mx.int32), x[0]),
         lambda: extension.take_rows(x, rows, T + 1),
-        lambda: extension.take_rows(x, rows, 0),
         lambda: extension.take_rows(x, rows.astype(mx.int64), T),
         lambda: extension.take_rows(x, rows[None], T),
-        lambda: extension.take_rows(x[0, 0], rows, 1),
     ]
     for call in wrong:
         with pytest.raises(ValueError):

@@ -39,33 +39,12 @@ BUGS = {  # sanitizer or none, file, text, its replacement, what the report says
         "",
         "",  # whatever comes first
     ),
-    "a part is taken twice": (
-        "threads",
-        "threads.h",
-        "next++",
-        "next.exchange(next + 1)",
-        "",
-    ),
     "one helper too many": (
         "",
         "threads.h",
         "width) - 1;",
         "width) - (width < 2);",
         "more threads than the width",
-    ),
-    "helpers for one batch at a time": (
-        "",
-        "threads.h",
-        "wanted_ += batch.helpers;",
-        "wanted_ = std::max(wanted_, batch.helpers);",
-        "too few threads took part",
-    ),
-    "fewer helpers are woken": (
-        "",
-        "threads.h",
-        "i < helpers; ++i) wake",
-        "i < helpers - 1; ++i) wake",
-        "too few threads took part",
     ),
     "exceptions are forgotten": (
         "",

@@ -90,15 +90,18 @@ def cpu_cell():
 
 def gpu_text(backend, folder):
     """The same of the kernels' text, compiled as C++."""
-    from puffer_mlx.policy.networks.leaky import gpu  # pyright: ignore[reportMissingImports]
+    from puffer_mlx.policy.networks.leaky import (  # pyright: ignore[reportMissingImports]
+        leaky_backward,
+        leaky_forward,
+    )
 
     case = kernels.cases()["Leaky"]
     inputs = [*case.low, *case.states, case.keep]
     out, *gradients = case.expect(mx.float32)
     after = [*inputs, np.array(out), case.cotangent]
     with recording(backend) as recorder:
-        recorder.record(gpu.leaky_forward, *inputs)
-        recorder.record(gpu.leaky_backward, *after)
+        recorder.record(leaky_forward, *inputs)
+        recorder.record(leaky_backward, *after)
     folder.mkdir()
     compiled = Compiled(recorder, folder)
     found = [*compiled.run(0, *inputs), *compiled.run(1, *after)]

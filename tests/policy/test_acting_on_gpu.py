@@ -24,7 +24,7 @@ from puffer_mlx.policy.acting_on_gpu import (
     step_on_gpu,
 )
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
-from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -120,7 +120,7 @@ def cases() -> dict[str, Case]:
     found = []
     dialects = itertools.cycle(["native", "torch", "puffer3"])
     for network in NETWORKS:
-        for sizes, masked in [((3,), False), ((2, 4), True), ((1, 1, 1), False), ((3,), True)]:
+        for sizes, masked in [((2, 4), True), ((1, 1, 1), False), ((3,), False)]:
             given = {"network": network, "sizes": sizes, "dialect": next(dialects)}
             name = f"{network} {sizes} {masked}"
             found.append(Case(name, masked=masked, reset=True, H=9, **given))
@@ -221,34 +221,28 @@ def test_an_agent_does_not_depend_on_the_others(compiled, whole, some):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_memory_and_threads_of_all_sizes(network):
     """Whatever is taken fits, by the text's own account of what it shares."""
-    taken = 0
-    widths = [1, 7, 32, 64, 100, 128, 200, 255, WIDEST]
-    for H, D, A in itertools.product(widths, [1, 64, 127, 500, 20000], [1, 18, 300, 5000]):
+    sizes = [1, 64, 100, 255, WIDEST], [1, 127, 20000], [1, 18, 300, 5000]
+    for H, D, A in itertools.product(*sizes):
         policy = policy_of(network, (A + 1,), D, H)
         step, kernel = step_on_gpu(policy), forms_of(policy.network).gpu_step
         assert kernel is not None
-        for n in (1, 63, 1024, 4096):
-            found = choose_layout(policy, kernel, n)
-            assert (found is None) == (step is None)
-            if found is None:
+        for n in (1, 4096):
+            block = choose_layout(policy, kernel, n)
+            assert (block is None) == (step is None)
+            if block is None:
                 assert A == 5000 or (A == 300 and H > 100)
                 continue
-            taken += 1
-            groups = found.agents // 4
-            assert found.chunk <= D and found.threads % 32 == 0 and found.threads <= 256
-            assert found.threads >= 4 * found.agents  # who sums up squares
-            shared = groups * (A + 2 + H + max(found.chunk, H) + kernel.memory * H)
-            shared += found.agents  # sums over features
-            assert found.room == shared and 16 * shared <= METALS
-    assert taken > 300
-
-
-def test_many_agents_share_a_block_where_there_are_many():
-    policy = policy_of(H=64, D=118)
+            groups = block.agents // 4
+            assert block.chunk <= D and block.threads % 32 == 0 and block.threads <= 256
+            assert block.threads >= 4 * block.agents  # who sums up squares
+            shared = groups * (A + 2 + H + max(block.chunk, H) + kernel.memory * H)
+            shared += block.agents  # sums over features
+            assert block.room == shared and 16 * shared <= METALS
+    policy = policy_of(network, H=64, D=118)
     kernel = forms_of(policy.network).gpu_step
     assert kernel is not None
-    found = [choose_layout(policy, kernel, n) for n in (1, 512, 1024, 2048, 8192)]
-    assert [each.agents for each in found if each] == [4, 4, 8, 16, 16]
+    blocks = [choose_layout(policy, kernel, n) for n in (1, 1024, 2048, 8192)]
+    assert [block.agents for block in blocks if block] == [4, 8, 16, 16]
 
 
 def test_policies_without_such_a_kernel():

@@ -10,7 +10,7 @@ from oracles import f64
 from small_policies import PUFFER5
 
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.distributions import Categorical, Gaussian, distribution
+from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.spec import ActionSpec
 
 HEADS = pytest.mark.parametrize("sizes", [(4,), (3, 2, 5)])
@@ -24,27 +24,15 @@ def normal(rng, *shape):
 
 
 def test_noise():
-    heads = Categorical(ActionSpec((3, 2)))
-    noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
-    assert noise.shape == (50, 1000, 2) and noise.min() > 0 and noise.max() <= 1
-    np.testing.assert_allclose(noise.mean(axis=(0, 1)), 0.5, atol=0.01)
-    assert abs(np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]) < 0.02
-
-
-@HEADS
-def test_frequencies(sizes):
-    n = 40_000
-    heads = Categorical(ActionSpec(sizes))
-    logits = np.random.default_rng(sum(sizes)).normal(size=sum(sizes))
-    actions, _ = heads.sample(
-        mx.array(np.tile(logits[:, None], n), mx.float32), heads.noise(mx.random.key(7), (n,))
-    )
-    for head, logp in enumerate(oracles.head_log_probs(logits, sizes)):
-        counts = np.bincount(np.array(actions)[:, head].astype(int), minlength=sizes[head])
-        expected = n * np.exp(logp)
-        chi_square = ((counts - expected) ** 2 / expected).sum()
-        freedom = sizes[head] - 1
-        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (counts, expected)
+    for heads, mean, deviation in (
+        (Categorical(ActionSpec((3, 2))), 0.5, 12**-0.5),
+        (Gaussian(ActionSpec((1, 1))), 0, 1),
+    ):
+        noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
+        assert noise.shape == (50, 1000, 2) and (mean == 0 or 0 < noise.min() <= noise.max() <= 1)
+        np.testing.assert_allclose(noise.mean(axis=(0, 1)), mean, atol=0.015)
+        np.testing.assert_allclose(noise.std(axis=(0, 1)), deviation, rtol=0.02)
+        assert abs(np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]) < 0.02
 
 
 def legal_masks(rng, n, sizes):
@@ -106,17 +94,6 @@ def test_the_last_legal_action_takes_what_rounding_leaves():
         assert actions.item() == 5
 
 
-def test_only_one_legal_action():
-    heads = Categorical(ActionSpec((4, 2)))
-    mask = mx.array([[0, 0, 1, 0, 1, 0]] * 100, mx.uint8)
-    logits = mx.array(normal(np.random.default_rng(0), 6, 100) * 50)
-    actions, logprobs = heads.sample(logits, heads.noise(mx.random.key(0), (100,)), mask)
-    np.testing.assert_array_equal(np.array(actions), [[2, 0]] * 100)
-    np.testing.assert_array_equal(np.array(logprobs), 0)
-    _, entropy = heads.log_prob_entropy(logits, actions, mask)
-    np.testing.assert_array_equal(np.array(entropy), 0)
-
-
 def test_logits_that_are_not_finite():
     nan, inf = np.nan, np.inf
     logits = mx.array([[nan, 5, -inf, nan, inf], [0, inf, 0, nan, inf], [0, 0, -inf, nan, -inf]])
@@ -174,21 +151,6 @@ def test_gaussian_golden():
     assert entropy.item() == pytest.approx(2.1120857, abs=1e-6)
     greedy, _ = one.sample(outputs, None)
     assert greedy.item() == 1
-
-
-def test_gaussian_samples_have_its_mean_and_deviation():
-    heads = Gaussian(ActionSpec((1, 1)))
-    n = 40_000
-    mean = mx.array([[0.5], [-2.0]]) + mx.zeros((2, n))
-    logstd = mx.array([[-1.0], [0.7]])
-    noise = heads.noise(mx.random.key(3), (n,))
-    actions, logprobs = heads.sample((mean, logstd), noise)
-    assert actions.shape == (n, 2) and actions.dtype == mx.float32
-    np.testing.assert_allclose(np.array(actions).mean(axis=0), [0.5, -2], atol=0.03)
-    np.testing.assert_allclose(np.array(actions).std(axis=0), np.exp([-1, 0.7]), rtol=0.02)
-    assert abs(np.corrcoef(np.array(actions).T)[0, 1]) < 0.02
-    again, _ = heads.log_prob_entropy((mean, logstd), actions)
-    np.testing.assert_allclose(np.array(logprobs), np.array(again), rtol=0, atol=1e-6)
 
 
 def test_gaussian_gradient():
@@ -252,8 +214,3 @@ def test_greedy_takes_the_largest_legal_logit_of_every_head():
     mask = mx.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], mx.uint8)
     actions, _ = heads.sample(logits, None, mask)
     assert np.array(actions).tolist() == [[2, 0], [2, 1]]
-
-
-def test_the_distribution_of_an_action_space():
-    assert isinstance(distribution(ActionSpec((2, 3))), Categorical)
-    assert isinstance(distribution(ActionSpec((1, 1))), Gaussian)

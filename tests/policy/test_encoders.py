@@ -8,7 +8,7 @@ from running import TINY
 
 from puffer_mlx.config.dialects import has_own_network
 from puffer_mlx.policy.encoders.catalog import plainer_note
-from puffer_mlx.policy.encoders.default.encoder import Linear
+from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.vec.native.make import find_environment
 
 

@@ -14,8 +14,6 @@ from puffer_mlx.policy.acting_on_gpu import step_on_gpu
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
-SEPARATE = pytest.mark.parametrize("separate", [False, True])
 T, S, D = 6, 7, 5
 KEY = mx.random.key(3)
 
@@ -85,7 +83,7 @@ def test_it_is_the_fields_policy(path, activation, sizes, separate):
 
 @pytest.mark.parametrize(
     ("network", "dialect"),
-    [("MinGRU", "native"), ("LSTM", "torch"), ("GRU", "puffer3"), ("MLP", "sb3"), ("LSTM", "sb3")],
+    [("MinGRU", "native"), ("GRU", "puffer3"), ("LSTM", "sb3")],
 )
 def test_steps_equal_scan_with_two_networks(path, network, dialect):
     policy = policy_of(network, (1, 1), D, dialect=dialect, reset=True, separate_value=True)
@@ -106,8 +104,10 @@ def test_steps_equal_scan_with_two_networks(path, network, dialect):
     assert len(named(last)) == 2 * len(named(policy.network.initial_state(1)))
 
 
-@NETWORKS
-@pytest.mark.parametrize("dialect", ["native", "sb3"])
+@pytest.mark.parametrize(
+    ("network", "dialect"),
+    [("MinGRU", "native"), ("LSTM", "native"), ("GRU", "sb3"), ("MLP", "sb3")],
+)
 def test_which_weights_values_and_actions_are_of(network, dialect):
     """The gradient of values by the actor's weights is 0, and that of actions by the critic's."""
     policy = policy_of(network, (3,), D, dialect=dialect, separate_value=True)
@@ -134,7 +134,7 @@ def test_which_weights_values_and_actions_are_of(network, dialect):
 # ---- where it begins -----------------------------------------------------------------------------
 
 
-@SEPARATE
+@pytest.mark.parametrize("separate", [False, True])
 def test_initial_weights(separate):
     spec = EnvSpec("x", 17, np.dtype(np.float32), ActionSpec((1,) * 6))
     settings = config.Policy(64, 2, "sb3", separate_value=separate, log_std_init=-0.5)
@@ -177,15 +177,13 @@ def test_where_it_begins(dialect):
 # ---- what is refused, and what acts otherwise ----------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
-def test_other_dialects_have_their_own_activation(dialect):
-    with pytest.raises(UserError, match=f"activation tanh.*dialect {dialect} has gelu") as caught:
-        policy_of("MLP", dialect=dialect, activation="tanh")
-    assert "policy.dialect sb3" in str(caught.value.hint)
-    policy_of("MLP", dialect=dialect, activation="gelu")
-
-
-def test_auto_is_tanh_in_this_dialect():
+def test_each_dialect_has_its_own_activation():
+    for dialect in ("native", "torch", "puffer3"):
+        message = f"activation tanh.*dialect {dialect} has gelu"
+        with pytest.raises(UserError, match=message) as caught:
+            policy_of("MLP", dialect=dialect, activation="tanh")
+        assert "policy.dialect sb3" in str(caught.value.hint)
+        policy_of("MLP", dialect=dialect, activation="gelu")
     policy = policy_of("MLP", dialect="sb3")
     assert (policy.encoder.activation, policy.network.activation) == ("tanh", "tanh")  # type: ignore
     assert policy_of("MLP").network.activation == "gelu"  # type: ignore

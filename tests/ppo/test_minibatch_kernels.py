@@ -19,7 +19,7 @@ from running import ROOT
 
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.draw import gpu as draw_gpu
+from puffer_mlx.ops import draw as draw_gpu
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages

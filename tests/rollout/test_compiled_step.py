@@ -19,7 +19,7 @@ from small_policies import PUFFER5, beyond, policy_of, weights_of
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.rollout import acting_in_c
 from puffer_mlx.rollout.acting_in_c import make_actor
@@ -248,16 +248,6 @@ def test_the_only_legal_action():
         actions, logprobs, *_ = case.run().found()
         np.testing.assert_array_equal(actions[0, :, 0], only)
         np.testing.assert_array_equal(logprobs[0], 0)
-
-
-def test_equal_chances():
-    """Of k legal actions the log-probability is that of 1 / k."""
-    k = np.arange(1, 70)
-    case = chooser((69,), np.zeros((69, 69), np.float32), masked=True)
-    legal = (k <= k[:, None]).astype(np.uint8)
-    case.views = case.views._replace(masks=legal[None])
-    _, logprobs, *_ = case.run().found()
-    np.testing.assert_allclose(logprobs[0], -np.log(k), rtol=2e-7)
 
 
 def test_uniforms_at_the_ends():

@@ -14,7 +14,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.playing.games import play_pair
 from puffer_mlx.playing.players import policy_player, random_player
-from puffer_mlx.policy.networks.mingru import network as mingru
+from puffer_mlx.policy.networks import mingru
 from puffer_mlx.ppo import advantage, loss
 from puffer_mlx.rollout import acting as ways_of_acting
 from puffer_mlx.training.trainer import Trainer

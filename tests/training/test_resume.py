@@ -27,7 +27,7 @@ from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.config.resolve import known_envs
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.sources import environments_folder
 
@@ -303,22 +303,6 @@ def test_a_run_is_gone_on_with_by_one_process_only(whole, script, here, capsys):
         assert "is in use by another process" in error and "hint: wait" in error
         assert script.main([*TINY, "--stop-at", "1"]) == 0  # a new run is another one
     assert len(list(here.glob("checkpoints/squared/*"))) == 2 and before <= files(here)
-
-
-def test_a_new_run_is_held_too(script, here, monkeypatch, capsys):
-    honest, refused = Trainer.step, []
-
-    def step(trainer):
-        if not refused:  # a checkpoint isn't needed to be refused
-            folder = only(here, "checkpoints/squared/*")
-            with pytest.raises(UserError, match="in use"), held(folder):
-                pass
-            refused.append(folder)
-        return honest(trainer)
-
-    monkeypatch.setattr(Trainer, "step", step)
-    assert script.main(TINY) == 0 and refused
-    assert not list(here.glob("checkpoints/squared/*/.*"))
 
 
 def test_what_a_kill_left_is_cleared_away(whole, script, here, capsys):

@@ -8,10 +8,9 @@ from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
 from puffer_mlx.check.gpu.tools import UNIT, Skipped, Worst, difference, need_gpu, on, unit
-from puffer_mlx.ops.gelu import operation as gelu
-from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.policy.networks.catalog import FORMS
-from puffer_mlx.policy.networks.forms import FusedCase
+from puffer_mlx.ops.gelu import BACKWARD, FORWARD
+from puffer_mlx.policy.networks import FusedCase
+from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.algorithms.puffer5 import Segments
@@ -44,7 +43,7 @@ class Case:
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """The fused form on a device; None where it has none."""
         with on(device):
-            if gelu.FORWARD.form() is None:
+            if FORWARD.form() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
             rest = [mx.array(a) for a in (*self.states, self.keep)]
@@ -66,7 +65,7 @@ class Case:
 
 
 def _gelu(low, _, dy):
-    return [gelu.FORWARD.form()(*low), gelu.BACKWARD.form()(*low, dy)]
+    return [FORWARD.form()(*low), BACKWARD.form()(*low, dy)]
 
 
 def _norm(low, _, dy):

@@ -25,7 +25,7 @@ from puffer_mlx.check.gpu.tools import (
 )
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.checkpoint import State
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.profiling.phases import WAITS
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU

@@ -2,7 +2,7 @@
 
 It tells nothing of its policy: one of the native dialect, whose sizes make as many numbers as it
 has, or of 3.0's, whose files are read too. The networks that may be in it have the forms ``flat``
-and ``puffer3`` (``policy/networks/forms.py``).
+and ``puffer3`` (``policy/networks/__init__.py``).
 """
 
 import warnings

@@ -1,1 +1,51 @@
-"""Advantages on a GPU: what is around the recursion, too. The formulas: ``ppo/advantage.py``."""
+"""Advantages: the backward recursion in C++, and all of ``ppo/advantage.py`` on a GPU."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import fused
+from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.recurrence import steps_of
+
+TEXT = Path(__file__).with_name("advantages.metal.h")
+BLOCK = 32  # agents: 4096 of them are on 128 cores, where each waits for its own memory
+
+
+@fused(
+    "the extension's walk through time",
+    test="tests/ppo/test_advantage.py",
+    cost="advantages take ten times as long on a CPU",
+    on_cpu="discount",
+)
+def discount(delta: mx.array, decay: mx.array) -> mx.array:
+    """Backward recursion from adv[T-1] = 0: adv[t] = delta[t] + decay[t] * adv[t+1].
+
+    Args:
+        delta: (T - 1, N) float32.
+        decay: (T - 1, N) float32.
+
+    Returns:
+        (T, N) float32.
+    """
+    adv = mx.zeros(delta.shape[1:])
+    if not delta.shape[0]:
+        return adv[None]
+    out = [adv]
+    for d, k in zip(reversed(steps_of(delta)), reversed(steps_of(decay)), strict=True):
+        adv = d + k * adv
+        out.append(adv)
+    return mx.stack(out[::-1])
+
+
+def launch_advantages(
+    values, rewards, terminals, ratios, finals, *, form, bootstrap, gamma, gae_lambda, **clips
+):
+    """``ppo.advantage.advantages`` in one launch, with its arguments: (T, N) -> (T, N) float32."""
+    (T, N), has = values.shape, (finals is not None, ratios is not None)
+    ratios, finals = rewards if ratios is None else ratios, terminals if finals is None else finals
+    sizes = numbers(T, N, *map(int, (form == "V", has[0], bootstrap, has[1])))
+    limits = (clips[name] for name in ("rho_clip", "c_clip", "reward_clip"))
+    settings = numbers(*map(float, (gamma, gamma * gae_lambda, *limits)))
+    arrays = [values, rewards, terminals, ratios, finals, sizes, settings]
+    return launch(TEXT, "advantages", arrays, [(T, N)], N, BLOCK)[0]

@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "discount/step.h"
+#include "advantages/step.h"
 #include "gpu/functions.metal.h"
 
 // values, rewards, terminals, ratios, finals (T, N). Without last observations, what is given as finals isn't read;

@@ -1,4 +1,4 @@
-// Activations that follow a product, and their slopes: policy/activations.py, ops/dense.
+// Activations that follow a product, and their slopes: policy/activations.py, ops/linear.
 
 #pragma once
 

@@ -57,19 +57,21 @@ def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     return array
 
 
-def _kernel(path: Path, name: str, rules: text.Rules | None, backend: str) -> text.Kernel:
-    return text.rollout(path, rules, backend) if rules else text.kernels(path, backend)[name]
+def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
+    if isinstance(name, text.Rules):
+        return text.rollout(path, name, backend)
+    return text.kernels(path, backend)[name]
 
 
 @functools.cache
-def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
-    """What launches a kernel: see ``launch`` and ``launch_rollout``.
+def compiled(path: Path, name: str | text.Rules, backend: str):
+    """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
     keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
     so that a newer version of this package never runs an older one's kernel.
     """
-    kernel = _kernel(path, name, rules, backend)
+    kernel = _kernel(path, name, backend)
     library = nvrtc.library() if backend == "cuda" else None
     if library is not None:
         return nvrtc.CompiledKernel(library, kernel)
@@ -85,7 +87,7 @@ def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
 
 def launch(
     path: Path,
-    name: str,
+    name: str | text.Rules,
     inputs: Mapping[str, mx.array] | Sequence[mx.array],
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
@@ -98,8 +100,8 @@ def launch(
     another.
 
     Args:
-        path: the file with the kernel's text.
-        name: the kernel's.
+        path: the file with the kernel's text; of whole rollouts that of the network's layers.
+        name: the kernel's; of whole rollouts the environment's rules: see ``text.rollout``.
         inputs: arrays in the order of the text's description, or by their names in it; it gets
             those that it names.
         outputs: shapes of the arrays that it writes, likewise.
@@ -110,33 +112,29 @@ def launch(
     Returns:
         The outputs, in the text's order.
     """
-    return _launch((path, name, None), inputs, outputs, (threads, block), sizes)
-
-
-def launch_rollout(
-    layers: Path,
-    rules: text.Rules,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
-    threads: int,
-    block: int,
-    **sizes: int,
-) -> list[mx.array]:
-    """Run the kernel of whole rollouts: see ``text.rollout``.
-
-    Args:
-        layers: the text of the network's layers.
-        rules: the environment's.
-        inputs: as for ``launch``, and the rest, too.
-        outputs: shapes.
-        threads: how many there are in all.
-        block: how many of them meet at barriers.
-        **sizes: numbers of the template.
-
-    Returns:
-        The outputs, in the text's order.
-    """
-    return _launch((layers, "rollout", rules), inputs, outputs, (threads, block), sizes)
+    kind = backend()
+    kernel = _kernel(path, name, kind)
+    if isinstance(inputs, Mapping):
+        inputs = {key: inputs[key] for key in kernel.inputs}
+    else:
+        inputs = dict(zip(kernel.inputs, inputs, strict=True))
+    if not isinstance(outputs, Mapping):
+        outputs = dict(zip(kernel.outputs, outputs, strict=True))
+    if kind == "metal":
+        refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
+    low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
+    dtypes = {"Low": low, **DTYPES}
+    template = {"Low": low, **sizes}
+    instead = stand_in()
+    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, kind)
+    return call(
+        inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
+        template=[(key, template[key]) for key in kernel.template],
+        grid=(threads, 1, 1),
+        threadgroup=(block, 1, 1),
+        output_shapes=[outputs[key] for key in kernel.outputs],
+        output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
+    )
 
 
 def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:
@@ -145,41 +143,9 @@ def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> Non
     Metal's own message comes later, and names a line of generated text.
     """
     blocks = (block, THREADS, "threads in a block")
-    for count, most, what in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):
+    for count, most, unit in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):
         if count > most:
             raise UserError(
-                f"the GPU's kernel {name} has {count} {what}; on a Mac {most} are the most",
+                f"the GPU's kernel {name} has {count} {unit}; on a Mac {most} are the most",
                 "run on the CPU: --device cpu",
             )
-
-
-def _launch(
-    which: tuple[Path, str, text.Rules | None],
-    inputs: Mapping[str, mx.array] | Sequence[mx.array],
-    outputs: Mapping[str, Shape] | Sequence[Shape],
-    threads: tuple[int, int],
-    sizes: dict[str, int],
-) -> list[mx.array]:
-    kind = backend()
-    kernel = _kernel(*which, kind)
-    if isinstance(inputs, Mapping):
-        inputs = {key: inputs[key] for key in kernel.inputs}
-    else:
-        inputs = dict(zip(kernel.inputs, inputs, strict=True))
-    if not isinstance(outputs, Mapping):
-        outputs = dict(zip(kernel.outputs, outputs, strict=True))
-    if kind == "metal":
-        refuse_beyond_metal(kernel.name, len(kernel.inputs) + len(kernel.outputs), *threads)
-    low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
-    dtypes = {"Low": low, **DTYPES}
-    template = {"Low": low, **sizes}
-    instead = stand_in()
-    call = functools.partial(instead, kernel.name) if instead else compiled(*which, kind)
-    return call(
-        inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
-        template=[(key, template[key]) for key in kernel.template],
-        grid=(threads[0], 1, 1),
-        threadgroup=(threads[1], 1, 1),
-        output_shapes=[outputs[key] for key in kernel.outputs],
-        output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
-    )

@@ -61,10 +61,8 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     """
     names = {"float": "float", "int": "int", "uint8_t": "uint8_t"}
     names["Low"] = TYPES[template.get("Low", mx.float32)]
-    # No two arrays share memory: what is read needn't wait for what is written.
-    arrays = {name: f"const {names[type_]}" for name, type_ in kernel.inputs.items()}
-    arrays |= {name: names[type_] for name, type_ in kernel.outputs.items()}
-    parameters = [f"{type_}* __restrict__ {name}" for name, type_ in arrays.items()]
+    parameters = [f"const {names[type_]}* {name}" for name, type_ in kernel.inputs.items()]
+    parameters += [f"{names[type_]}* {name}" for name, type_ in kernel.outputs.items()]
     constants = "".join(map(_constant, template.items()))
     before = Path(__file__).with_name("without_headers.h").read_text() + kernel.before
     body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"
@@ -77,29 +75,29 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     return Program(name, f'{before}\nextern "C" __global__ void {bounds}{name}{body}', options)
 
 
-def _constant(given: tuple[str, Any]) -> str:
-    name, value = given
+def _constant(parameter: tuple[str, Any]) -> str:
+    name, value = parameter
     if isinstance(value, mx.Dtype):
         return f"  using {name} = {TYPES[value]};\n"
     return f"  constexpr int {name} = {value};\n"
 
 
-def machine_code(nvrtc: Any, made: Program, architecture: str) -> bytes:
+def machine_code(nvrtc: Any, program: Program, architecture: str) -> bytes:
     """What NVRTC makes of a program for a GPU, from the cache if it is there.
 
     Args:
         nvrtc: the library.
-        made: the program.
+        program: what is compiled.
         architecture: ``sm_90``, say.
     """
-    decides = "\0".join([made.text, architecture, _version(nvrtc), *made.options])
+    decides = "\0".join([program.text, architecture, _version(nvrtc), *program.options])
     digest = hashlib.sha256(decides.encode()).hexdigest()[:24]
-    path = cache_directory() / f"{made.name.rpartition('_')[0]}-{digest}.cubin"
+    path = cache_directory() / f"{program.name.rpartition('_')[0]}-{digest}.cubin"
     with contextlib.suppress(OSError):
         kept = path.read_bytes()
         if hashlib.sha256(kept[DIGEST:]).digest() == kept[:DIGEST]:
             return kept[DIGEST:]
-    code = _compile(nvrtc, made, architecture)
+    code = _compile(nvrtc, program, architecture)
     with contextlib.suppress(UserError), publish(path) as file:  # a full disk only costs time
         file.write_bytes(hashlib.sha256(code).digest() + code)
     return code
@@ -111,20 +109,20 @@ def _version(nvrtc: Any) -> str:
     return f"{major.value}.{minor.value}"
 
 
-def _compile(nvrtc: Any, made: Program, architecture: str) -> bytes:
+def _compile(nvrtc: Any, program: Program, architecture: str) -> bytes:
     handle = ctypes.c_void_p()
-    text, file = made.text.encode(), f"{made.name}.cu".encode()
+    text, file = program.text.encode(), f"{program.name}.cu".encode()
     failed = nvrtc.nvrtcCreateProgram(ctypes.byref(handle), text, file, 0, None, None)
     if failed:
-        raise RuntimeError(f"NVRTC made no program of {made.name}: error {failed}")
+        raise RuntimeError(f"NVRTC makes no program of {program.name}: error {failed}")
     try:
-        texts = [f"--gpu-architecture={architecture}", *made.options]
+        texts = [f"--gpu-architecture={architecture}", *program.options]
         options = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
         failed = nvrtc.nvrtcCompileProgram(handle, len(texts), options)
         if failed:
             log = _read(handle, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
-            said = log.rstrip(b"\0").decode(errors="replace")
-            raise RuntimeError(f"NVRTC can't compile {made.name} for {architecture}: {said}")
+            message = log.rstrip(b"\0").decode(errors="replace")
+            raise RuntimeError(f"NVRTC can't compile {program.name} for {architecture}: {message}")
         return _read(handle, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(handle))
@@ -134,11 +132,11 @@ def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
     """What one of NVRTC's pairs of functions gives of a program."""
     size = ctypes.c_size_t()
     failed = size_of(handle, ctypes.byref(size))
-    found = ctypes.create_string_buffer(size.value)
-    failed = failed or get(handle, found)
+    content = ctypes.create_string_buffer(size.value)
+    failed = failed or get(handle, content)
     if failed:
         raise RuntimeError(f"NVRTC doesn't give what it made: error {failed}")
-    return found.raw
+    return content.raw
 
 
 class CompiledKernel:
@@ -177,6 +175,6 @@ class CompiledKernel:
         )
 
     def _compiled(self, template: dict[str, Any]) -> tuple[str, bytes]:
-        made = program(self._kernel, template)
+        source = program(self._kernel, template)
         architecture = str(mx.device_info(mx.gpu)["architecture"])
-        return made.name, machine_code(self._nvrtc, made, architecture)
+        return source.name, machine_code(self._nvrtc, source, architecture)

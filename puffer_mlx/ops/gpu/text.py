@@ -56,7 +56,7 @@ def expand(path: Path) -> str:
     return _expand(path, set(), {})
 
 
-def _expand(path: Path, seen: set[Path], given: Mapping[str, str]) -> str:
+def _expand(path: Path, seen: set[Path], parts: Mapping[str, str]) -> str:
     text = path.read_text()
     if _ONCE in text:
         if path in seen:
@@ -68,7 +68,7 @@ def _expand(path: Path, seen: set[Path], given: Mapping[str, str]) -> str:
         if not line.startswith(_INCLUDE):
             return line
         name = line.split('"')[1]
-        return given[name] if name in given else _expand(_included(path, name), seen, given)
+        return parts[name] if name in parts else _expand(_included(path, name), seen, parts)
 
     return "".join(map(included, text.splitlines(keepends=True)))
 
@@ -109,11 +109,11 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
     return kernel._replace(name=name, exact=True, resident=RESIDENT)
 
 
-def _around(layers: Path, kernel: str, given: Mapping[str, str]) -> str:
+def _around(layers: Path, kernel: str, parts: Mapping[str, str]) -> str:
     """The text of a kernel of ``acting`` with these layers."""
     seen: set[Path] = set()
-    given = {"layers": _expand(layers, seen, {}), **given}
-    return _expand(FOLDER / "acting" / kernel, seen, given)
+    parts = {"layers": _expand(layers, seen, {}), **parts}
+    return _expand(FOLDER / "acting" / kernel, seen, parts)
 
 
 def in_namespace(rules: Rules) -> str:

@@ -1,1 +1,192 @@
-"""Linear layers and their gradients."""
+"""Linear layers, and what follows them, with their gradients.
+
+By MLX, or by the extension, which threads a BLAS itself. Its ``dense`` is product, bias and
+activation in one node, for tanh and ReLU, whose slope follows from what they give: forward it is
+one node, and backward another makes three of the four gradients.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gelu import gelu
+from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
+from puffer_mlx.system.backend import backend
+
+REFERENCE = Reference(
+    "the extension's product of matrices",
+    (
+        *("ops.linear:linear", "ops.linear:linear_columns", "ops.linear:input_gradient"),
+        *("ops.linear:weight_gradient", "ops.linear:bias_gradient"),
+    ),
+    test="tests/ops/test_ops.py",
+    cost="training on a CPU takes up to twice as long",
+)
+DENSE = Reference(
+    "the extension's layer of product and activation",
+    ("ops.linear:dense",),
+    test="tests/ops/test_ops.py",
+    cost="networks with tanh or ReLU take longer on a CPU",
+)
+
+
+def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Product x weight^T (..., M) of x (..., K) and weight (M, K), plus bias (M,).
+
+    x is cast to the weight's dtype, which is the result's too.
+    """
+    return _linear(x.astype(weight.dtype), weight, bias)
+
+
+@float32_on_cpu
+def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
+    biases = () if bias is None else (bias,)
+    if extension_with_products(REFERENCE) is not None:
+        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        product = _linear_rows(rows, weight, *biases)
+        return product if x.ndim == 2 else product.reshape(*x.shape[:-1], -1)
+    if backend() != "cpu" or (biases and x.dtype in LOW):
+        return _rows_on_gpu(x, weight, *biases)  # type: ignore
+    return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
+
+
+def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Product weight x^T (M, n) of x (n, K) and weight (M, K), plus bias (M,): see ``linear``."""
+    return _columns(x.astype(weight.dtype), weight, bias)
+
+
+@float32_on_cpu
+def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
+    if extension_with_products(REFERENCE) is not None:
+        return _linear_columns(x, weight, *(() if bias is None else (bias,)))
+    y = _columns_on_gpu(x, weight) if backend() != "cpu" else weight @ x.T
+    return y if bias is None else plus(y, bias[:, None])  # type: ignore
+
+
+@in_float32
+def plus(x: mx.array, y: mx.array) -> mx.array:
+    """Sum of which one part is broadcast: that one's gradient is a sum, taken in float32."""
+    return x + y
+
+
+@float32_on_cpu
+def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
+    """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
+    if extension_with_products(REFERENCE) is not None:
+        return extension_on_cpu().linear_input_gradient(dy, weight, False, add)
+    return dy @ weight if add is None else mx.addmm(add, dy, weight)
+
+
+@float32_on_cpu
+def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
+    """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
+    if extension_with_products(REFERENCE) is not None:
+        return extension_on_cpu().linear_weight_gradient(dy, x, False)
+    return dy.T @ x
+
+
+@in_float32
+def bias_gradient(dy: mx.array) -> mx.array:
+    """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
+    extension = extension_on_cpu(REFERENCE)
+    return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
+
+
+def _threaded_linear(columns: bool) -> Any:
+    """``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
+
+    @mx.custom_function
+    def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
+        return extension_on_cpu().linear(x, weight, columns, *bias)
+
+    @product.vjp
+    def gradients(primals, dy, _):
+        x, weight, *bias = primals
+        extension = extension_on_cpu()
+        return (
+            extension.linear_input_gradient(dy, weight, columns),
+            extension.linear_weight_gradient(dy, x, columns),
+            *(extension.linear_bias_gradient(dy, columns) for _ in bias),
+        )
+
+    return product
+
+
+# Made once: MLX may abort when a custom function goes while a compiled function refers to it.
+_linear_rows, _linear_columns = _threaded_linear(columns=False), _threaded_linear(columns=True)
+
+
+# MLX's own gradient of a product by what it transposes is of the transposed: to read it by rows, it
+# would be copied. That is the weight, and of columns the input. A bias' it would sum in its dtype.
+
+
+@mx.custom_function
+def _rows_on_gpu(x: mx.array, weight: mx.array, *bias: mx.array) -> Any:
+    """``linear`` on a GPU."""
+    return mx.addmm(bias[0], x, weight.T) if bias else x @ weight.T
+
+
+@_rows_on_gpu.vjp
+def _rows_on_gpu_vjp(primals, dy, _):
+    x, weight, *bias = primals
+    gradients = input_gradient(dy, weight), weight_gradient(dy, x)
+    return *gradients, *(bias_gradient(dy) for _ in bias)
+
+
+@mx.custom_function
+def _columns_on_gpu(x: mx.array, weight: mx.array) -> Any:
+    """``linear_columns`` without bias on a GPU."""
+    return weight @ x.T
+
+
+@_columns_on_gpu.vjp
+def _columns_on_gpu_vjp(primals, dy, _):
+    x, weight = primals
+    return dy.T @ weight, dy @ x
+
+
+# ---- with an activation --------------------------------------------------------------------------
+
+
+def relu(x: mx.array) -> mx.array:
+    """What is above 0."""
+    return mx.maximum(x, 0)
+
+
+ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
+    "gelu": gelu,
+    "tanh": mx.tanh,
+    "relu": relu,
+}
+
+
+def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.array:
+    """f(x weight^T + bias) (n, M) of x (n, K), weight (M, K) and bias (M,).
+
+    x is cast to the weight's dtype, which is the result's too. ``activation`` is a name of
+    ``ACTIVATIONS``; GELU is exact, the extension's tanh off by at most 4e-7.
+    """
+    fused = FUSED.get(activation)
+    if fused is None or extension_with_products(DENSE) is None:
+        return ACTIVATIONS[activation](linear(x, weight, bias))
+    return fused(x.astype(weight.dtype), weight, bias)
+
+
+def _fused_dense(tanh: bool) -> Any:
+    @mx.custom_function
+    def layer(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
+        return extension_with_products().dense(x, weight, bias, tanh)
+
+    @layer.vjp
+    def gradients(primals, dy, y):
+        x, weight, _ = primals
+        dz, dweight, dbias = extension_with_products().dense_gradients(x, y, dy, tanh)
+        return input_gradient(dz, weight), dweight, dbias
+
+    return float32_on_cpu(layer)  # type: ignore
+
+
+FUSED = {"tanh": _fused_dense(tanh=True), "relu": _fused_dense(tanh=False)}  # made once, as above

@@ -1,1 +1,102 @@
-"""Many arrays one after the other in one."""
+"""Many arrays one after the other in one: plain MLX, or one launch for each 24 of them."""
+
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import fused
+from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+
+TEXT = Path(__file__).with_name("pack.metal.h")
+INPUTS = 24  # of a launch; Metal has 31 arrays for a kernel
+BLOCK = 1024  # numbers of a block, whose sum of squares is one number
+
+
+class Places(NamedTuple):
+    """Where arrays are among packed ones."""
+
+    starts: tuple[int, ...]
+    total: int
+
+
+@functools.cache
+def places(sizes: tuple[int, ...], multiple: int = 1) -> Places:
+    """Where arrays of these sizes begin, each at a multiple of a number."""
+    starts, at = [], 0
+    for size in sizes:
+        starts.append(at)
+        at += -(-size // multiple) * multiple
+    return Places(tuple(starts), at)
+
+
+def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
+    """``pack`` by a GPU's kernel."""
+    arrays = [array.reshape(1) if array.ndim == 0 else array for array in arrays]
+    starts, total = places(tuple(array.size for array in arrays), multiple)
+    packed, squares, first = arrays[0], arrays[0], 0
+    for k in range(0, len(arrays), INPUTS):
+        some = arrays[k : k + INPUTS]
+        end = starts[k + INPUTS] if k + INPUTS < len(arrays) else total
+        missing = INPUTS - len(some)
+        sizes = (array.size for array in some)
+        pairs = [*zip(starts[k : k + INPUTS], sizes, strict=True), *[(end, 0)] * missing]
+        blocks = -(-end // BLOCK)
+        at = numbers(end, first, *(number for pair in pairs for number in pair))
+        inputs, shapes = [at, packed, *some, *some[:1] * missing], [(end,), (blocks,)]
+        packed, squares = launch(TEXT, "pack", inputs, shapes, threads=blocks * THREADS)
+        first = end
+    return packed, squares
+
+
+@fused(
+    "the kernel that packs arrays",
+    test="tests/ops/test_pack.py",
+    cost="a GPU gets more launches",
+    on_gpu=launch_pack,
+)
+def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
+    """Arrays one after the other in one, each beginning at a multiple of a number.
+
+    Args:
+        arrays: at least one, none of them empty.
+        multiple: what their places are multiples of; see ``places``. Zeros fill the gaps.
+
+    Returns:
+        The numbers (P,) float32, and the sum of the squares of each ``BLOCK`` of them.
+    """
+    starts, total = places(tuple(array.size for array in arrays), multiple)
+    parts = []
+    for array, start, end in zip(arrays, starts, [*starts[1:], total], strict=True):
+        parts.append(array.reshape(-1).astype(mx.float32))
+        parts.append(mx.zeros(end - start - array.size))
+    packed = mx.concatenate(parts)
+    blocks = mx.pad(packed, (0, -total % BLOCK)).reshape(-1, BLOCK)
+    return packed, mx.sum(mx.square(blocks), axis=1)
+
+
+def unpack(
+    packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
+) -> list[mx.array]:
+    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
+    starts, _ = places(tuple(math.prod(shape) for shape in shapes), multiple)
+    pairs = zip(shapes, starts, strict=True)
+    return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
+
+
+def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:
+    """Sums of squares that are together those of some arrays, in few launches.
+
+    Args:
+        arrays: as for ``pack``.
+
+    Returns:
+        (n,) float32, of whatever parts: all finite if all numbers are, and none is beyond 1.8e19,
+        the root of what float32 holds.
+    """
+    if pack.form() is not None:
+        return pack(arrays)[1]
+    return mx.stack([mx.sum(mx.square(array)) for array in arrays])

@@ -1,46 +1,23 @@
-"""The contract of encoders, those there are, and where their forms are found."""
+"""The encoders that there are, and their forms, found by listing the files."""
 
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
-import mlx.core as mx
-
-from puffer_mlx.config.parts import encoder_folders
+from puffer_mlx.config.parts import encoder_files
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
-from puffer_mlx.policy.encoders.forms import NONE, Forms
-from puffer_mlx.policy.encoders.nature.encoder import SMALLEST
+from puffer_mlx.policy.encoders import NONE, Encoder, Forms
+from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.nature import SMALLEST
 from puffer_mlx.spec import EnvSpec
 
 # Environments for which PufferLib 4.0 chooses an encoder of their own, by their name.
 CHOSEN_BY_NAME = {"nmmo3": "two convolutions and an embedding"}
-
-
-class Encoder(Protocol):
-    """From observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
-
-    @property
-    def hidden(self) -> int:
-        """H."""
-        ...
-
-    def init(self, key: mx.array) -> dict:
-        """Fresh weights."""
-        ...
-
-    def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Features of n observations."""
-        ...
-
-
-def _module(name: str, file: str) -> Any:
-    """A file of an encoder's folder."""
-    package = __name__.rpartition(".")[0]
-    return import_module(f"{package}.{encoder_folders()[name].name}.{file}")
-
-
+MODULES = {
+    name: import_module(f"{__name__.rpartition('.')[0]}.{file.stem}")
+    for name, file in encoder_files().items()
+}
 FORMS: dict[type, Forms] = {
-    cls: forms for name in encoder_folders() for cls, forms in _module(name, "forms").FORMS.items()
+    cls: forms for module in MODULES.values() for cls, forms in module.FORMS.items()
 }
 
 
@@ -72,12 +49,7 @@ def make_encoder(
         large = bool(shape) and min(shape[:2]) >= SMALLEST
         name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
         name = "CombinedEncoder" if spec.image_parts else name
-    return _module(name, "encoder").make(spec, hidden, dialect, activation)
-
-
-def torch_encoder(encoder: Any) -> Any:
-    """PufferLib's torch module of an encoder whose forms have one, with fresh weights."""
-    return _module(forms_of(encoder).name, "torch_module").make(encoder)
+    return MODULES[name].make(spec, hidden, dialect, activation)
 
 
 def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:

@@ -41,21 +41,21 @@ def layer(shape: Shape, key: mx.array) -> Layer:
     }
 
 
-def for_bytes(own: Layer, images: mx.array) -> tuple[Layer, mx.array]:
+def for_bytes(first: Layer, images: mx.array) -> tuple[Layer, mx.array]:
     """The first layer and its images, for pixels from 0 to 255.
 
     Dividing the weights is less than dividing the pixels. But float16 would lose digits of weights
     that small; so with 16-bit weights both sides share the division, the pixels' part being exact.
     """
-    weight = own["weight"]
+    weight = first["weight"]
     if weight.dtype == mx.float32:
-        return {**own, "weight": weight / 255}, images
-    return {**own, "weight": weight * (256 / 255)}, images.astype(weight.dtype) / 256
+        return {**first, "weight": weight / 255}, images
+    return {**first, "weight": weight * (256 / 255)}, images.astype(weight.dtype) / 256
 
 
-def features(own: Layer, images: mx.array) -> mx.array:
+def features(last: Layer, images: mx.array) -> mx.array:
     """The last layer: (n, height, width, channels) -> (n, H)."""
-    return relu(linear(images.reshape(len(images), -1), own["weight"], own["bias"]))
+    return relu(linear(images.reshape(len(images), -1), last["weight"], last["bias"]))
 
 
 def image_shape(spec: EnvSpec, name: str) -> Shape:

@@ -1,4 +1,4 @@
-"""What the torch modules of the image encoders share.
+"""What PufferLib's torch modules of images are made of, written anew, with their keys.
 
 Imported inside functions only: it imports torch.
 """
@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class ImageEncoder(nn.Module):
@@ -26,3 +27,31 @@ class ImageEncoder(nn.Module):
 def last_columns(encoder: Any) -> int:
     """F: what the last product takes."""
     return encoder.init(mx.random.key(0))["linear"]["weight"].shape[1]  # only a shape
+
+
+class Residual(nn.Module):
+    """A residual block of Impala."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv0 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, h, w), unchanged shape."""
+        return x + self.conv1(functional.relu(self.conv0(functional.relu(x))))
+
+
+class ConvSequence(nn.Module):
+    """A block of Impala: convolution, pooling by 2, two residual blocks."""
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, channels, 3, padding=1)
+        self.res_block0 = Residual(channels)
+        self.res_block1 = Residual(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, I, h, w) -> (n, C, ceil(h / 2), ceil(w / 2))."""
+        x = functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)
+        return self.res_block1(self.res_block0(x))

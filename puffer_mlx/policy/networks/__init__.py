@@ -1,28 +1,186 @@
 """Networks: what is between encoder and decoder, and remembers. A folder each, with all its forms.
 
-A folder's files, of which only the first two must be there:
+A folder's files, of which only the first must be there:
 
 | file | what |
 | --- | --- |
-| ``__init__.py`` | ``NAME``, which is the class's |
-| ``network.py`` | the class: equations in MLX |
-| ``forms.py`` | ``FORMS``: what the rest of puffer_mlx asks it for (``networks/forms.py``) |
+| ``__init__.py`` | ``NAME``; the class of that name, equations in MLX; and ``FORMS`` |
 | ``torch_module.py`` | upstream's torch class, written anew |
 | ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/words.h`` |
 | ``scan.h`` | C++ for training: all steps, forward and backward; see ``ops/cpu/binding.h`` |
 | ``step.h`` | a layer of the compiled step, likewise |
 | ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |
-| ``kernels.metal.h``, ``gpu.py`` | the kernels' text, for Metal and CUDA, and what launches them |
+| ``kernels.metal.h`` | the kernels' text, for Metal and CUDA; ``__init__.py`` launches them |
+
+Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
+Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
+states are float32.
+
+``Forms`` are what a network is besides its equations, for the rest of puffer_mlx. Each is optional;
+a network without one can't go where that is needed, and is told so there. Names of tensors are
+those below ``network.``. Builders of graphs and of compiled steps are given as arguments, so a
+network knows none of the rooms above it.
 """
 
-from typing import Any
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
-from puffer_mlx.policy.networks.catalog import NETWORKS, Network
+import mlx.core as mx
 
-__all__ = ["NETWORKS", "Network"]  # and each network's class by its name
+Shape = tuple[int, ...]
+Weights = Any  # a tree of arrays, as the network's ``init`` makes them
+State = Any  # a tree of arrays (n, ...), each agent's part along the first axis
 
 
-def __getattr__(name: str) -> Any:
-    if name in NETWORKS:
-        return NETWORKS[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class Network(Protocol):
+    """From features to features, both H wide. Made as ``Class(hidden, layers)``."""
+
+    @property
+    def hidden(self) -> int:
+        """H."""
+        ...
+
+    def init(self, key: mx.array) -> Weights:
+        """Fresh weights."""
+        ...
+
+    def initial_state(self, n: int) -> State:
+        """The state of n agents before their first step."""
+        ...
+
+    def scan(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments.
+
+        Args:
+            weights: as ``init`` makes them.
+            h: (T, S, H).
+            state: of S segments, before the first step.
+            keep: (T, S), what the state is multiplied by before each step: 0 forgets; None is ones.
+
+        Returns:
+            Outputs (T, S, H) and the state after the last step, which carries no gradient.
+        """
+        ...
+
+    def step(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """One step of n agents: h (n, H), keep (n,) -> outputs (n, H) and their next state."""
+        ...
+
+
+@dataclass(frozen=True)
+class TorchForm:
+    """The class of PufferLib 4.0's torch backend: the one in the folder's ``torch_module.py``."""
+
+    keys: Callable[[int], dict[str, list[str]]]
+    """Of (layers): the keys of each tensor, below ``network.``; a second name after the first."""
+    layers: Callable[[Collection[str]], int]
+    """Of keys below ``network.``: the layers that they are of; 0 if they are another network's."""
+    note: Callable[[int], str] = lambda layers: ""
+    """Of (layers): in which way PufferLib's class differs from the network; empty if in none."""
+
+
+@dataclass(frozen=True)
+class Sb3Form:
+    """The network within Stable-Baselines3's policy of actors and critics, behind the encoder."""
+
+    module: str
+    """The key of the module that has both sequences, of actions and of values."""
+    activated: Callable[[Any, str], Any]
+    """Of (network, activation): the network of the sb3 dialect."""
+    key: Callable[[str], str]
+    """Of a tensor's name: its key in the sequence of modules that begins with the encoder's two."""
+
+
+@dataclass(frozen=True)
+class Puffer3Form:
+    """The network within PufferLib 3.0's wrapper, which has one layer."""
+
+    keys: dict[str, list[str]]
+    """The keys of each tensor, a second name after the first, in the order of 3.0's flat file."""
+    module: Callable[[int], Any]
+    """Of (hidden): a ``torch_network.Network`` whose modules are the wrapper's."""
+    size: Callable[[int], int]
+    """Of (hidden): how many numbers the tensors have."""
+
+
+@dataclass(frozen=True)
+class FusedCase:
+    """Inputs of a fused recurrence over T steps of S segments, to compare it with plain MLX.
+
+    Args:
+        low: shapes of what may be of 16 bits: activations and weights.
+        states: shapes of what is float32.
+        run: of (low inputs, states and keep, gradient by the output): the fused form's output, and
+            gradients by the inputs at ``places``.
+        reference: the output, of all inputs.
+        places: among all inputs.
+    """
+
+    low: list[Shape]
+    states: list[Shape]
+    run: Callable[..., list[mx.array]]
+    reference: Callable[..., mx.array]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GPUStep:
+    """The kernel of a rollout's whole step with the network: see ``ops/gpu/acting``."""
+
+    layers: Path
+    """The text of the layers, ``layers.metal.h``: a part of the step, and of whole rollouts."""
+    weights: Callable[[Weights], list[mx.array]]
+    """Of weights: arrays in the order in which the kernel finds them, products transposed."""
+    fits: Callable[[Any], bool] = lambda network: True
+    """Whether it computes what a network of the class does."""
+    memory: int = 0
+    """How many H numbers of each agent threads share beside a layer's input and output."""
+
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        return f"{self.layers.parent.name}_act"
+
+
+@dataclass(frozen=True)
+class Forms:
+    """All of a network's forms."""
+
+    sb3: Sb3Form | None = None
+    """None: in the sb3 dialect it is as in all others."""
+    pack: Callable[[Any, Any, Weights], None] | None = None
+    """Of (step, network, weights): adds the layers to a compiled step:
+    ``rollout.acting_in_c.Layers``."""
+    gpu_step: GPUStep | None = None
+    onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
+    """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
+    the names of the features and of the next states."""
+    torch: TorchForm | None = None
+    puffer3: Puffer3Form | None = None
+    flat: Callable[[int, int], dict[str, int]] | None = None
+    """Of (hidden, layers): each tensor, and how many numbers it has, in PufferLib's flat file."""
+    layers: Callable[[Collection[str]], int] | None = None
+    """Of tensors' names: the layers that they are of; 0 if they are another network's."""
+    stacks: Callable[[Any], dict[str, list[mx.array]]] | None = None
+    """Of a state: what torch and ONNX stack of it, by name: each layer's part (n, H)."""
+    fused_case: Callable[[int, int, int], FusedCase] | None = None
+    """Of (T, S, H)."""
+    from_zeros: bool = False
+    """Whether ``scan`` takes None for a state of zeros, which then nobody fills."""
+    kink: bool = False
+    """Whether its function has a kink, across which rounding changes a gradient."""
+
+
+NONE = Forms()  # of a network of the user's own
+
+
+def count(pattern: str, names: Collection[str]) -> int:
+    """How many names are of a pattern: layers, if each has one."""
+    return sum(re.fullmatch(pattern, name) is not None for name in names)

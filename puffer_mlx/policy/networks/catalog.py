@@ -1,76 +1,20 @@
-"""The contract of networks, those there are, and where their forms are found.
-
-Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
-Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
-states are float32.
-"""
+"""The networks that there are, and their forms, found by listing the folders."""
 
 from importlib import import_module
-from typing import Any, Protocol
-
-import mlx.core as mx
+from typing import Any
 
 from puffer_mlx.config.parts import network_folders
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.networks.forms import NONE, Forms
+from puffer_mlx.policy.networks import NONE, Forms, Network
 
-Weights = Any  # a tree of arrays
-State = Any  # a tree of arrays (n, ...), each agent's part along the first axis
-
-
-class Network(Protocol):
-    """From features to features, both H wide. Made as ``Class(hidden, layers)``."""
-
-    @property
-    def hidden(self) -> int:
-        """H."""
-        ...
-
-    def init(self, key: mx.array) -> Weights:
-        """Fresh weights."""
-        ...
-
-    def initial_state(self, n: int) -> State:
-        """The state of n agents before their first step."""
-        ...
-
-    def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
-    ) -> tuple[mx.array, State]:
-        """T steps of S segments.
-
-        Args:
-            weights: as ``init`` makes them.
-            h: (T, S, H).
-            state: of S segments, before the first step.
-            keep: (T, S), what the state is multiplied by before each step: 0 forgets; None is ones.
-
-        Returns:
-            Outputs (T, S, H) and the state after the last step, which carries no gradient.
-        """
-        ...
-
-    def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
-    ) -> tuple[mx.array, State]:
-        """One step of n agents: h (n, H), keep (n,) -> outputs (n, H) and their next state."""
-        ...
-
-
-def _modules(file: str) -> dict[str, Any]:
-    """A file of the networks' folders where they have it, by the network's name."""
-    package = __name__.rpartition(".")[0]
-    return {
-        name: import_module(f"{package}.{folder.name}.{file}")
-        for name, folder in network_folders().items()
-        if (folder / f"{file}.py").is_file()
-    }
-
-
-NETWORKS: dict[str, type] = {
-    name: getattr(module, name) for name, module in _modules("network").items()
+MODULES = {
+    name: import_module(f"{__name__.rpartition('.')[0]}.{folder.name}")
+    for name, folder in network_folders().items()
 }
-FORMS: dict[str, Forms] = {name: module.FORMS for name, module in _modules("forms").items()}
+NETWORKS: dict[str, type] = {name: getattr(module, name) for name, module in MODULES.items()}
+FORMS: dict[str, Forms] = {
+    name: module.FORMS for name, module in MODULES.items() if hasattr(module, "FORMS")
+}
 
 
 def forms_of(network: Any) -> Forms:

@@ -25,8 +25,8 @@ def through_layers(
     Without a state, each layer is given None.
     """
     after = []
-    for own, first in zip(weights, state or [None] * len(weights), strict=True):
-        h, last = layer(h, own, first, keep)
+    for parameters, first in zip(weights, state or [None] * len(weights), strict=True):
+        h, last = layer(h, parameters, first, keep)
         after.append(last)
     return h, after
 

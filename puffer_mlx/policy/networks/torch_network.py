@@ -38,5 +38,4 @@ def share(stack: nn.Module, cells: Iterable[nn.Module]) -> None:
 def torch_class(network: Any) -> type[Network]:
     """The class in ``torch_module.py`` of the folder that a network of ours is from."""
     cls = type(network)
-    package = cls.__module__.rpartition(".")[0]
-    return getattr(import_module(f"{package}.torch_module"), cls.__name__)
+    return getattr(import_module(f"{cls.__module__}.torch_module"), cls.__name__)

@@ -21,9 +21,8 @@ from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.equations import training_of
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import largest_kl
 from puffer_mlx.trees import leaves
@@ -74,7 +73,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Takes down the layers that a network adds: ``networks.forms.Forms.pack``'s step."""
+    """Collects the layers that a network adds: ``networks.Forms.pack``'s step."""
 
     def __init__(self) -> None:
         self.layers: list[Five] = []
@@ -89,7 +88,7 @@ class Layers:
 
 
 def describe(policy: Policy, weights: Any) -> Any:
-    """A policy's towers and heads for the extension, tensors by their places among all weights."""
+    """A policy's towers and heads for the extension; tensors are numbers of weights."""
     counter = iter(range(len(leaves(weights))))
     places = tree_map(lambda _: next(counter), weights)
     own = [places, places["critic"]] if policy.separate_value else [places]

@@ -1,3 +1,152 @@
-"""Leaky: each channel follows its input, as fast as a gate that sees the input lets it."""
+"""Leaky, a network that only tests have: `tests/policy/test_planted_network.py`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops import (
+    FusedOperation,
+    factors_of,
+    input_gradient,
+    linear,
+    steps_of,
+    weight_gradient,
+)
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu.launch import launch
+from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.policy.activations import logistic, uniform
+from puffer_mlx.policy.networks import Forms, FusedCase, TorchForm, count
+from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 NAME = "Leaky"
+TEXT = Path(__file__).with_name("kernels.metal.h")
+
+
+def leaky_forward(u, x, first, keep):
+    """States (T, S, H) float32."""
+    T, S, H = x.shape
+    inputs = {"u": u, "x": x, "first": first, "keep": keep}
+    return launch(TEXT, "leaky_forward", inputs, {"states": x.shape}, S * H, T=T, S=S, H=H)[0]
+
+
+def leaky_backward(u, x, first, keep, states, dout):
+    """Gradients by u, by x beside u, and by first."""
+    T, S, H = x.shape
+    inputs = {"u": u, "x": x, "first": first, "keep": keep, "states": states, "dout": dout}
+    outputs = {"du": x.shape, "dx": x.shape, "dfirst": first.shape}
+    return tuple(launch(TEXT, "leaky_backward", inputs, outputs, S * H, T=T, S=S, H=H))
+
+
+REFERENCE = Reference("Leaky in one pass", (), test="", cost="")
+FORWARD = FusedOperation("leaky_forward", leaky_forward, REFERENCE, float32=(0,))
+BACKWARD = FusedOperation("leaky_backward", leaky_backward, REFERENCE, float32=(2,))
+
+
+def leaky_reference(u, x, first, keep=None):
+    """s_t = keep_t s_{t-1} + sigma(u_t) (x_t - keep_t s_{t-1}); u, x (T, S, H), first (S, H)."""
+    state, states = first, []
+    z: mx.array = logistic(u)  # type: ignore
+    for z_t, x_t, keep_t in zip(steps_of(z), steps_of(x), factors_of(keep, len(x)), strict=True):
+        state = state if keep_t is None else state * keep_t
+        state = state + z_t * (x_t - state)
+        states.append(state)
+    return mx.stack(states)
+
+
+_reference_of_any = in_float32(leaky_reference, stay=(0,))
+
+
+@mx.custom_function
+def _layer(x, weight, first, keep):
+    T, S, H = x.shape
+    u = linear(x.reshape(T * S, H), weight).reshape(T, S, H)
+    return FORWARD.form()(u, x, first, keep), u
+
+
+@_layer.vjp
+def _layer_vjp(primals, cotangents, outputs):
+    x, weight, first, keep = primals
+    states, u = outputs
+    H = x.shape[-1]
+    du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
+    du = du.reshape(-1, H)
+    dx = input_gradient(du, weight, dx.reshape(-1, H))
+    dweight = weight_gradient(du, x.reshape(-1, H))
+    return dx.reshape(x.shape), dweight, dfirst, mx.zeros_like(keep)
+
+
+def leaky(x, layer, first, keep=None):
+    """One layer over T steps: x (T, S, H), first (S, H), keep (T, S)."""
+    weight = layer["gate"]
+    x = x.astype(weight.dtype)
+    if FORWARD.form() is None:
+        u = linear(x.reshape(-1, x.shape[-1]), weight).reshape(x.shape)
+        states = _reference_of_any(u, x, first, keep)
+    else:
+        keep = mx.ones(x.shape[:2]) if keep is None else keep
+        states, _ = _layer(x, weight, first, keep)  # type: ignore
+    if len(states) == 1:  # one view of it: see lstm/network.py
+        last = states.squeeze(0)
+        states = last[None]
+    else:
+        last = states[-1]
+    return states.astype(x.dtype), mx.stop_gradient(last)
+
+
+@dataclass(frozen=True)
+class Leaky(Recurrent):
+    """L layers, H wide. State: L arrays (n, H), 0 at first."""
+
+    hidden: int
+    layers: int
+
+    def init(self, key):
+        """Each layer's gate (H, H)."""
+        keys = mx.random.split(key, self.layers)
+        shape = (self.hidden, self.hidden)
+        return [{"gate": uniform(k, shape, self.hidden**-0.5)} for k in keys]
+
+    def initial_state(self, n):
+        """Zeros."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
+
+    def scan(self, weights, h, state, keep=None):
+        """T steps of S segments."""
+        return through_layers(leaky, weights, h, state, keep)
+
+
+def _pack(step, network, weights):
+    H = network.hidden
+    for i, own in enumerate(weights):
+        step.add("leaky", str(i), own, {"gate": (H, H)}, H, i)
+
+
+def _onnx(graph, network, x, states):
+    def layer(i, x, s):
+        z = graph("Sigmoid", graph.gemm(x, f"network.{i}.gate", ""))
+        s = graph.between(s, x, z)
+        return s, s
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+def _run(low, rest, dout):
+    states = FORWARD.form()(*low, *rest)
+    return [states, *BACKWARD.form()(*low, *rest, states, dout)]
+
+
+FORMS = Forms(
+    pack=_pack,
+    onnx=_onnx,
+    torch=TorchForm(
+        lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
+        lambda keys: count(r"gates\.(\d+)\.weight", keys),
+    ),
+    layers=lambda names: count(r"(\d+)\.gate", names),
+    stacks=lambda state: {"state": state},
+    fused_case=lambda T, S, H: FusedCase(
+        [(T, S, H), (T, S, H)], [(S, H)], _run, leaky_reference, (0, 1, 2)
+    ),
+)

@@ -1,3 +1,282 @@
-"""GRU layers as PyTorch defines them (gates r, z, n), with PufferLib's residual and norm."""
+"""GRU layers as PyTorch defines them (gates r, z, n), with PufferLib's residual and norm.
+
+Tensors: ``layers.{i}.weight_ih`` ... of layer i, and ``norm.weight``.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import (
+    EPSILON,
+    FusedOperation,
+    add_rms_norm,
+    bias_gradient,
+    factors_of,
+    full_on_cpu,
+    linear,
+    recurrent_weight_gradient,
+    steps_of,
+)
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.ops.recurrence import launch_recurrence
+from puffer_mlx.policy.activations import logistic, tanh
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks.recurrent import (
+    GATED,
+    Recurrent,
+    gated_onnx,
+    gated_shapes,
+    gated_weights,
+    through_layers,
+)
 
 NAME = "GRU"
+Weights = dict[str, Any]
+State = list[mx.array]
+
+REFERENCE = Reference(
+    "GRU in one pass",
+    ("policy.networks.gru:gru_reference",),
+    test="tests/policy/test_networks.py",
+    cost="the network takes several times as long",
+)
+FOLDER = Path(__file__).parent
+KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
+
+
+def gru_forward(z, weight_hh, bias_hh, h0, keep):
+    """``gru_reference`` on a GPU.
+
+    Returns:
+        h (T, S, H) float32, and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
+    """
+    T, S, H = *z.shape[:2], weight_hh.shape[1]
+    before, shapes = [z, weight_hh.T, bias_hh], [(T, S, H), (T, S, 4 * H)]
+    return launch_recurrence(KERNELS, "gru_forward", before, [h0], keep, [], shapes, gates=3)
+
+
+def gru_backward(gates, weight_hh, h0, keep, h, dh):
+    """Gradient of ``gru_forward``'s h, for dh (T, S, H) float32.
+
+    Returns:
+        Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype, and by h0 (S, H),
+        float32, which means nothing where h0 is None.
+    """
+    T, S, H = h.shape
+    shapes = [(T, S, 3 * H), (T, S, 3 * H), (1,) if h0 is None else (S, H)]
+    before, behind = [gates, weight_hh], [h, dh]
+    return launch_recurrence(KERNELS, "gru_backward", before, [h0], keep, behind, shapes, gates=3)
+
+
+FORWARD = FusedOperation("gru_forward", gru_forward, REFERENCE, float32=(0,))
+BACKWARD = FusedOperation("gru_backward", gru_backward, REFERENCE, float32=(2,))
+
+
+def gru_reference(
+    z: mx.array,
+    weight_hh: mx.array,
+    bias_hh: mx.array,
+    h: mx.array,
+    keep: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """The GRU recurrence in plain MLX: what the fused forms are checked against.
+
+        [hr | hz | hn] = W h_{t-1} + b
+        r = sigma(z_r + hr),  u = sigma(z_z + hz),  n = tanh(z_n + r hn)
+        h_t = n + u (h_{t-1} - n)
+
+    Args:
+        z: (T, S, 3H), the input's part of the gates, its bias included.
+        weight_hh: (3H, H), W.
+        bias_hh: (3H,), b.
+        h: (S, H), the state before the first step.
+        keep: (T, S), what h_{t-1} is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H), which are the states, and the last of them (S, H).
+    """
+    out, transposed = [], weight_hh.T
+    for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
+        h = h if keep_t is None else h * keep_t
+        z_r, z_u, z_n = mx.split(z_t, 3, axis=-1)
+        h_r, h_u, h_n = mx.split(mx.addmm(bias_hh, h, transposed), 3, axis=-1)
+        r, u = logistic(z_r + h_r), logistic(z_u + h_u)
+        n = tanh(z_n + r * h_n)  # type: ignore
+        h = n + u * (h - n)  # type: ignore
+        out.append(h)
+    return mx.stack(out), h
+
+
+@mx.custom_function
+def _recurrence(
+    z: mx.array,
+    weight_hh: mx.array,
+    bias_hh: mx.array,
+    h0: mx.array | None,
+    keep: mx.array | None,
+):
+    """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
+    return FORWARD.form()(z, weight_hh, bias_hh, h0, keep)
+
+
+@_recurrence.vjp
+def _recurrence_vjp(primals, cotangents, outputs):
+    # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
+    _, weight_hh, _, h0, keep = primals
+    h, gates = outputs
+    dz, dhidden, dh0 = BACKWARD.form()(gates, weight_hh, h0, keep, h, cotangents[0])
+    dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
+    dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
+    dh0, dkeep = None if h0 is None else dh0, None if keep is None else mx.zeros_like(keep)
+    return dz, dweight, dbias, dh0, dkeep
+
+
+def gru(
+    x: mx.array, layer: dict[str, mx.array], first: mx.array | None, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """One GRU layer over T steps; the inputs of all steps go through one product.
+
+    Args:
+        x: (T, S, H).
+        layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
+        first: (S, H) float32, the state before the first step; None is zeros.
+        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H) of the weights' dtype, and the state after the last step (S, H) float32,
+        which carries no gradient.
+    """
+    T, S, H = x.shape
+    z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
+    first = full_on_cpu(first, 0, (S, H))
+    if FORWARD.form() is None:
+        plain = in_float32(gru_reference, stay=(0, 1))
+        first = mx.zeros((S, H)) if first is None else first
+        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, keep)
+    else:
+        keep = full_on_cpu(keep, 1, (T, S))
+        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore
+        last = out.squeeze(0) if T == 1 else out[-1]
+    return out.astype(z.dtype), mx.stop_gradient(last)
+
+
+@dataclass(frozen=True)
+class GRU(Recurrent):
+    """L GRU layers, H wide, then RMSNorm(GRU(x) + x).
+
+    Upstream's torch class adds and normalises once after the stack when it trains, but after every
+    layer when it acts; here it is always once, which is the same for one layer.
+
+    State: L arrays (n, H), 0 at first.
+    """
+
+    hidden: int
+    layers: int
+
+    def init(self, key: mx.array) -> Weights:
+        """Orthogonal (3H, H) matrices, biases 0, norm 1."""
+        keys = mx.random.split(key, self.layers)
+        return {
+            "layers": [gated_weights(k, self.hidden, 3) for k in keys],
+            "norm": {"weight": mx.ones(self.hidden)},
+        }
+
+    def initial_state(self, n: int) -> State:
+        """L arrays of zeros (n, H), float32."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
+
+    def scan(
+        self,
+        weights: Weights,
+        h: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: see ``networks.Network``."""
+        h = h.astype(weights["norm"]["weight"].dtype)
+        out, state = through_layers(gru, weights["layers"], h, state, keep)
+        flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
+        return add_rms_norm(*flat, weights["norm"]["weight"]).reshape(h.shape), state
+
+
+# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+
+
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H = network.hidden
+    for i, layer in enumerate(weights["layers"]):
+        step.add("gru", f"layers.{i}", layer, gated_shapes(H, 3), H, i)
+    step.add("residual_norm", "norm", weights["norm"], {"weight": (H,)}, H, EPSILON)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    arrays = []
+    for layer in weights["layers"]:
+        gates, new = mx.split(layer["bias_ih"], [2 * layer["weight_hh"].shape[1]])
+        gates_hh, new_hh = mx.split(layer["bias_hh"], [len(gates)])
+        arrays += [layer["weight_ih"].T, layer["weight_hh"].T, gates + gates_hh, new, new_hh]
+    return [*arrays, weights["norm"]["weight"]]
+
+
+def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    H = network.hidden
+
+    def layer(i: int, x: str, h: str) -> tuple[str, str]:
+        of_input, of_state = gated_onnx(graph, f"network.layers.{i}", x, h)
+        z_r, z_u, z_n = graph.split(of_input, 1, [H] * 3)
+        h_r, h_u, h_n = graph.split(of_state, 1, [H] * 3)
+        r = graph("Sigmoid", graph("Add", z_r, h_r))
+        u = graph("Sigmoid", graph("Add", z_u, h_u))
+        n = graph("Tanh", graph("Add", z_n, graph("Mul", r, h_n)))
+        h = graph.between(n, h, u)
+        return h, h
+
+    def norm(h: str) -> str:
+        x_and_h = graph("Add", h, x)
+        mean = graph("ReduceMean", graph("Mul", x_and_h, x_and_h), axes=[-1])
+        scaled = graph("Div", x_and_h, graph("Sqrt", graph("Add", mean, EPSILON)))
+        return graph("Mul", scaled, "network.norm.weight")
+
+    return graph.through_layers(layer, network.layers, x, states, last=norm)
+
+
+def _torch_keys(layers: int) -> dict[str, list[str]]:
+    keys = {
+        f"layers.{i}.{name}": [f"gru.{name}_l{i}", f"cell.{i}.{name}"]
+        for i in range(layers)
+        for name in GATED
+    }
+    return {**keys, "norm.weight": ["norm.weight"]}
+
+
+def _note(layers: int) -> str:
+    if layers == 1:
+        return ""
+    return "PufferLib's GRU of several layers acts differently from how it trains"
+
+
+def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
+    h, gates = FORWARD.form()(*low, *rest)
+    dz, _, dh0 = BACKWARD.form()(gates, low[1], *rest, h, dh.astype(mx.float32))
+    return [h, dz, dh0]
+
+
+def _fused_case(T: int, S: int, H: int) -> FusedCase:
+    low = [(T, S, 3 * H), (3 * H, H), (3 * H,)]
+    return FusedCase(low, [(S, H)], _run, lambda *a: gru_reference(*a)[0], (0, 3))
+
+
+FORMS = Forms(
+    pack=_pack,
+    gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
+    onnx=_onnx,
+    from_zeros=True,
+    torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),
+    layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
+    stacks=lambda state: {"state": state},
+    fused_case=_fused_case,
+)

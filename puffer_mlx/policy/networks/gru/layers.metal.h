@@ -50,7 +50,7 @@ FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
   BARRIER
   if (me < agents) {
     float square = squares[me] + squares[me + agents] + squares[me + 2 * agents] + squares[me + 3 * agents];
-    squares[me] = 1.0f / sqrt(square / (float)H + 1.1920929e-7f);  // EPSILON of ops/norm/operation.py
+    squares[me] = 1.0f / sqrt(square / (float)H + 1.1920929e-7f);  // EPSILON of ops/norm
   }
   BARRIER
   for (uint unit = me; unit < units; unit += THREADS) {

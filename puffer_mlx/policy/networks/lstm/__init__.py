@@ -1,3 +1,266 @@
-"""LSTM layers as PyTorch defines them: gates i, f, g, o, two biases."""
+"""LSTM layers as PyTorch defines them: gates i, f, g, o, two biases.
+
+Tensors: ``{i}.weight_ih`` ... of layer i.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import (
+    FusedOperation,
+    factors_of,
+    full_on_cpu,
+    linear,
+    recurrent_weight_gradient,
+    steps_of,
+)
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.ops.recurrence import launch_recurrence
+from puffer_mlx.policy.activations import logistic, tanh
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, Puffer3Form, TorchForm, count
+from puffer_mlx.policy.networks.recurrent import (
+    GATED,
+    Recurrent,
+    gated_onnx,
+    gated_shapes,
+    gated_weights,
+    through_layers,
+)
 
 NAME = "LSTM"
+Weights = list[dict[str, mx.array]]
+State = list[dict[str, mx.array]]
+
+REFERENCE = Reference(
+    "LSTM in one pass",
+    ("policy.networks.lstm:lstm_reference",),
+    test="tests/policy/test_networks.py",
+    cost="the network takes several times as long",
+)
+FOLDER = Path(__file__).parent
+KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
+
+
+def lstm_forward(z, weight_hh, h0, c0, keep):
+    """``lstm_reference`` on a GPU.
+
+    Returns:
+        h (T, S, H) and c (T, S, H), float32, and the gates after their activation (T, S, 4H), of
+        z's dtype.
+    """
+    T, S, H = *z.shape[:2], weight_hh.shape[1]
+    before, shapes = [z, weight_hh.T], [(T, S, H), (T, S, H), z.shape]
+    return launch_recurrence(KERNELS, "lstm_forward", before, [h0, c0], keep, [], shapes, gates=4)
+
+
+def lstm_backward(gates, weight_hh, h0, c0, keep, h, c, dh):
+    """Gradient of ``lstm_forward``'s h, for dh (T, S, H) float32; h0 and h aren't read.
+
+    Returns:
+        Gradients by z (T, S, 4H), of the gates' dtype, and by h0 and c0 (S, H), float32,
+        which mean nothing where those are None.
+    """
+    state = (1,) if c0 is None else c0.shape
+    before, behind, shapes = [gates, weight_hh], [c, dh], [gates.shape, state, state]
+    return launch_recurrence(KERNELS, "lstm_backward", before, [c0], keep, behind, shapes, gates=4)
+
+
+FORWARD = FusedOperation("lstm_forward", lstm_forward, REFERENCE, float32=(0, 1))
+BACKWARD = FusedOperation("lstm_backward", lstm_backward, REFERENCE, float32=(1, 2))
+
+
+def lstm_reference(
+    z: mx.array, weight_hh: mx.array, h: mx.array, c: mx.array, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array, mx.array]:
+    """The LSTM recurrence in plain MLX: what the fused forms are checked against.
+
+        i, f, g, o = z_t + W h_{t-1}
+        c_t = sigma(f) c_{t-1} + sigma(i) tanh(g),    h_t = sigma(o) tanh(c_t)
+
+    Args:
+        z: (T, S, 4H), the input's part of the gates, biases included.
+        weight_hh: (4H, H), W.
+        h: (S, H), the output before the first step.
+        c: (S, H), the cell before the first step.
+        keep: (T, S), what h_{t-1} and c_{t-1} are multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H), and h and c after the last step, (S, H).
+    """
+    out, transposed = [], weight_hh.T
+    for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
+        if keep_t is not None:
+            h, c = h * keep_t, c * keep_t
+        i, f, g, o = mx.split(mx.addmm(z_t, h, transposed), 4, axis=-1)
+        c = logistic(f) * c + logistic(i) * tanh(g)  # type: ignore
+        h = logistic(o) * tanh(c)  # type: ignore
+        out.append(h)
+    return mx.stack(out), h, c
+
+
+@mx.custom_function
+def _recurrence(
+    z: mx.array,
+    weight_hh: mx.array,
+    h0: mx.array | None,
+    c0: mx.array | None,
+    keep: mx.array | None,
+):
+    """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
+    return FORWARD.form()(z, weight_hh, h0, c0, keep)
+
+
+@_recurrence.vjp
+def _recurrence_vjp(primals, cotangents, outputs):
+    # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
+    _, weight_hh, h0, c0, keep = primals
+    h, c, gates = outputs
+    dz, dh0, dc0 = BACKWARD.form()(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
+    dweight = recurrent_weight_gradient(dz, h, h0, keep)
+    dstate = (None, None) if h0 is None else (dh0, dc0)
+    return dz, dweight, *dstate, None if keep is None else mx.zeros_like(keep)
+
+
+def lstm(
+    x: mx.array,
+    layer: dict[str, mx.array],
+    state: dict[str, mx.array] | None,
+    keep: mx.array | None = None,
+) -> tuple[mx.array, dict[str, mx.array]]:
+    """One LSTM layer over T steps; the inputs of all steps go through one product.
+
+    Args:
+        x: (T, S, H).
+        layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
+        state: h and c, (S, H) float32, before the first step; None is zeros.
+        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H) of the weights' dtype, and the state after the last step, float32, which
+        carries no gradient.
+    """
+    T, S, H = x.shape
+    bias = layer["bias_ih"] + layer["bias_hh"]
+    z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
+    h0, c0 = (full_on_cpu(state[name] if state else None, 0, (S, H)) for name in "hc")
+    if FORWARD.form() is None:
+        plain = in_float32(lstm_reference, stay=(0, 1, 2))
+        h0, c0 = (mx.zeros((S, H)) if first is None else first for first in (h0, c0))
+        out, h, c = plain(z, layer["weight_hh"], h0, c0, keep)
+    else:
+        keep = full_on_cpu(keep, 1, (T, S))
+        out, cells, _ = _recurrence(z, layer["weight_hh"], h0, c0, keep)  # type: ignore
+        if T == 1:
+            # One view of each output: MLX 0.32.4 can't compile two equal views of one output of a
+            # function that has several ("_Map_base::at").
+            h, c = out.squeeze(0), cells.squeeze(0)
+            out = h[None]
+        else:
+            h, c = out[-1], cells[-1]
+    return out.astype(z.dtype), {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
+
+
+@dataclass(frozen=True)
+class LSTM(Recurrent):
+    """L LSTM layers, H wide, as PufferLib's torch classes.
+
+    State: for each layer h and c, (n, H), 0 at first.
+    """
+
+    hidden: int
+    layers: int
+
+    def init(self, key: mx.array) -> Weights:
+        """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
+        return [gated_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
+
+    def initial_state(self, n: int) -> State:
+        """Zeros, float32."""
+        return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
+
+    def scan(
+        self,
+        weights: Weights,
+        h: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: see ``networks.Network``."""
+        return through_layers(lstm, weights, h, state, keep)
+
+
+# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+
+
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H = network.hidden
+    for i, layer in enumerate(weights):
+        step.add("lstm", str(i), layer, gated_shapes(H, 4), H, 2 * i)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    return [
+        array
+        for layer in weights
+        for array in (
+            *(layer["weight_ih"].T, layer["weight_hh"].T),
+            layer["bias_ih"] + layer["bias_hh"],
+        )
+    ]
+
+
+def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    def layer(i: int, x: str, h: str, c: str) -> tuple[str, str, str]:
+        gates = graph("Add", *gated_onnx(graph, f"network.{i}", x, h))
+        inward, forget, new, outward = graph.split(gates, 1, [network.hidden] * 4)
+        kept = graph("Mul", graph("Sigmoid", forget), c)
+        c = graph("Add", kept, graph("Mul", graph("Sigmoid", inward), graph("Tanh", new)))
+        h = graph("Mul", graph("Sigmoid", outward), graph("Tanh", c))
+        return h, h, c
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+def _torch_keys(layers: int) -> dict[str, list[str]]:
+    return {
+        f"{i}.{name}": [f"lstm.{name}_l{i}", f"cell.{i}.{name}"]
+        for i in range(layers)
+        for name in GATED
+    }
+
+
+def _puffer3_module(hidden: int) -> Any:
+    from puffer_mlx.policy.networks.lstm.torch_module import Puffer3LSTM
+
+    return Puffer3LSTM(hidden)
+
+
+def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
+    h, c, gates = FORWARD.form()(*low, *rest)
+    return [h, *BACKWARD.form()(gates, low[1], *rest, h, c, dh.astype(mx.float32))]
+
+
+def _fused_case(T: int, S: int, H: int) -> FusedCase:
+    low, states = [(T, S, 4 * H), (4 * H, H)], [(S, H), (S, H)]
+    return FusedCase(low, states, _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
+
+
+FORMS = Forms(
+    pack=_pack,
+    gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
+    onnx=_onnx,
+    from_zeros=True,
+    torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),
+    puffer3=Puffer3Form(
+        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},
+        _puffer3_module,
+        lambda hidden: 8 * hidden * hidden + 8 * hidden,
+    ),
+    layers=lambda names: count(r"(\d+)\.weight_ih", names),
+    stacks=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
+    fused_case=_fused_case,
+)

@@ -1,3 +1,256 @@
-"""MinGRU, upstream's native network: a linear recurrence whose gates don't see the state."""
+"""MinGRU: upstream's native network, a linear recurrence with gates that don't see the state.
+
+Tensors: ``{i}.weight`` (3H, H) of layer i.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import (
+    FusedOperation,
+    factors_of,
+    full_on_cpu,
+    input_gradient,
+    linear,
+    steps_of,
+    weight_gradient,
+)
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.ops.recurrence import first_and_keep
+from puffer_mlx.policy.activations import logistic, uniform
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 NAME = "MinGRU"
+Weights = list[dict[str, mx.array]]
+State = list[mx.array]
+
+REFERENCE = Reference(
+    "MinGRU in one pass",
+    ("policy.networks.mingru:mingru_reference",),
+    test="tests/policy/test_networks.py",
+    cost="the network takes several times as long",
+)
+FOLDER = Path(__file__).parent
+KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
+
+
+def mingru_forward(u, x, first, keep):
+    """``mingru_reference`` on a GPU, of u (T, S, 3H).
+
+    Returns:
+        Outputs, of u's dtype, and states, float32: both (T, S, H).
+    """
+    _, S, H = x.shape
+    states, steps = first_and_keep([first], keep)
+    arrays = [u, x, *states, numbers(*x.shape, *steps)]
+    return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H)
+
+
+def mingru_backward(u, x, first, keep, states, dout):
+    """Gradient of ``mingru_forward``'s outputs, for dout (T, S, H).
+
+    Returns:
+        Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first``
+        (S, H), each of its array's dtype; the last means nothing where ``first`` is None.
+    """
+    _, S, H = x.shape
+    before, steps = first_and_keep([first], keep)
+    arrays = [u, x, *before, states, dout, numbers(*x.shape, *steps)]
+    shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
+    return launch(KERNELS, "mingru_backward", arrays, shapes, S * H)
+
+
+FORWARD = FusedOperation("mingru_forward", mingru_forward, REFERENCE, float32=(1,))
+BACKWARD = FusedOperation("mingru_backward", mingru_backward, REFERENCE, float32=(2,))
+
+
+def mingru_reference(
+    u: Sequence[mx.array], x: mx.array, first: mx.array | None, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """The MinGRU recurrence in plain MLX: what the fused forms compute, and are checked against.
+
+    With ``u = [hidden, gate, projection]``, z = sigma(gate), q = sigma(projection) and
+    g = hidden + 0.5 if hidden >= 0 else sigma(hidden):
+
+        s_t = s_{t-1} + z_t (g_t - s_{t-1}),    out_t = x_t + q_t (s_t - x_t)
+
+    Args:
+        u: three arrays (T, S, H).
+        x: (T, S, H), the layer's input.
+        first: (S, H), the state before the first step; None is zeros.
+        keep: (T, S), what s_{t-1} is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs and states, both (T, S, H).
+    """
+    hidden, gate, projection = u
+    z, q = logistic(gate), logistic(projection)
+    g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
+    state, states = mx.zeros(x.shape[1:]) if first is None else first, []
+    factors = factors_of(keep, len(x))
+    for z_t, g_t, keep_t in zip(steps_of(z), steps_of(g), factors, strict=True):  # type: ignore
+        state = state if keep_t is None else state * keep_t
+        state = state + z_t * (g_t - state)
+        states.append(state)
+    stacked = mx.stack(states)  # (T, S, H)
+    return x + q * (stacked - x), stacked  # type: ignore
+
+
+@mx.custom_function
+def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None):
+    """One layer, fused: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
+
+    Returns out, states, u.
+    """
+    T, S, H = x.shape
+    u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
+    out, states = FORWARD.form()(u, x, first, keep)
+    return out, states, u
+
+
+@_layer.vjp
+def _layer_vjp(primals, cotangents, outputs):
+    # The states leave `mingru` through stop_gradient, so only the outputs' cotangent can be
+    # non-zero.
+    x, weight, first, keep = primals
+    _, states, u = outputs
+    T, S, H = x.shape
+    du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
+    du = du.reshape(T * S, 3 * H)
+    dweight = weight_gradient(du, x.reshape(T * S, H))
+    dx = input_gradient(du, weight, dx.reshape(T * S, H))
+    dfirst, dkeep = None if first is None else dfirst, None if keep is None else mx.zeros_like(keep)
+    return dx.reshape(T, S, H), dweight, dfirst, dkeep
+
+
+def mingru(
+    x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """One MinGRU layer over T steps: the fused form where there is one, else the reference.
+
+    Args:
+        x: (T, S, H).
+        weight: (3H, H), rows hidden, gate, projection.
+        first: (S, H) float32, the state before the first step; None is zeros.
+        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H) of the weight's dtype, and the state after the last step (S, H) float32,
+        which carries no gradient.
+    """
+    x = x.astype(weight.dtype)
+    first = full_on_cpu(first, 0, x.shape[1:])
+    if FORWARD.form() is None:
+        # three products: the parts of one are strided, and their gradient a full array each
+        u = [linear(x, rows) for rows in mx.split(weight, 3)]
+        out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, keep)
+    else:
+        keep = full_on_cpu(keep, 1, x.shape[:2])
+        out, states, _ = _layer(x, weight, first, keep)  # type: ignore
+    last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
+    return out, mx.stop_gradient(last)
+
+
+@dataclass(frozen=True)
+class MinGRU(Recurrent):
+    """L MinGRU layers with highway connections, H wide, no biases.
+
+    State: L arrays (n, H), 0 at first, always >= 0.
+    """
+
+    hidden: int
+    layers: int
+
+    def init(self, key: mx.array) -> Weights:
+        """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
+        shape = (3 * self.hidden, self.hidden)
+        keys = mx.random.split(key, self.layers)
+        return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
+
+    def initial_state(self, n: int) -> State:
+        """L arrays of zeros (n, H), float32."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
+
+    def scan(
+        self,
+        weights: Weights,
+        h: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: see ``networks.Network``."""
+        return through_layers(
+            lambda h, layer, first, keep: mingru(h, layer["weight"], first, keep),
+            weights,
+            h,
+            state,
+            keep,
+        )
+
+
+# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+
+
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H = network.hidden
+    for i, layer in enumerate(weights):
+        step.add("mingru", str(i), layer, {"weight": (3 * H, H)}, H, i)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    return [layer["weight"].T for layer in weights]
+
+
+def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    def layer(i: int, x: str, s: str) -> tuple[str, str]:
+        u = graph.gemm(x, f"network.{i}.weight", "")
+        hidden, gate, projection = graph.split(u, 1, [network.hidden] * 3)
+        positive = graph("GreaterOrEqual", hidden, 0.0)
+        g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
+        s = graph.between(s, g, graph("Sigmoid", gate))
+        return graph.between(x, s, graph("Sigmoid", projection)), s
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+def _layers(names: Collection[str]) -> int:
+    return 0 if count(r"(\d+)\.bias", names) else count(r"(\d+)\.weight", names)
+
+
+def _torch_keys(layers: int) -> dict[str, list[str]]:
+    return {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)}
+
+
+def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
+    out, states = FORWARD.form()(*low, *rest)
+    return [out, *BACKWARD.form()(*low, *rest, states, dout)]
+
+
+def _reference(u: mx.array, *rest: mx.array) -> mx.array:
+    return mingru_reference(mx.split(u, 3, axis=-1), *rest)[0]  # type: ignore
+
+
+def _fused_case(T: int, S: int, H: int) -> FusedCase:
+    low, first = [(T, S, 3 * H), (T, S, H)], (S, H)
+    return FusedCase(low, [first], _run, _reference, (0, 1, 2))
+
+
+FORMS = Forms(
+    pack=_pack,
+    gpu_step=GPUStep(LAYERS, _gpu_weights),
+    onnx=_onnx,
+    from_zeros=True,
+    torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),
+    flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
+    layers=_layers,
+    stacks=lambda state: {"state": state},
+    fused_case=_fused_case,
+    kink=True,  # of the candidate, at 0
+)

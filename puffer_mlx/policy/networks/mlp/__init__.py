@@ -1,3 +1,114 @@
-"""MLP: products with GELU, without memory, with the interface of the recurrent networks."""
+"""MLP: products with GELU, without memory, with the interface of the recurrent networks.
+
+Its layers are products like the encoder's, so it has no C++ of its own. Tensors: ``{i}.weight``,
+``{i}.bias`` of layer i.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import dense
+from puffer_mlx.policy.activations import CODES, GAIN, orthogonal, uniform
+from puffer_mlx.policy.networks import Forms, GPUStep, Sb3Form, TorchForm, count
 
 NAME = "MLP"
+LAYERS = Path(__file__).with_name("layers.metal.h")
+Weights = list[dict[str, mx.array]]
+State = list[mx.array]
+
+
+@dataclass(frozen=True)
+class MLP:
+    """L times a product with bias (H to H) and an activation. State: none, an empty list.
+
+    Args:
+        hidden: H.
+        layers: L.
+        activation: as of ``ops.dense``: exact GELU, or what sb3's dialect is told.
+        gain: of orthogonal initial weights, with biases 0, as sb3's; None: uniform, as PufferLib's.
+    """
+
+    hidden: int
+    layers: int
+    activation: str = "gelu"
+    gain: float | None = None
+
+    def init(self, key: mx.array) -> Weights:
+        """Weights (H, H) and biases (H,): see ``gain``; uniform ones are within ±1/sqrt(H)."""
+        bound, H = self.hidden**-0.5, self.hidden
+        if self.gain is not None:
+            return [
+                {"weight": orthogonal(key, (H, H), self.gain), "bias": mx.zeros(H)}
+                for key in mx.random.split(key, self.layers)
+            ]
+        return [
+            {"weight": uniform(k, (H, H), bound), "bias": uniform(b, (H,), bound)}
+            for k, b in (mx.random.split(key) for key in mx.random.split(key, self.layers))
+        ]
+
+    def initial_state(self, n: int) -> State:
+        """Nothing to remember."""
+        return []
+
+    def scan(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments, (T, S, H) to (T, S, H); ``keep`` has nothing to act on."""
+        out, state = self.step(weights, h.reshape(-1, self.hidden), state)
+        return out.reshape(h.shape), state
+
+    def step(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """One step of n agents, (n, H) to (n, H)."""
+        for layer in weights:
+            h = dense(h, layer["weight"], layer["bias"], self.activation)
+        return h, state
+
+
+# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+
+
+def _sb3(network: Any, activation: str) -> Any:
+    return replace(network, activation=activation, gain=GAIN)
+
+
+def _sb3_key(name: str) -> str:
+    i, part = name.split(".")
+    return f"{2 * int(i) + 2}.{part}"
+
+
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H, code = network.hidden, CODES[network.activation]
+    for i, layer in enumerate(weights):
+        step.add("dense", str(i), layer, {"weight": (H, H), "bias": (H,)}, H, H, code)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
+
+
+def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    for i in range(network.layers):
+        x = graph.activated(graph.product(x, f"network.{i}"), network.activation)
+    return x, []
+
+
+def _torch_keys(layers: int) -> dict[str, list[str]]:
+    return {
+        f"{i}.{name}": [f"net.{2 * i}.{name}"] for i in range(layers) for name in ("weight", "bias")
+    }
+
+
+FORMS = Forms(
+    sb3=Sb3Form("mlp_extractor", _sb3, _sb3_key),
+    pack=_pack,
+    gpu_step=GPUStep(LAYERS, _gpu_weights, fits=lambda network: network.activation == "gelu"),
+    onnx=_onnx,
+    torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
+    layers=lambda names: count(r"(\d+)\.bias", names),
+    stacks=lambda state: {},
+)

@@ -15,7 +15,7 @@ from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
-from puffer_mlx.ops.pack.gpu import BLOCK, pack, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
@@ -165,7 +165,7 @@ def launch_step(
         new: 1 or 0, a float32 scalar.
     """
     shapes = tuple(tuple(array.shape) for array in weights)
-    packed, squares = pack([*weights, *grads, *momentum, *second_moment], BLOCK)
+    packed, squares = launch_pack([*weights, *grads, *momentum, *second_moment], BLOCK)
     flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
     values = (beta1, beta2, *logarithms, eps, decay, max_norm)

@@ -17,7 +17,7 @@ from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
-from puffer_mlx.ops.pack.gpu import BLOCK, pack, places, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
@@ -251,7 +251,7 @@ def launch_step(
     """
     shapes = tuple(tuple(array.shape) for array in weights)
     at = layout(shapes)
-    packed, squares = pack([*weights, *grads, *momentum], BLOCK)
+    packed, squares = launch_pack([*weights, *grads, *momentum], BLOCK)
     inputs = {
         "tensors": at.tensors,
         "packed": packed,

@@ -1,1 +1,0 @@
-"""A product with bias and what follows it: tanh, ReLU or GELU."""

@@ -1,1 +1,0 @@
-"""The backward recursion of advantages."""

@@ -1,1 +1,0 @@
-"""A minibatch's new values and ratios, written into their segments' columns."""

@@ -1,0 +1,161 @@
+"""A minibatch's segments: gathered, and what was computed of them written back."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import extension_on_cpu, fused
+from puffer_mlx.ops.gpu.launch import launch, numbers
+
+FOLDER = Path(__file__).parent
+LANES = 32  # neighbouring threads that copy one step of one segment, at most
+COLUMNS, SLICES = 32, 8  # agents of a block, which are 128 where there are 4096; threads of each
+TEST, MORE_LAUNCHES = "tests/ppo/test_minibatch_kernels.py", "a GPU gets more launches"
+
+
+def launch_take_rows(source, rows, steps):
+    """In one launch; a row outside [0, N) reads row 0 or N - 1."""
+    (_, N, *tail), S = source.shape, rows.size
+    flat = source.reshape(*source.shape[:2], -1)
+    words = flat.shape[-1] * source.itemsize % 4 == 0
+    flat = flat.view(mx.float32 if words else mx.uint8)
+    D = flat.shape[-1]
+    lanes = min(LANES, 1 << (D - 1).bit_length())
+    arrays = [flat, rows, numbers(steps, S, N, D, lanes)]
+    name, threads = "take_words" if words else "take_bytes", steps * S * lanes
+    (out,) = launch(FOLDER / "take_rows.metal.h", name, arrays, [(steps, S, D)], threads)
+    return out.view(source.dtype).reshape(steps, S, *tail)
+
+
+@fused(
+    "the gather of segments in one call",
+    test="tests/ops/test_ops.py",
+    cost="gathers take longer",
+    on_gpu=launch_take_rows,
+    on_cpu="take_rows",
+)
+def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
+    """Gather segments: ``source[:steps, rows]``.
+
+    Args:
+        source: (T or more, N, ...), any dtype.
+        rows: (S,) int32, each in [0, N).
+        steps: T.
+
+    Returns:
+        (T, S, ...) of the source's dtype.
+    """
+    return mx.take(source[:steps], rows, axis=1)
+
+
+def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
+    """All segments in their order: ``source[:steps, k * size : (k + 1) * size]`` for each k.
+
+    On a GPU they are views of one array, which takes one launch, or none if they are one part.
+
+    Args:
+        source: (T or more, N, ...), any dtype.
+        size: S, of which N is a multiple.
+        steps: T.
+
+    Returns:
+        N / S arrays (T, S, ...) of the source's dtype.
+    """
+    (_, N, *tail), source = source.shape, source[:steps]
+    if size == N:
+        return [source]
+    if extension_on_cpu() is not None:
+        starts = range(0, N, size)
+        chosen = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
+        return [take_rows(source, rows, steps) for rows in chosen]
+    parts = mx.contiguous(source.reshape(steps, N // size, -1).swapaxes(0, 1))
+    return [part.reshape(steps, size, *tail) for part in mx.split(parts, N // size)]
+
+
+def launch_take_targets(logprobs, values, adv, finals, rows, weights):
+    """In one launch."""
+    T, S = len(adv), rows.size
+    sizes = numbers(T, S, adv.shape[1], int(finals is not None))
+    arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
+    shapes = [(T * S,)] * 4
+    return launch(FOLDER / "take_targets.metal.h", "take_targets", arrays, shapes, T * S)
+
+
+@fused(
+    "the kernel that gathers targets",
+    test=TEST,
+    cost=MORE_LAUNCHES,
+    on_gpu=launch_take_targets,
+)
+def take_targets(
+    logprobs: mx.array,
+    values: mx.array,
+    adv: mx.array,
+    finals: mx.array | None,
+    rows: mx.array,
+    weights: mx.array,
+) -> list[mx.array]:
+    """Gather what a minibatch's steps are compared with.
+
+    Args:
+        logprobs: (T, N) float32, as are ``values`` and ``adv``.
+        values: see above.
+        adv: see above.
+        finals: (T or more, N) float32, above 0 where an observation is an episode's last, so that
+            the action chosen from it had no effect; None: nowhere.
+        rows: (S,) int32, each in [0, N).
+        weights: (S,) float32, of the rows.
+
+    Returns:
+        The rows' log-probabilities, values and advantages, and their steps' weights, which are 0 at
+        last observations: each (T*S,) float32, time-major.
+    """
+    T = values.shape[0]
+    weight = mx.broadcast_to(weights, (T, rows.shape[0]))
+    if finals is not None:
+        weight = mx.where(take_rows(finals, rows, T) > 0, 0, weight)
+    targets = [take_rows(array, rows, T) for array in (logprobs, values, adv)]
+    return [array.reshape(-1) for array in (*targets, weight)]
+
+
+def launch_put_rows(values, ratios, rows, new_values, new_ratios, ok):
+    """In one launch, if ``ok`` is float32; a bool takes another to convert."""
+    shape, block = values.shape, COLUMNS * SLICES
+    sizes = numbers(*shape, rows.size)
+    arrays = [values, ratios, rows, new_values, new_ratios, ok.reshape(1), sizes]
+    threads, split = -(-shape[1] // COLUMNS) * block, {"COLUMNS": COLUMNS, "SLICES": SLICES}
+    path = FOLDER / "put_rows.metal.h"
+    return launch(path, "put_rows", arrays, [shape] * 2, threads, block, **split)
+
+
+@fused(
+    "the kernel that writes values and ratios back",
+    test=TEST,
+    cost=MORE_LAUNCHES,
+    on_gpu=launch_put_rows,
+)
+def put_rows(
+    values: mx.array,
+    ratios: mx.array,
+    rows: mx.array,
+    new_values: mx.array,
+    new_ratios: mx.array,
+    ok: mx.array,
+) -> list[mx.array]:
+    """Replace the columns of some rows, if their minibatch counted.
+
+    Args:
+        values: (T, N) float32, as are ``ratios``.
+        ratios: see above.
+        rows: (S,) int32, each in [0, N); of those that are there twice, the last counts.
+        new_values: (T, S) float32, as are ``new_ratios``.
+        new_ratios: see above.
+        ok: whether the minibatch counted: a scalar, a bool or a number that is 0 or 1.
+
+    Returns:
+        Values and ratios, (T, N).
+    """
+    column = mx.broadcast_to(rows[None], new_values.shape)
+    pairs = (values, new_values), (ratios, new_ratios)
+    new = [mx.put_along_axis(old, column, now, axis=1) for old, now in pairs]
+    return [mx.where(ok, now, old) for now, (old, _) in zip(new, pairs, strict=True)]

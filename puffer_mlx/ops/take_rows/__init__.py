@@ -1,1 +1,0 @@
-"""A gather of segments."""

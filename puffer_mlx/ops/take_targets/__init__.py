@@ -1,1 +1,0 @@
-"""A gather of what a minibatch's segments are compared with."""

@@ -1,0 +1,116 @@
+"""Observations of parts, of which some are images: Stable-Baselines3's ``CombinedExtractor``.
+
+Images go through convolutions, and a product takes their features and all other numbers. Tensors:
+those of each image's encoder below ``images.{i}.``, and ``linear.*``. PufferLib has no such class.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.encoders import Forms
+from puffer_mlx.policy.encoders.images import features, layer
+from puffer_mlx.policy.encoders.impala import FORMS as IMPALA
+from puffer_mlx.policy.encoders.impala import Impala
+from puffer_mlx.policy.encoders.nature import FORMS as NATURE
+from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
+from puffer_mlx.spec import EnvSpec, ImagePart
+
+NAME = "CombinedEncoder"
+
+
+@dataclass(frozen=True)
+class Combined:
+    """An encoder for each image, then a product of their features and all other numbers, and ReLU.
+
+    Args:
+        inputs: D.
+        images: where they are, in the order of their columns.
+        hidden: H, and as many features of each image.
+    """
+
+    inputs: int
+    images: tuple[ImagePart, ...]
+    hidden: int
+
+    @property
+    def encoders(self) -> list[Nature | Impala]:
+        """Of each image: Nature, or Impala of a small one."""
+        sized = [(min(part.shape[:2]) >= SMALLEST, part.shape) for part in self.images]
+        return [(Nature if large else Impala)(shape, self.hidden) for large, shape in sized]
+
+    @property
+    def bounds(self) -> list[int]:
+        """The columns where a part begins: other numbers (perhaps none), image, numbers, ..."""
+        return [0, *(n for part in self.images for n in (part.start, part.stop)), self.inputs]
+
+    def init(self, key: mx.array) -> dict[str, Any]:
+        """Each image's weights, and the product's weight (H, K) and bias.
+
+        Of its K columns the images' features are first, H of each.
+        """
+        *keys, last = mx.random.split(key, len(self.images) + 1)
+        others = sum(stop - start for start, stop in list(pairwise(self.bounds))[::2])
+        columns = len(self.images) * self.hidden + others
+        pairs = zip(self.encoders, keys, strict=True)
+        return {
+            "images": [encoder.init(key) for encoder, key in pairs],
+            "linear": layer((self.hidden, columns), last),
+        }
+
+    def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        parts = mx.split(observations, self.bounds[1:-1], axis=1)
+        each = zip(self.encoders, weights["images"], self.images, parts[1::2], strict=True)
+        images = [encoder(w, upright(part, x)) for encoder, w, part, x in each]
+        others = [x.astype(images[0].dtype) for x in parts[::2]]
+        return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
+
+
+def upright(part: ImagePart, x: mx.array) -> mx.array:
+    """An image's columns (n, size) in the order height, width, channel."""
+    if not part.channels_first:
+        return x
+    height, width, channels = part.shape
+    return x.reshape(-1, channels, height, width).transpose(0, 2, 3, 1).reshape(x.shape)
+
+
+def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
+    """The encoder for an environment's parts; the same in every dialect."""
+    if not spec.image_parts:
+        raise UserError(
+            f"torch.encoder {NAME} needs images among the parts of a Dict or Tuple;"
+            f" {spec.name} has none",
+            "auto",
+        )
+    return Combined(spec.observation_size, spec.image_parts, hidden)
+
+
+# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
+
+
+def _onnx(graph: Any, encoder: Combined, x: str) -> str:
+    sizes = [stop - start for start, stop in pairwise(encoder.bounds)]
+    named = graph.split(x, 1, [size for size in sizes if size])
+    parts = [named.pop(0) if size else "" for size in sizes]
+    columns = []
+    for i, (image, part) in enumerate(zip(encoder.encoders, encoder.images, strict=True)):
+        x = parts[1 + 2 * i]
+        if part.channels_first:
+            height, width, channels = part.shape
+            x = graph("Reshape", x, [0, channels, height, width])
+            x = graph("Flatten", graph("Transpose", x, perm=[0, 2, 3, 1]))
+        with graph.below(f"encoder.images.{i}."):
+            columns.append((NATURE | IMPALA)[type(image)].onnx(graph, image, x))  # type: ignore
+    columns += [part for part in parts[::2] if part]
+    return graph("Relu", graph.product(graph("Concat", *columns, axis=1), "encoder.linear"))
+
+
+FORMS = {Combined: Forms(NAME, _onnx, mark="images.")}

@@ -1,0 +1,171 @@
+"""Residual convolutions for images: "IMPALA".
+
+Tensors: ``blocks.{i}.conv.*``, ``blocks.{i}.res{0,1}.conv{0,1}.*`` and ``linear.*``.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import plus, relu
+from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.encoders import Forms, TorchForm
+from puffer_mlx.policy.encoders.images import (
+    Layer,
+    Shape,
+    channels_first,
+    channels_last,
+    features,
+    for_bytes,
+    image_shape,
+    layer,
+    onnx_convolution,
+    onnx_features,
+    onnx_pixels,
+)
+from puffer_mlx.spec import EnvSpec
+
+NAME = "ImpalaEncoder"
+IMPALA = (16, 32, 32)  # channels of each block
+
+
+def convolve(conv: Layer, x: mx.array) -> mx.array:
+    """A 3x3 convolution that keeps height and width."""
+    return plus(mx.conv2d(x, conv["weight"], padding=1), conv["bias"])
+
+
+def _halve(x: mx.array, axis: int) -> mx.array:
+    """Maxima of windows of 3 by 2 along an axis, padded by 1: size m -> ceil(m / 2).
+
+    Window i is 2i - 1, 2i, 2i + 1: an odd place, an even one and an odd one. Splitting in two keeps
+    the gradient to a concatenation; that of strided slices is a full array for each.
+    """
+    m = x.shape[axis]
+
+    def pad(x: mx.array, before: int, after: int) -> mx.array:
+        widths = [(before, after) if a == axis else (0, 0) for a in range(x.ndim)]
+        return mx.pad(x, widths, constant_values=-mx.inf)
+
+    if m % 2:
+        x = pad(x, 0, 1)
+    pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
+    even, odd = (part.squeeze(axis + 1) for part in mx.split(pairs, 2, axis=axis + 1))
+    before = mx.split(pad(odd, 1, 0), [odd.shape[axis]], axis=axis)[0]
+    return mx.maximum(mx.maximum(even, odd), before)
+
+
+def _residual(block: dict[str, Layer], x: mx.array) -> mx.array:
+    return x + convolve(block["conv1"], relu(convolve(block["conv0"], relu(x))))
+
+
+def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
+    """Fresh weights of one of Impala's three blocks."""
+    first, *keys = mx.random.split(key, 5)
+    same = [layer((channels, 3, 3, channels), k) for k in keys]
+    return {
+        "conv": layer((channels, 3, 3, inputs), first),
+        "res0": {"conv0": same[0], "conv1": same[1]},
+        "res1": {"conv0": same[2], "conv1": same[3]},
+    }
+
+
+@dataclass(frozen=True)
+class Impala:
+    """The network of Espeholt et al., "IMPALA", without its recurrent part.
+
+    Three times a 3x3 convolution, 3x3 max-pooling by 2 and two residual blocks, with 16, 32 and 32
+    channels; then ReLU, a product, and ReLU.
+
+    Args:
+        shape: height, width, channels.
+        hidden: H.
+    """
+
+    shape: Shape
+    hidden: int
+
+    def init(self, key: mx.array) -> dict[str, Any]:
+        """Convolutions (O, 3, 3, I), the product's weight (H, F), and biases."""
+        *keys, last = mx.random.split(key, len(IMPALA) + 1)
+        h, w, c = self.shape
+        blocks = []
+        for channels, k in zip(IMPALA, keys, strict=True):
+            blocks.append(_block(c, channels, k))
+            h, w, c = -(-h // 2), -(-w // 2), channels
+        return {"blocks": blocks, "linear": layer((self.hidden, h * w * c), last)}
+
+    def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        first, *rest = weights["blocks"]
+        conv, x = for_bytes(first["conv"], observations.reshape(-1, *self.shape))
+        x = x.astype(conv["weight"].dtype)
+        for block in ({**first, "conv": conv}, *rest):
+            x = convolve(block["conv"], x)
+            x = _halve(_halve(x, 1), 2)
+            x = _residual(block["res1"], _residual(block["res0"], x))
+        return features(weights["linear"], relu(x))
+
+
+def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
+    """The encoder for an environment's images; the same in every dialect."""
+    return Impala(image_shape(spec, NAME), hidden)
+
+
+# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
+
+
+def _onnx(graph: Any, encoder: Any, x: str) -> str:
+    x = onnx_pixels(graph, encoder, x)
+    for i in range(len(IMPALA)):
+        x = _onnx_block(graph, f"encoder.blocks.{i}", x)
+    return onnx_features(graph, graph("Relu", x))
+
+
+def _onnx_block(graph: Any, block: str, x: str) -> str:
+    x = onnx_convolution(graph, f"{block}.conv", x, pads=[1] * 4)
+    x = graph("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for part in "res0", "res1":
+        h = onnx_convolution(graph, f"{block}.{part}.conv0", graph("Relu", x), pads=[1] * 4)
+        h = onnx_convolution(graph, f"{block}.{part}.conv1", graph("Relu", h), pads=[1] * 4)
+        x = graph("Add", x, h)
+    return x
+
+
+def _torch_key(name: str) -> str:
+    """Modules of a sequence: the blocks, flattening, ReLU, and the product."""
+    for ours, theirs in (("blocks.", "network."), ("linear.", "network.5."), ("res", "res_block")):
+        name = name.replace(ours, theirs)
+    return name
+
+
+def _torch_module(encoder: Any) -> Any:
+    from torch import nn
+
+    from puffer_mlx.policy.encoders.torch_images import ConvSequence, ImageEncoder, last_columns
+
+    inputs = (encoder.shape[-1], *IMPALA)
+    blocks = [ConvSequence(*pair) for pair in zip(inputs, IMPALA, strict=False)]
+    product = nn.Linear(last_columns(encoder), encoder.hidden)
+    network = nn.Sequential(*blocks, nn.Flatten(), nn.ReLU(), product, nn.ReLU())
+    return ImageEncoder(encoder.shape, network)
+
+
+FORMS = {
+    Impala: Forms(
+        NAME,
+        _onnx,
+        torch=TorchForm(
+            _torch_module,
+            _torch_key,
+            "network.5.weight",
+            partial(channels_first, channels=IMPALA[-1]),
+            partial(channels_last, channels=IMPALA[-1]),
+        ),
+        mark="blocks.",
+    )
+}

@@ -1,0 +1,164 @@
+"""Convolutions for images: "Human-level control through deep reinforcement learning".
+
+Tensors: ``convs.{i}.*`` and ``linear.*``.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops import linear, relu
+from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.encoders import Forms, TorchForm
+from puffer_mlx.policy.encoders.images import (
+    Layer,
+    Shape,
+    channels_first,
+    channels_last,
+    features,
+    for_bytes,
+    image_shape,
+    layer,
+    onnx_convolution,
+    onnx_features,
+    onnx_pixels,
+)
+from puffer_mlx.spec import EnvSpec
+
+NAME = "NatureEncoder"
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
+SMALLEST = 36  # sides of an image, which these leave one place of: ((1 + 2) * 2 + 2) * 4 + 4
+
+
+def _to_depth(x: mx.array, stride: int) -> mx.array:
+    """Each square of stride x stride pixels becomes one pixel: x (n, h, w, c), or weights."""
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // stride, stride, w // stride, stride * c).transpose(0, 1, 3, 2, 4)
+    return x.reshape(n, h // stride, w // stride, stride * stride * c)
+
+
+def _patches(x: mx.array, size: int) -> mx.array:
+    """What a window of size x size sees at each place: (n, h, w, c) -> (n, h', w', size² c)."""
+    h, w = x.shape[1] - size + 1, x.shape[2] - size + 1
+    if h == w == 1:
+        return x.reshape(len(x), 1, 1, -1)
+    window = [x[:, i : i + h, j : j + w] for i in range(size) for j in range(size)]
+    return mx.concatenate(window, axis=-1)
+
+
+def _strided(conv: Layer, x: mx.array, stride: int) -> mx.array:
+    """A convolution without padding, of a kernel that is a multiple of the stride.
+
+    It equals one of stride 1 after both sides are put to depth, and that is a product.
+    """
+    weight = conv["weight"]
+    O, size = weight.shape[:2]  # noqa: E741
+    h, w = ((side - size) // stride * stride + size for side in x.shape[1:3])
+    if x.shape[1:3] != (h, w):
+        x = x[:, :h, :w]  # the rest has no place in any window
+    if stride > 1:
+        x, weight = _to_depth(x, stride), _to_depth(weight, stride)
+    patches = _patches(x, size // stride)
+    flat = patches.reshape(-1, patches.shape[-1])
+    return linear(flat, weight.reshape(O, -1), conv["bias"]).reshape(*patches.shape[:3], O)
+
+
+@dataclass(frozen=True)
+class Nature:
+    """The network of Mnih et al., "Human-level control through deep reinforcement learning".
+
+    Convolutions of 32 8x8 by 4, 64 4x4 by 2, 64 3x3 by 1, and a product, with ReLU after each.
+
+    Args:
+        shape: height, width, channels; sides of at least 36.
+        hidden: H.
+    """
+
+    shape: Shape
+    hidden: int
+
+    def __post_init__(self) -> None:
+        if min(self.shape[:2]) < SMALLEST:
+            raise UserError(
+                f"NatureEncoder needs images of at least {SMALLEST}x{SMALLEST},"
+                f" got {self.shape[0]}x{self.shape[1]}",
+                "choose torch.encoder = ImpalaEncoder",
+            )
+
+    def init(self, key: mx.array) -> dict[str, Any]:
+        """Convolutions (O, k, k, I), the product's weight (H, F), and biases."""
+        *keys, last = mx.random.split(key, len(NATURE) + 1)
+        h, w, c = self.shape
+        convs = []
+        for (channels, size, stride), k in zip(NATURE, keys, strict=True):
+            convs.append(layer((channels, size, size, c), k))
+            h, w, c = (h - size) // stride + 1, (w - size) // stride + 1, channels
+        return {"convs": convs, "linear": layer((self.hidden, h * w * c), last)}
+
+    def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        first, *rest = weights["convs"]
+        first, x = for_bytes(first, observations.reshape(-1, *self.shape))
+        for conv, (_, _, stride) in zip([first, *rest], NATURE, strict=True):
+            x = relu(_strided(conv, x, stride))
+        return features(weights["linear"], x)
+
+
+def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
+    """The encoder for an environment's images; the same in every dialect."""
+    return Nature(image_shape(spec, NAME), hidden)
+
+
+# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
+
+
+def _onnx(graph: Any, encoder: Any, x: str) -> str:
+    x = onnx_pixels(graph, encoder, x)
+    for i, (_, _, stride) in enumerate(NATURE):
+        x = graph(
+            "Relu", onnx_convolution(graph, f"encoder.convs.{i}", x, strides=[stride, stride])
+        )
+    return onnx_features(graph, x)
+
+
+def _torch_key(name: str) -> str:
+    """Modules of a sequence: each convolution and its ReLU, flattening, and the product."""
+    if name.startswith("linear."):
+        return name.replace("linear", "network.7")
+    _, i, part = name.split(".")
+    return f"network.{2 * int(i)}.{part}"
+
+
+def _torch_module(encoder: Any) -> Any:
+    from torch import nn
+
+    from puffer_mlx.policy.encoders.torch_images import ImageEncoder, last_columns
+
+    layers, channels = [], encoder.shape[-1]
+    for width, size, stride in NATURE:
+        layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
+        channels = width
+    last = [nn.Flatten(), nn.Linear(last_columns(encoder), encoder.hidden), nn.ReLU()]
+    return ImageEncoder(encoder.shape, nn.Sequential(*layers, *last))
+
+
+FORMS = {
+    Nature: Forms(
+        NAME,
+        _onnx,
+        torch=TorchForm(
+            _torch_module,
+            _torch_key,
+            "network.7.weight",
+            partial(channels_first, channels=NATURE[-1][0]),
+            partial(channels_last, channels=NATURE[-1][0]),
+        ),
+        mark="convs.",
+    )
+}
