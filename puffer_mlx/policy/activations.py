@@ -49,7 +49,6 @@ def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
 
 
-CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # of ops/cpu/stages.h; the first is none
 GAIN = 2**0.5  # of orthogonal initial weights before an activation, in sb3's dialect
 
 

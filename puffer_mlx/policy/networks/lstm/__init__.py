@@ -26,7 +26,6 @@ from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
     gated_onnx,
-    gated_shapes,
     gated_weights,
     through_layers,
 )
@@ -199,7 +198,11 @@ class LSTM(Recurrent):
 def _pack(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights):
-        step.add("lstm", str(i), layer, gated_shapes(H, 4), H, 2 * i)
+        packed = {
+            "weight": mx.concatenate([layer["weight_ih"], layer["weight_hh"]], axis=1),
+            "bias": layer["bias_ih"] + layer["bias_hh"],
+        }
+        step.add("lstm", str(i), packed, {"weight": (4 * H, 2 * H), "bias": (4 * H,)}, H, 2 * i)
 
 
 def _gpu_weights(weights: Weights) -> list[mx.array]:

@@ -11,7 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import dense
-from puffer_mlx.policy.activations import CODES, GAIN, orthogonal, uniform
+from puffer_mlx.ops.linear import CODES
+from puffer_mlx.policy.activations import GAIN, orthogonal, uniform
 from puffer_mlx.policy.networks import Forms, GPUStep, Sb3Form, TorchForm, count
 
 NAME = "MLP"
