@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from puffer_mlx.sweep.early_stop import EarlyStop, threshold
 from puffer_mlx.sweep.methods import make_method
-from puffer_mlx.sweep.observations import Observations
+from puffer_mlx.sweep.observations import EarlyStop, Observations, threshold
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST
 from puffer_mlx.system.files import publish

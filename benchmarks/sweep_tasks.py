@@ -33,8 +33,7 @@ from typing import Any, NamedTuple
 
 from puffer_mlx import config as configs
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.fit import fit
-from puffer_mlx.sweep.space import COST, Space
+from puffer_mlx.sweep.space import COST, Space, fit
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 

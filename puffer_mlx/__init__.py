@@ -27,8 +27,7 @@ from puffer_mlx.system.private_folders import keep_mlx_private
 if TYPE_CHECKING:
     from puffer_mlx.config import Config
     from puffer_mlx.errors import UserError
-    from puffer_mlx.library.evaluating import evaluate, play
-    from puffer_mlx.library.matches import play_match
+    from puffer_mlx.library.evaluating import evaluate, play, play_match
     from puffer_mlx.library.policy import Policy
     from puffer_mlx.library.trainer import Trainer, train
 
@@ -52,7 +51,7 @@ _HOMES = {  # where the names at the top are
     "UserError": "errors",
     "evaluate": "library.evaluating",
     "play": "library.evaluating",
-    "play_match": "library.matches",
+    "play_match": "library.evaluating",
     "train": "library.trainer",
 }
 

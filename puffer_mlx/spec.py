@@ -12,7 +12,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -139,6 +139,21 @@ class EnvSpec:
             raise ValueError(
                 f"an image of shape {shape} doesn't have {self.observation_size} elements"
             )
+
+    def is_like(self, other: "EnvSpec") -> bool:
+        """Whether both environments show and take the same; their names don't count."""
+        return replace(self, name="") == replace(other, name="")
+
+    def described(self) -> str:
+        """What the environment shows and takes, in words."""
+        shape = f" of shape {self.observation_shape}" if self.observation_shape else ""
+        mask = ", masked" if self.mask_size else ""
+        if self.action.bounds:
+            mask += f", -1 to 1 rescaled to {self.action.bounds}"
+        return (
+            f"{self.observation_size} {self.observation_dtype} observations{shape}"
+            f" and action sizes {self.action.sizes}{mask}"
+        )
 
     def to_json(self) -> str:
         """All of it as text, for files."""

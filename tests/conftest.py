@@ -27,9 +27,7 @@ from puffer_mlx.cli import train
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system.blas import take_over_gemm
 
-pytest.register_assert_rewrite(
-    "emulated_gpu", "kernel_oracles", "native_contract", "oracles", "played", "running"
-)
+pytest.register_assert_rewrite("emulated_gpu", "kernel_oracles", "oracles", "played", "running")
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

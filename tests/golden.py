@@ -1,19 +1,25 @@
 """Files of what is given and what comes of it: ``python tests/golden.py`` writes them anew.
 
-An entry's first line is ``$ WORDS``, a command line; lines ``| TEXT`` are its file toy.ini. All
-lines below are what comes of it, in the words of the program. Entries have a blank line between.
+An entry's first line is ``$ WORDS``, a command line; lines ``| TEXT`` are its file toy.ini, and a
+line ``% PATH TEXT`` is another file, with ``\\n`` in its text. All lines below are what comes of
+it, in the words of the program. Entries have a blank line between.
 Read the difference of what was written: it is what a user will see.
 """
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-FILES = {"config/settings.txt": "config/test_settings", "cli/refused.txt": "cli/test_refused"}
+FILES = {
+    "config/settings.txt": "config/test_settings",
+    "cli/refused.txt": "cli/test_refused",
+    "library/refused.txt": "library/test_library_refused",
+}
 
 
 def entries(name: str) -> list[tuple[list[str], str]]:
@@ -21,14 +27,25 @@ def entries(name: str) -> list[tuple[list[str], str]]:
     read = []
     for entry in (TESTS / name).read_text().strip().split("\n\n"):
         lines = entry.splitlines()
-        given = [line for line in lines if line[0] in "$|"]
+        given = [line for line in lines if line[0] in "$|%"]
         read.append((given, "\n".join(lines[len(given) :])))
     return read
 
 
 def write_toy(given: list[str]) -> None:
-    """Write an entry's file into the working directory."""
-    Path("toy.ini").write_text("\n".join(line[2:] for line in given[1:]))
+    """Write an entry's files into the working directory, where others of before are gone."""
+    for name in "ocean", "config", "configs", "mine":
+        shutil.rmtree(name, ignore_errors=True)
+    Path("toy.ini").write_text("\n".join(line[2:] for line in given if line[0] == "|"))
+    for line in (line for line in given if line[0] == "%"):
+        name, _, text = line[2:].partition(" ")
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text.replace("\\n", "\n"))
+
+
+def placed(text: str) -> str:
+    """A text without this machine's paths."""
+    return text.replace(os.getcwd(), "HERE").replace(str(TESTS.parent), "ROOT")
 
 
 def write(name: str, outcome: Callable[[list[str]], str], prepare: Callable[[], object]) -> None:

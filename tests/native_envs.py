@@ -137,3 +137,26 @@ def bot_of(name: str, word: str = "choose") -> Any:
 def draw_of(name: str) -> Any:
     """What draws an environment's observation."""
     return runpy.run_path(str(folder_of(name) / "draw.py"))["draw"]
+
+
+def plays_the_recording(path: Path, name: str, tolerance: float = 0.0) -> None:
+    """Compare with upstream's recording: observations, rewards, terminals and the log, exactly.
+
+    Args:
+        path: of the recording.
+        name: of the environment.
+        tolerance: of observations.
+    """
+    recorded = np.load(path, allow_pickle=False)
+    env = dict(zip(recorded["env_kwargs_keys"], recorded["env_kwargs_vals"], strict=True))
+    with make(name, total_agents=16, num_buffers=2, num_threads=2, env=env) as vec:
+        stepper = Stepper(vec)
+        np.testing.assert_array_equal(stepper.rows.observations, recorded["obs"][0])
+        for step, actions in enumerate(recorded["actions"]):
+            rows, expected = stepper.step(actions), recorded["obs"][step + 1]
+            np.testing.assert_allclose(rows.observations, expected, rtol=0, atol=tolerance)
+            np.testing.assert_array_equal(rows.rewards, recorded["rewards"][step])
+            np.testing.assert_array_equal(rows.terminals, recorded["terminals"][step])
+        log = vec.log()
+    assert list(log) == recorded["log_keys"].tolist()
+    np.testing.assert_array_equal(list(log.values()), recorded["log_vals"])  # means as float32

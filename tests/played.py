@@ -1,7 +1,7 @@
 """What a trained policy scores in whole episodes: as it is in memory, and by its files."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def files_play(
     folder: Path,
     word: str,
     saved: Path,
-    words: list[str],
+    words: Sequence[str],
     expected: float,
 ) -> list[str]:
     """Check that all files of a policy score as it does in memory.

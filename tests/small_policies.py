@@ -7,7 +7,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config
-from puffer_mlx.config.algorithms import facts
+from puffer_mlx.config.parts import facts
 from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec

@@ -1,11 +1,16 @@
 """Loops around environments of any kind: all agents in one set of rows."""
 
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.rollout_loop import ACT
 from puffer_mlx.vec.rows import allocate_rows, random_actions
+
+_FUNCTIONS: list[Any] = []  # which C may call: they stay
 
 
 def copied(rows: Rows) -> Rows:
@@ -57,6 +62,23 @@ def played(vec: Any, steps: int, seed: int = 0) -> list[Rows]:
     rows, rng = started(vec), np.random.default_rng(seed)
     random = (random_actions(vec, vec.num_agents, rng) for _ in range(steps))
     return [copied(rows), *(step(vec, rows, actions) for actions in random)]
+
+
+def times_of(vec: Any, steps: int) -> Rows:
+    """Rows of all agents for ``steps + 1`` times, those of time 0 written by a reset."""
+    rows = Rows._make(
+        None if array is None else np.zeros((steps + 1, *array.shape), array.dtype)
+        for array in allocate_rows(vec, vec.num_agents)
+    )
+    vec.reset(rows.part(0))
+    return rows
+
+
+def address_of(act: Callable[[int, int, int], object]) -> tuple[int, int]:
+    """What ``collect`` takes for a function of the step, the first agent and their number."""
+    function = ACT(lambda _, *numbers: act(*numbers))
+    _FUNCTIONS.append(function)
+    return ctypes.cast(function, ctypes.c_void_p).value or 0, 0
 
 
 def same(ours: Rows, theirs: Rows) -> None:

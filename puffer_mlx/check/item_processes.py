@@ -1,6 +1,7 @@
-"""Items run in a process of their own, so that one that dies or hangs is told of, not suffered."""
+"""Items run in a process of their own, so that one that dies or hangs is reported."""
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -18,7 +19,7 @@ LAST_WORDS = 20.0  # seconds that a process may take to end
 
 
 class Answer(NamedTuple):
-    """What came of an item.
+    """An item's answer.
 
     Args:
         name: the item.
@@ -57,6 +58,17 @@ def known(items: Sequence[T], names: list[str] | None) -> list[T]:
     if wrong := [name for name in names if name not in table]:
         raise UserError(f"there is no item {wrong[0]!r}", f"there are {', '.join(table)}")
     return [item for item in items if item.name in names]
+
+
+def answer_each(items: Sequence[T], judge: Callable[[T], object]) -> None:
+    """In the process that ``answers`` started: judge items, a line of JSON on standard output each.
+
+    What items themselves print goes to standard error.
+    """
+    with os.fdopen(os.dup(1), "w", buffering=1) as lines:
+        os.dup2(2, 1)
+        for item in items:
+            lines.write(json.dumps(judge(item)) + "\n")
 
 
 def answers(

@@ -27,7 +27,7 @@ HIDDEN = 32
 
 @dataclass
 class TrajectoryComparison:
-    """What became of trajectories.
+    """Trajectories of a GPU's environments beside the host's.
 
     Attributes:
         agents: how many there are.
@@ -59,7 +59,7 @@ def compare(
         launches: of ``HORIZON`` steps each.
 
     Returns:
-        What was found; None if they need several launches: ``rollouts_in_one_launch``.
+        The comparison; None if they need several launches: ``rollouts_in_one_launch``.
     """
     with make() as ours, make() as host:
         spec, N = host.spec, host.num_agents

@@ -54,7 +54,7 @@ class Label(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Later for what was trained later: (branch, step)."""
+        """Sorts by training time: (branch, step)."""
         return self.line[-1][0], self.step
 
     def led_to(self, head: "Label") -> bool:
@@ -67,7 +67,7 @@ class Label(NamedTuple):
 
 
 def record(line: Line) -> dict[str, str]:
-    """What a checkpoint that is written now says of itself, as metadata."""
+    """The metadata of a checkpoint that is written now."""
     return {"line": json.dumps(line), "saved": str(time.time_ns())}
 
 
@@ -119,7 +119,7 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
 
 
 def _find(path: str, config: Config, holding: str) -> Path:
-    """As ``find``; a folder that can't be looked at is an OSError."""
+    """``find``, where a folder that can't be read is an OSError."""
     root = home = Path(config.base.checkpoint_dir) / config.slug
     if path == "latest":
         checkpoint = newest(root, holding)

@@ -265,7 +265,7 @@ class CheckpointManager:
         return folder
 
     def _tidy(self, newest: Path) -> None:
-        """Point at the best of the trained branch, and remove what needn't be kept."""
+        """Link the best checkpoint of the trained branch, and remove those that needn't stay."""
         labels, link = branches.checkpoints(self.folder), self.folder / BEST
         scored = [one for one in labels if one.score is not None and one.led_to(labels[-1])]
         if scored:

@@ -187,7 +187,7 @@ def is_due(config: Config, epoch: int) -> bool:
 
 
 def _check_counters(numbers: dict[str, Any]) -> None:
-    """Refuse counters that no run has: its log would be cut off, or it be over at once."""
+    """Refuse counters that no run can have: its log would be cut, or it would end at once."""
     for name, whole in COUNTERS.items():
         value = numbers.get(name)
         right = is_count(value) if whole else is_finite(value) and value >= 0

@@ -29,7 +29,7 @@ Memory = Mapping[str, Any]  # arrays by name
 
 
 def normalises(memory: Memory) -> bool:
-    """Whether observations are normalised by these, and not rewards alone, or nothing."""
+    """Whether these statistics are of observations, and not of rewards alone."""
     return OBSERVATIONS[0] in memory
 
 

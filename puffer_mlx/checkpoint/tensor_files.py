@@ -186,7 +186,7 @@ def _counts(value: Any) -> TypeGuard[list[int]]:
 
 
 def _crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
-    """Of all that isn't tensors' bytes; theirs follow in the order of the names."""
+    """The checksum of the header; the tensors' bytes follow in the order of their names."""
     text = json.dumps([sorted(metadata.items()), sorted(kinds.items())])
     return zlib.crc32(text.encode())
 
@@ -198,7 +198,7 @@ def _bytes(array: mx.array) -> np.ndarray:
 
 
 def _array(view: np.ndarray, entry: Entry) -> mx.array:
-    """A tensor of its own; files don't align theirs, and MLX's wants aligned ones."""
+    """A copy of a tensor, aligned as MLX wants it, which files' tensors aren't."""
     array = mx.array(np.require(view, requirements="A").reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array
 

@@ -6,9 +6,8 @@ puffer-mlx bench --sync needs no environment: it measures the machine.
 import argparse
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
 from puffer_mlx.cli.options import add_table, number, refuse_idle
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.errors import UserError

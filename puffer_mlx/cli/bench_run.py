@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
-from puffer_mlx.cli.options import detail_config
-from puffer_mlx.config import Config, take_notes
+from puffer_mlx.cli.options import say_config, write_json
+from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
@@ -22,8 +22,6 @@ from puffer_mlx.profiling import device_costs
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
-from puffer_mlx.system.files import publish
-from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping
@@ -34,8 +32,7 @@ EVERY = 5.0  # seconds between two lines of progress at least
 def bench(config: Config, options: argparse.Namespace) -> None:
     """Measure, print the record, and write it to ``--json``."""
     vec.settle_family(config)
-    voice.note(*take_notes(config))
-    detail_config(config)
+    say_config(config)
     select_device(config.base.device)
     voice.note(kernels_note(), error=True)
     load = os.getloadavg()
@@ -46,8 +43,7 @@ def bench(config: Config, options: argparse.Namespace) -> None:
         record = {"environment": config.env_name, "machine": machine(load), "results": results}
     print(table(record))
     if options.json:
-        with publish(options.json) as path:
-            path.write_text(json_text(record, indent=2) + "\n")
+        write_json(record, options.json)
 
 
 def machine(load: tuple[float, float, float]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """What is wrong with an environment? puffer-mlx check-env ENV [options]; --help."""
 
 import argparse
-import json
-import os
 import sys
 import time
 
@@ -10,21 +8,18 @@ from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
-from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Item, judge
+from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, judge
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.check.item_processes import Answer, answers, known
+from puffer_mlx.check.item_processes import Answer, answer_each, answers, known
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, detail_config
-from puffer_mlx.cli.verbosity import add_verbosity
-from puffer_mlx.config import parse_command_line, take_notes
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.options import add_table, say_config, write_json
+from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import publish
-from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
@@ -58,29 +53,18 @@ def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options, obeyed=OBEYED)
 
 
-# ---- the process that looks ----------------------------------------------------------------------
-
-
-def work(items: list[Item], subject: Subject, broken: set[str]) -> None:
-    """Look at items; a line of JSON on standard output for each, and nothing else there."""
-    with os.fdopen(os.dup(1), "w", buffering=1) as said:
-        os.dup2(2, 1)  # what the environment prints
-        for item in items:
-            said.write(json.dumps(judge(item, subject, broken)) + "\n")
-
-
 # ---- what is shown -------------------------------------------------------------------------------
 
 
-def findings(answer: Answer) -> list[Finding]:
-    """What an item found; that its process died, if it did."""
+def findings_of(answer: Answer) -> list[Finding]:
+    """What an item says; that its process died, if it did."""
     if answer.death:
         return [Finding(FAIL, answer.death, HUNG if "no answer" in answer.death else DIED)]
-    return [Finding(*found) for found in answer.value]
+    return [Finding(*finding) for finding in answer.value]
 
 
-def show(console: Console, name: str, found: list[Finding]) -> None:
-    for verdict, text, hint in found:
+def show(console: Console, name: str, findings: list[Finding]) -> None:
+    for verdict, text, hint in findings:
         if voice.is_quiet() and verdict not in (WARN, FAIL):
             continue
         line = Text.assemble((f"{verdict:5} ", STYLE[verdict]), (f"{name:13} ", "bold"), text)
@@ -89,13 +73,13 @@ def show(console: Console, name: str, found: list[Finding]) -> None:
             console.print(Text(f"{'':20}{hint}", "dim"), soft_wrap=True)
 
 
-def left_out(found: list[Finding]) -> bool:
+def left_out(findings: list[Finding]) -> bool:
     """Whether an item wasn't looked at, because another one failed."""
-    return found[0].text.startswith(NOT_LOOKED_AT)
+    return findings[0].text.startswith(NOT_LOOKED_AT)
 
 
-def summary(found: list[Finding], took: float) -> Text:
-    verdicts = [finding.verdict for finding in found]
+def summary(findings: list[Finding], took: float) -> Text:
+    verdicts = [finding.verdict for finding in findings]
     text = Text()
     for verdict in (FAIL, WARN, OK):
         count = verdicts.count(verdict)
@@ -120,7 +104,8 @@ def main(argv: list[str]) -> int:
     select_device(config.base.device)
     if options.worker is not None:
         subject = Subject(config, options.seconds, threads())
-        work(items, subject, set(filter(None, options.worker.split(","))))
+        broken = set(filter(None, options.worker.split(",")))
+        answer_each(items, lambda item: judge(item, subject, broken))
         return 0
 
     def command(left: list[str], deadly: list[str]) -> list[str]:
@@ -128,22 +113,21 @@ def main(argv: list[str]) -> int:
         words = "-m", __spec__.name, *plain, "--only", *left, f"{WORKER}={broken}"
         return program.python(*words)
 
-    voice.note(*take_notes(config))
-    detail_config(config)
+    say_config(config)
     plain = without_only(argv)
     console, began = Console(highlight=False), time.perf_counter()
     report: dict[str, list[Finding]] = {}
     failed: set[str] = set()
     for answer in answers([item.name for item in items], command, options.timeout):
-        report[answer.name] = found = findings(answer)
-        if not left_out(found):
-            show(console, answer.name, found)
-        if answer.name in BASIC and worst(found) == FAIL:
+        report[answer.name] = findings = findings_of(answer)
+        if not left_out(findings):
+            show(console, answer.name, findings)
+        if answer.name in BASIC and worst(findings) == FAIL:
             failed.add(answer.name)
-    if unseen := [name for name, found in report.items() if left_out(found)]:
+    if unseen := [name for name, findings in report.items() if left_out(findings)]:
         show(console, "", [skip(f"not looked at: {', '.join(unseen)}")])
     took = time.perf_counter() - began
-    everything = [finding for found in report.values() for finding in found]
+    everything = [finding for findings in report.values() for finding in findings]
     console.print(summary(everything, took))
     if options.json:
         record = {
@@ -152,10 +136,9 @@ def main(argv: list[str]) -> int:
             "versions": version_text().splitlines(),
             "seconds": took,
             "verdict": worst(everything),
-            "items": {name: [f._asdict() for f in found] for name, found in report.items()},
+            "items": {name: [f._asdict() for f in each] for name, each in report.items()},
         }
-        with publish(options.json) as path:
-            path.write_text(json_text(record, indent=2) + "\n")
+        write_json(record, options.json)
     return 1 if worst(everything) == FAIL else 0
 
 

@@ -12,29 +12,25 @@ answer is a FAIL, and those after it run all the same.
 
 import argparse
 import faulthandler
-import json
-import os
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
-from puffer_mlx.check.item_processes import END, answers, known
+from puffer_mlx.check.item_processes import END, answer_each, answers, known
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.verbosity import add_verbosity
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.options import write_json
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 
 STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
@@ -58,7 +54,6 @@ class Result(NamedTuple):
 
 def option_parser() -> Parser:
     parser = Parser(description=(__doc__ or "").partition("\n\n")[2])
-    add_help(parser, {})
     introduce(parser, "check-gpu")
     parser.add_argument(
         "--quick", action="store_true", help="less of everything, and no item that takes a minute"
@@ -88,14 +83,15 @@ def option_parser() -> Parser:
 
 
 def work(items: list[Item], options: argparse.Namespace) -> None:
-    """Run items; a line of JSON on standard output for each, and nothing else there."""
-    said = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the items print
-    faulthandler.enable()  # says where, if a signal ends the process
+    """Run items; a line of JSON on standard output for each."""
+
+    def judged(item: Item) -> Verdict:
+        faulthandler.dump_traceback_later(0.9 * options.timeout)  # says where, if it hangs
+        return judge(item, options.quick)
+
+    faulthandler.enable()  # and if a signal ends the process
     select_device(options.device)
-    for item in items:
-        faulthandler.dump_traceback_later(0.9 * options.timeout)  # and where, if it hangs
-        said.write(json.dumps(judge(item, options.quick)) + "\n")
+    answer_each(items, judged)
 
 
 def results(
@@ -139,8 +135,8 @@ def show(console: Console, result: Result) -> None:
         print(result.verdict.details, file=sys.stderr)
 
 
-def summary(found: list[Result], seconds: float) -> Text:
-    counts = {name: sum(r.verdict.verdict == name for r in found) for name in STYLE}
+def summary(results: list[Result], seconds: float) -> Text:
+    counts = {name: sum(r.verdict.verdict == name for r in results) for name in STYLE}
     words = {PASS: "passed", FAIL: "failed", SKIP: "skipped"}
     text = Text()
     for name, count in counts.items():
@@ -152,35 +148,30 @@ def summary(found: list[Result], seconds: float) -> Text:
 # ---- what is written -----------------------------------------------------------------------------
 
 
-def record_text(found: list[Result], seconds: float) -> str:
-    rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in found}
-    record = {
-        "command": shlex.split(program.typed()),
-        "versions": version_text().splitlines(),
-        "seconds": seconds,
-        "items": rows,
-    }
-    return json_text(record, indent=2) + "\n"
+def record(results: list[Result], seconds: float) -> dict[str, Any]:
+    rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in results}
+    versions = version_text().splitlines()
+    command = shlex.split(program.typed())
+    return {"command": command, "versions": versions, "seconds": seconds, "items": rows}
 
 
-def report_text(found: list[Result], seconds: float, items: int) -> str:
+def report_text(results: list[Result], seconds: float, items: int) -> str:
     parts = [f"{program.typed()}\n{version_text()}\n"]
-    for result in found:
+    for result in results:
         parts += [line.plain for line in lines(result)]
         parts += [result.verdict.details] if result.verdict.details else []
-    done = sum(result.item is not ENDS for result in found)
+    done = sum(result.item is not ENDS for result in results)
     so_far = "" if done == items else f"not all: {done} of {items} items, "
-    return "\n".join([*parts, "", so_far + summary(found, seconds).plain, ""])
+    return "\n".join([*parts, "", so_far + summary(results, seconds).plain, ""])
 
 
-def write(options: argparse.Namespace, found: list[Result], seconds: float, items: int) -> None:
+def write(options: argparse.Namespace, results: list[Result], seconds: float, items: int) -> None:
     """Write the files that were asked for, from the results so far."""
     if options.json:
-        with publish(options.json) as path:
-            path.write_text(record_text(found, seconds))
+        write_json(record(results, seconds), options.json)
     if options.report:
         with publish(options.report) as path:
-            path.write_text(report_text(found, seconds, items), encoding="utf-8")
+            path.write_text(report_text(results, seconds, items), encoding="utf-8")
 
 
 def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
@@ -201,15 +192,15 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
         work(items, options)
         return 0
     select_device(options.device)
-    console, began, found, seconds = Console(highlight=False), time.perf_counter(), [], 0.0
-    write(options, found, seconds, len(items))  # an error now, not after the minutes of checking
+    console, began, done, seconds = Console(highlight=False), time.perf_counter(), [], 0.0
+    write(options, done, seconds, len(items))  # an error now, not after the minutes of checking
     for result in results(items, options, program_words):
         show(console, result)
-        found.append(result)
+        done.append(result)
         seconds = time.perf_counter() - began
-        write(options, found, seconds, len(items))
-    console.print(summary(found, seconds))
-    return 1 if any(result.verdict.verdict == FAIL for result in found) else 0
+        write(options, done, seconds, len(items))
+    console.print(summary(done, seconds))
+    return 1 if any(result.verdict.verdict == FAIL for result in done) else 0
 
 
 @reported

@@ -12,8 +12,7 @@ from typing import Any
 from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
-from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.help_page import COMMON, add_help
+from puffer_mlx.config.command_line import COMMON, Parser
 from puffer_mlx.config.resolve import known_words
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
@@ -32,7 +31,6 @@ SHOWN = 70  # characters of an option's help beside its name
 def option_parser() -> Parser:
     lines = [f"%(prog)s {shell} > \\\n         {place}" for shell, place in PLACES.items()]
     parser = Parser(usage="\n       ".join(lines))
-    add_help(parser, {})
     introduce(parser, "completion")
     about = "whose words are to be completed; FOLDER is one of zsh's fpath"
     parser.add_argument("shell", choices=list(PLACES), metavar="SHELL", help=about)
@@ -55,12 +53,12 @@ def whole_parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND")
     environments = names()
     for name, command in COMMANDS.items():
-        own = command.load().option_parser()
+        parser = command.load().option_parser()
         if command.takes_env:
-            own.add_argument("ENV", choices=environments)
-        for action in own._actions:
+            parser.add_argument("ENV", choices=environments)
+        for action in parser._actions:
             _complete(action, shtab)
-        commands.add_parser(name, help=command.about, parents=[own], add_help=False)
+        commands.add_parser(name, help=command.about, parents=[parser], add_help=False)
     return top
 
 

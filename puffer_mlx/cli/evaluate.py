@@ -4,23 +4,179 @@ Environments, policy and seed are the checkpoint's; options win over them.
 """
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
-from puffer_mlx.cli.evaluate_options import OBEYED, OBEYED_IN_PYTHON, add_options, parse, settle
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import detail_config
-from puffer_mlx.config import take_notes
+from puffer_mlx.cli import match
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.match import GAMES, GAMES_IN_PYTHON, note_idle, usual_games
+from puffer_mlx.cli.options import add_table, number, refuse_idle, say_config
+from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.system import voice
+from puffer_mlx.config.fit import MAX_STEPS, typed
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.errors import UserError
+
+LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
+OBEYED = (  # keys that an evaluation depends on: it doesn't train
+    *match.OBEYED,
+    *("vec.normalize_observations", "vec.normalize_rewards", *LADDER),
+)
+OBEYED_IN_PYTHON = (  # those that environments in C don't have
+    *match.OBEYED_IN_PYTHON,
+    *("train.bootstrap_truncated", *(f"wrap.{key}" for key in KEYS["wrap"])),
+)
+EPISODES = 1000
+EPISODES_IN_PYTHON = 100
+STEPS = 300  # of a file
+FPS = 15.0
+
+
+OPTIONS = f"""
+--load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
+    .safetensors or .bin file of ENV's policy
+--headless  PufferLib 5.0's word for scoring without showing, which is what happens anyway
+--greedy  take the most probable action; else it is drawn, as in training
+--episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
+    (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
+--max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
+--json FILE  write every episode to a file
+--gif FILE  write a GIF of agent 0
+--mp4 FILE  write a video of agent 0
+--terminal  show agent 0 in the terminal; Ctrl-C ends it
+--window  show it in the environment's own window: its c_render or puf_render, and raylib
+--steps N  steps to show (default {STEPS}; --terminal, --window: no end)
+--seconds S  the same as a time
+--fps FPS  steps a second (default {FPS:g})
+--scale SCALE  pixels a side for each pixel of a file (default 1)
+"""
+AGAINST = f"""
+--against PLAYER...  have it play against each of these; with --greedy, --json, --gif, ...
+--ladder  have it play against bot.py at several skills, or selfplay.eval_bots; with
+    --greedy, --json
+--games N  games against each, half on either side (default {GAMES}, {GAMES_IN_PYTHON} in Python)
+"""
+TYPES = {
+    "--seconds": number(float, 0.001),
+    "--fps": number(float, 0.1, 1000),
+    "--scale": number(int, 1, 64),
+    "--games": number(int, 2, 1e9),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "evaluate")
+    parser.usage = "%(prog)s ENV PATH [--against PLAYER ... | --ladder] [options]"
+    add_table(parser, "this evaluation", OPTIONS, types=TYPES)
+    players = "PLAYER: as puffer-mlx match takes them."
+    add_table(parser, "against others, instead of scores", AGAINST, players, TYPES)
+    add_verbosity(parser)
+
+
+def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
+    """The configuration to evaluate with, and this script's own options."""
+    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
+    config, options = parse_command_line(
+        spelled_out(argv), add_options, files, obeyed=obeyed, training=False
+    )
+    note_idle(config, OBEYED_IN_PYTHON)
+    if idle := [name for name in LADDER if typed(config, name) and not options.ladder]:
+        config.notes.append(f"unused here: {', '.join(idle)} (for --ladder)")
+    return config, options
+
+
+def spelled_out(argv: list[str]) -> list[str]:
+    """The words with the second one, if it is no option, as --load-model-path: PufferLib 5.0's way.
+
+    Raises:
+        UserError: the policy is named twice.
+    """
+    if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
+        return argv
+    env, path, *words = argv
+    for word in words:
+        if word.partition("=")[0].replace("_", "-") == "--load-model-path":
+            raise UserError(f"the policy is named twice: {path} and --load-model-path", "once")
+    return [env, "--load-model-path", path, *words]
+
+
+def settle(options: argparse.Namespace, config: Config) -> None:
+    """Refuse options that would do nothing, and fill in what was left out.
+
+    Raises:
+        UserError: no policy is named, or an option needs another one.
+    """
+    if not options.load_model_path:
+        raise UserError(
+            "--load-model-path is missing: what is to be evaluated?",
+            "--load-model-path latest, or a run's or a checkpoint's folder",
+        )
+    if options.against or options.ladder:
+        settle_against(options, config)
+        return
+    refuse_idle(
+        options, ["games"], "without --against or --ladder", "--episodes, or --against random"
+    )
+    files = options.gif or options.mp4
+    shown = options.shown = files or options.terminal or options.window
+    if shown and options.headless:
+        raise UserError("--headless shows nothing, and something is to be shown", "one of them")
+    if options.steps and options.seconds:
+        raise UserError("--steps and --seconds are given", "one of them")
+    if options.episodes is None:
+        usual = EPISODES_IN_PYTHON if config.python else EPISODES
+        options.episodes = 0 if shown else usual
+    for needed, words, names in (
+        (options.episodes, "--episodes", ("json", "max_steps")),
+        (shown, "--gif, --mp4, --terminal or --window", ("steps", "seconds")),
+        (files or options.terminal, "--gif, --mp4 or --terminal", ("fps",)),
+        (files, "--gif or --mp4", ("scale",)),
+    ):
+        if not needed:
+            refuse_idle(options, names, f"without {words}", "add it")
+    options.fps, options.scale = options.fps or FPS, options.scale or 1
+    if options.seconds:
+        options.steps = max(1, round(options.seconds * options.fps))
+    options.film = options.steps or STEPS  # of a file; what is watched has no end
+
+
+def settle_against(options: argparse.Namespace, config: Config) -> None:
+    """The same for games against others.
+
+    Raises:
+        UserError: as ``settle``.
+    """
+    if options.against and options.ladder:
+        raise UserError("--against and --ladder are given", "one of them")
+    idle = ["episodes", "mp4", "terminal", "window", "steps", "seconds"]
+    how, hint = "with --against", "--games says how many, --gif FILE shows one"
+    if options.ladder:
+        how, hint = "with --ladder", "--games says how many"
+        idle += ["gif", "fps", "scale", "max_steps"]
+    refuse_idle(options, idle, how, hint)
+    if not options.gif:
+        refuse_idle(options, ["fps", "scale"], "without --gif", "add it")
+    options.fps, options.scale = options.fps or match.FPS, options.scale or 1
+    options.games = options.games or usual_games(config)
 
 
 def evaluate(argv: list[str]) -> None:
+    """Score or watch a policy as a command line says.
+
+    Raises:
+        UserError: anything wrong.
+    """
     config, options = parse(argv)
-    voice.note(*take_notes(config))
-    detail_config(config)
+    say_config(config)
     settle(options, config)
     from puffer_mlx.cli.evaluate_run import run
 
-    run(argv, config, options)
+    def reparse(further: Sequence[str] = (), files: Sequence[Path] = ()) -> Config:
+        return parse([env, *further, *words], files)[0]
+
+    env, *words = spelled_out(argv)
+    run(config, options, reparse)
 
 
 def option_parser() -> argparse.ArgumentParser:

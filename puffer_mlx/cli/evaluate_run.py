@@ -1,62 +1,69 @@
-"""What ``evaluate`` plays, once its words are understood."""
+"""What ``evaluate`` plays, prints and writes, once its words are understood."""
 
 import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+import mlx.core as mx
+import numpy as np
 
-from puffer_mlx import vec
-from puffer_mlx.cli.evaluate_against import climb, play_against
-from puffer_mlx.cli.evaluate_output import record, report, show
-from puffer_mlx.cli.evaluated_policy import Player, environments, load
+from puffer_mlx import checkpoint, vec
+from puffer_mlx.checkpoint.environment_statistics import (
+    as_trained,
+    read_statistics,
+    refuse_other_units,
+    restore_statistics,
+)
+from puffer_mlx.checkpoint.weight_files import load_weights
+from puffer_mlx.cli import match_run
+from puffer_mlx.cli.match_run import progress_bar
+from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
-from puffer_mlx.playing import frames
-from puffer_mlx.playing.episodes import MAX_STEPS, Scores, environments_for, score
+from puffer_mlx.config.trust import known
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.playing import frames, ladder
+from puffer_mlx.playing import players as match_players
+from puffer_mlx.playing.episodes import (
+    MAX_STEPS,
+    Scores,
+    arena,
+    environments_for,
+    frames_of,
+    score,
+)
+from puffer_mlx.playing.matches import agents_of, without_statistics
+from puffer_mlx.playing.terminal_video import play_in_terminal
+from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import publish
-from puffer_mlx.system.json_text import json_text
+from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.normalize import Normalized
 
 ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
+FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three are to be imported
+BLACK = np.zeros((1, 1, 3), np.uint8)  # the picture of what is seen in a window
 
 
-def measure(player: Player, options: argparse.Namespace) -> Scores:
-    """Play the episodes, with progress on a terminal."""
-    config = player.config
-    most = config.vec.total_agents // player.agents if config.python else ENVIRONMENTS
-    console = Console(stderr=True)
-    columns = ("episodes", *Progress.get_default_columns()[1:2])
-    with (
-        environments(player, environments_for(options.episodes, most, player.agents)) as envs,
-        Progress(
-            *columns,
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=voice.is_quiet() or not console.is_terminal,
-        ) as bar,
-    ):
-        task = bar.add_task("episodes", total=options.episodes)
-        return score(
-            player.policy,
-            player.weights,
-            envs,
-            options.episodes,
-            seed=player.config.base.seed,
-            greedy=options.greedy,
-            max_steps=options.max_steps or MAX_STEPS,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+class Player(NamedTuple):
+    """A policy, and where it plays."""
+
+    config: Config
+    policy: Policy
+    weights: Any
+    agents: int  # of one environment
+    source: Path  # the checkpoint's folder, or the file
 
 
-def run(argv: list[str], config: Config, options: argparse.Namespace) -> None:
+def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse) -> None:
     """Score the policy, show it, or have it play against others."""
     select_device(config.base.device)
-    player = load(argv, config, options.load_model_path)
+    player = load(config, options.load_model_path, reparse)
     voice.detail(f"policy {player.source}")
     if options.against:
-        play_against(argv, player, options)
+        play_against(player, options, reparse)
         return
     if options.ladder:
         climb(player, options)
@@ -68,7 +75,218 @@ def run(argv: list[str], config: Config, options: argparse.Namespace) -> None:
         scores = measure(player, options)
         print(report(player, options, scores))
         if options.json:
-            with publish(options.json) as path:
-                path.write_text(json_text(record(player, options, scores), indent=1) + "\n")
+            write_json(record(player, options, scores), options.json)
     if options.shown:
         show(player, options, draw)
+
+
+# ---- the policy, and the environments that it plays in -------------------------------------------
+
+
+def load(config: Config, path: str, reparse: match_run.Reparse) -> Player:
+    """What ``--load-model-path`` names, and the configuration to evaluate it with."""
+    if Path(path).suffix in FILES and not Path(path).is_dir():
+        vec.settle_family(config)
+        config = as_trained(config, Path(path))
+        with vec.probe(config) as probe:
+            spec, agents = probe.spec, probe.num_agents // probe.num_environments
+        policy = configured_policy(spec, config)
+        weights = load_weights(path, policy.init(mx.random.key(0)))
+        return Player(config, policy, weights, agents, Path(path))
+    saved = checkpoint.load(checkpoint.find(path, config), known(config))
+    config = as_trained(reparse(files=[saved.folder / checkpoint.CONFIG]), saved.folder)
+    for section in ("policy", "torch"):
+        trained, chosen = getattr(saved.config, section), getattr(config, section)
+        if trained != chosen:
+            key = next(k for k, v in vars(trained).items() if v != getattr(chosen, k))
+            raise UserError(
+                f"{section}.{key} {getattr(chosen, key)} contradicts the checkpoint's"
+                f" {getattr(trained, key)}",
+                "leave it out: the policy is the checkpoint's",
+            )
+    with vec.probe(config) as probe:
+        if not probe.spec.is_like(saved.spec):
+            raise UserError(
+                f"{saved.folder} is a policy for {saved.spec.described()},"
+                f" but {config.env_name} has {probe.spec.described()}",
+                f"evaluate it on {saved.config.env_name}",
+            )
+        agents = probe.num_agents // probe.num_environments
+    return Player(config, saved.policy, saved.weights, agents, saved.folder)
+
+
+def environments(player: Player, count: int, render: bool = False) -> Environments:
+    """So many environments, whose seeds no other --seed shares; ``render``: to be drawn."""
+    config = arena(player.config, count, player.agents, player.config.base.seed)
+    return ready(config, player.source, render)
+
+
+def ready(config: Config, source: Path, render: bool = False) -> Environments:
+    """Environments that show and take what the policy of a checkpoint or a file knows."""
+    environments = vec.make(config, threads(), render=render)
+    restore_statistics(environments, source, frozen=True)
+    refuse_other_units(environments, source)
+    return environments
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def measure(player: Player, options: argparse.Namespace) -> Scores:
+    """Play the episodes, with progress on a terminal."""
+    config = player.config
+    most = config.vec.total_agents // player.agents if config.python else ENVIRONMENTS
+    count = environments_for(options.episodes, most, player.agents)
+    with environments(player, count) as envs, progress_bar("episodes") as progress:
+        return score(
+            player.policy,
+            player.weights,
+            envs,
+            options.episodes,
+            seed=config.base.seed,
+            greedy=options.greedy,
+            max_steps=options.max_steps or MAX_STEPS,
+            progress=progress,
+        )
+
+
+def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
+    """The scores as a table."""
+    how = "greedy" if options.greedy else "stochastic"
+    lines = [
+        f"{player.config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
+        f" {scores.environments} environments; {how}, seed {player.config.base.seed};"
+        f" {scores.steps:,} steps, {scores.seconds:.1f} s"
+    ]
+    if summary := scores.summary():
+        lines.append(f"{'':24}" + "".join(f"{n:>12}" for n in next(iter(summary.values()))._fields))
+        for name, spread in summary.items():
+            lines.append(f"{name:24}" + "".join(f"{value:12,.3f}" for value in spread))
+    if scores.unfinished:
+        lines.append(
+            f"{scores.unfinished} of {scores.environments} environments had not ended their"
+            f" episodes after {scores.steps:,} steps (--max-steps): long episodes are missing"
+        )
+    return "\n".join(lines)
+
+
+def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[str, Any]:
+    """The scores as JSON."""
+    return {
+        "environment": player.config.env_name,
+        "policy": options.load_model_path,
+        "greedy": options.greedy,
+        "seed": player.config.base.seed,
+        "steps": scores.steps,
+        "unfinished": scores.unfinished,
+        "summary": {name: spread._asdict() for name, spread in scores.summary().items()},
+        "episodes": scores.episodes,
+    }
+
+
+def show(player: Player, options: argparse.Namespace, draw: frames.Draw | None) -> None:
+    """Write the files asked for, and play in the terminal or in a window."""
+
+    def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
+        with environments(player, 1, render=True) as envs:
+            yield from frames_of(
+                player.policy,
+                player.weights,
+                envs,
+                drawing(envs, None if window else draw, window),
+                seed=player.config.base.seed,
+                greedy=options.greedy,
+                steps=steps,
+            )
+
+    for path, write in ((options.gif, frames.write_gif), (options.mp4, frames.write_mp4)):
+        if path:
+            write(played(options.film), path, options.fps, options.scale)
+            print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
+    if options.terminal:
+        play_in_terminal(played(options.steps), options.fps)
+    if options.window:
+        with contextlib.suppress(WindowClosed):
+            for _ in played(options.steps, window=True):
+                pass  # the environment's c_render keeps the time
+
+
+class WindowClosed(Exception):
+    """By the person who watched."""
+
+
+def drawing(envs: Environments, draw: frames.Draw | None, window: bool) -> frames.Draw:
+    """What makes the picture of a step: the environment itself, or its draw.py."""
+
+    def drawn(_: np.ndarray) -> np.ndarray:
+        image = envs.render()
+        if image is False:
+            raise WindowClosed
+        if isinstance(image, bool) and window:
+            return BLACK
+        if isinstance(image, bool) or window:
+            what = "in a window of its own" if isinstance(image, bool) else "pictures, no window"
+            hint = "--window" if isinstance(image, bool) else "--terminal, --gif or --mp4"
+            raise UserError(f"{envs.spec.name} draws {what}", hint)
+        return image
+
+    if draw is None:
+        return drawn
+    if isinstance(envs, Normalized):
+        return lambda observation: draw(envs.raw(observation))
+    return draw
+
+
+# ---- games against others ------------------------------------------------------------------------
+
+
+def play_against(player: Player, options: argparse.Namespace, reparse: match_run.Reparse) -> None:
+    """Have it play against others; its own configuration says where."""
+    config = without_statistics(player.config)
+    learner = as_opponent(player, config, options)
+    _, _, games = match_run.play(config, options, options.against, reparse, learner)
+    table = match_run.pair_table(games, "games against each")
+    print("\n".join([*table, *match_run.repeated_notes(games, config)]))
+    if options.json:
+        write_json(games, options.json)
+
+
+def climb(player: Player, options: argparse.Namespace) -> None:
+    """Have it play against its environment's scripted opponents."""
+    config, spec = player.config, vec.look_up_spec(player.config)
+    voice.note(ladder.idle_note(config))
+    with progress_bar("games") as progress:
+        if ladder.plays_bots_itself(config):
+            result = ladder.play_bots(
+                config,
+                spec,
+                player.policy,
+                player.weights,
+                lambda config: ready(config, player.source),
+                options.games,
+                config.base.seed,
+                options.greedy,
+                progress,
+            )
+        else:
+            plain = ladder.in_bot_games(without_statistics(config))
+            games = match_run.games_of(plain, agents_of(plain), options.games)
+            learner = as_opponent(player, plain, options)
+            result = ladder.play_skills(learner, plain, spec, games, progress)
+    print(result)
+    if options.json:
+        inputs = {"policy": options.load_model_path, "seed": config.base.seed}
+        write_json({**result.record(), **inputs, "greedy": options.greedy}, options.json)
+
+
+def as_opponent(
+    player: Player, config: Config, options: argparse.Namespace
+) -> match_players.Player:
+    """The policy as one of a match's players."""
+    return match_players.policy_player(
+        match_run.name_of(options.load_model_path, player.source, config),
+        player.policy,
+        player.weights,
+        options.greedy,
+        read_statistics(player.source),
+    )

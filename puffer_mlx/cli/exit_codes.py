@@ -1,15 +1,16 @@
-"""How a program ends that a person started: with an exit code and a message, not a traceback."""
+"""How commands begin and end: ``-q`` and ``-v``, an exit code, and messages without a traceback."""
 
+import argparse
 import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
 
-from puffer_mlx.cli.verbosity import taken_out
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, signals, voice
 from puffer_mlx.system.private_folders import refuse_full
 
+WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
 _COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, of a kernel
 
 
@@ -60,3 +61,23 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return watch.status
+
+
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """Have ``--help`` and completion show the two options; ``taken_out`` reads them."""
+    quiet = "say only what is wrong, and the result"
+    parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
+    verbose = "say what was chosen, and which file says so"
+    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+
+
+def taken_out(argv: list[str]) -> tuple[int, list[str]]:
+    """How much is to be said, and the other words.
+
+    Raises:
+        UserError: nothing but the result and everything.
+    """
+    levels = {WORDS[word] for word in argv if word in WORDS}
+    if len(levels) > 1:
+        raise UserError("--quiet and --verbose are given", "one of them")
+    return levels.pop() if levels else voice.USUAL, [word for word in argv if word not in WORDS]

@@ -6,20 +6,19 @@ the way to PufferLib on CUDA and back.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
 from puffer_mlx.cli import hub
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.format_options import add_option, chosen_options
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
 from puffer_mlx.cli.options import add_table, refuse_idle
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
+from puffer_mlx.export.file_format import Option
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import reading
@@ -40,7 +39,6 @@ TO_HUB = f"""
 def option_parser() -> Parser:
     known = formats.by_name()
     parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
-    add_help(parser, {})
     introduce(parser, "export")
     where = "a checkpoint's folder, a run's folder, a RUN_ID, or latest"
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=where)
@@ -48,8 +46,8 @@ def option_parser() -> Parser:
     kinds += f"; {HUB}: a folder with a model card, for the Hugging Face Hub"
     parser.add_argument("--to", required=True, choices=[*known, HUB], help=kinds)
     dialects = dict.fromkeys(each for file in known.values() for each in file.dialects)
-    own = "of the policy in the file (default: its own, where that kind of file has it)"
-    parser.add_argument("--dialect", choices=list(dialects), help=own)
+    text = "of the policy in the file (default: its own, where that kind of file has it)"
+    parser.add_argument("--dialect", choices=list(dialects), help=text)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
     add_table(parser, "this export", OPTIONS)
@@ -62,15 +60,45 @@ def option_parser() -> Parser:
     return parser
 
 
-def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
+def add_option(group: Any, option: Option, text: str) -> None:
+    """Let a group of argparse's take an option, with ``text`` for --help."""
+    how = {"choices": option.values} if option.values else {"action": "store_true"}
+    group.add_argument(option.flag, help=text, **how)
+
+
+def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[str, Any]:
+    """What was typed for a format, by its fields.
+
+    Args:
+        options: as parsed.
+        kind: the format's name.
+        what: of another one's name, what its options belong to: "--to {}".
+
+    Raises:
+        UserError: an option of another format was typed.
+    """
+    chosen = {}
+    for name, file in formats.by_name().items():
+        for option in file.options:
+            typed = getattr(options, option.flag.lstrip("-").replace("-", "_"), None)
+            if typed and name != kind:
+                raise UserError(
+                    f"{option.flag} does nothing without {what.format(name)}", "leave it out"
+                )
+            if typed:
+                chosen[option.argument] = option.values.get(typed, typed)
+    return chosen
+
+
+def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
     """Write the folder for the Hub, and upload it if that is wanted."""
-    out = options.out or Path(f"{made.config.slug}_{made.step:016d}_{HUB}")
+    out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}")
     episodes = options.episodes or hub.EPISODES
-    found = hub.write(made, folder, out, episodes, options.gif, options.allow_code)
+    score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
     if voice.is_quiet():
         print(out)
     voice.note(f"{'folder':<20}{out}")
-    voice.note(f"{found.name:<20}{found.text} over {found.episodes:,} episodes")
+    voice.note(f"{score.name:<20}{score.text} over {score.episodes:,} episodes")
     if options.push:
         print(f"{'pushed':<20}{hub.push(out, options.push)}")
 
@@ -93,15 +121,15 @@ def find(which: str, folder: Path, env: str | None) -> Path:
     with reading(which):
         if (which != "latest" and Path(which).is_dir()) or not names:
             names = [env or ""]
-    found, problem = [], None
+    folders, problem = [], None
     for name in names:
         config = Config(name, base=Base(checkpoint_dir=str(folder)))
         try:
-            found.append(checkpoint.find(which, config))
+            folders.append(checkpoint.find(which, config))
         except UserError as error:
             problem = error
-    if found:
-        return max(found, key=branches.saved)
+    if folders:
+        return max(folders, key=branches.saved)
     if problem is not None and len(names) == 1:
         raise problem
     runs = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*"))
@@ -137,13 +165,13 @@ def main(argv: list[str]) -> None:
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact where it is compared with itself; plenty fast
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
-    made = checkpoint.load(folder, options.allow_code)
+    saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
-        return to_hub(made, folder, options)
+        return to_hub(saved, folder, options)
     form = Format(options.to, options.dialect, **chosen)
-    name = f"{made.config.slug}_{made.step:016d}{form.file.suffixes[0]}"
+    name = f"{saved.config.slug}_{saved.step:016d}{form.file.suffixes[0]}"
     voice.note(f"{'checkpoint':<20}{folder}")
-    report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
+    report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))
     if voice.is_quiet():
         print(report.path)
     else:

@@ -26,8 +26,8 @@ HOME = "https://github.com/puffer-mlx/puffer_mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
-class Scored(NamedTuple):
-    """What an evaluation told of a policy."""
+class Score(NamedTuple):
+    """A policy's score in an evaluation."""
 
     name: str  # of the number
     mean: float
@@ -41,7 +41,7 @@ class Scored(NamedTuple):
         return f"{self.mean:,.2f} ± {self.std:,.2f}"
 
 
-def scored(record: dict[str, Any]) -> Scored:
+def scored(record: dict[str, Any]) -> Score:
     """The number that people read, of what ``evaluate --json`` writes.
 
     Raises:
@@ -52,16 +52,16 @@ def scored(record: dict[str, Any]) -> Scored:
         raise UserError("no episode of the evaluation ended: there is no score to tell", "longer")
     episodes = sum(round(episode["n"]) for episode in record["episodes"])
     mean, std = summary[name]["mean"], summary[name]["std"]
-    return Scored(name, mean, std, episodes, record["seed"])
+    return Score(name, mean, std, episodes, record["seed"])
 
 
-def metadata(config: Config, found: Scored) -> dict[str, Any]:
+def metadata(config: Config, score: Score) -> dict[str, Any]:
     """What the Hub reads of a card: https://huggingface.co/docs/hub/model-cards."""
     environment = config.env_name.removeprefix("gym:")
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
         "dataset": {"name": environment, "type": environment},
-        "metrics": [{"type": "mean_reward", "value": found.text, "name": found.name}],
+        "metrics": [{"type": "mean_reward", "value": score.text, "name": score.name}],
     }
     return {
         "library_name": "puffer-mlx",
@@ -72,14 +72,14 @@ def metadata(config: Config, found: Scored) -> dict[str, Any]:
     }
 
 
-def card(made: Checkpoint, found: Scored, picture: bool) -> str:
+def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     """The model card. Its head is JSON, which is YAML."""
-    config = made.config
+    config = saved.config
     name, policy, train = config.env_name, config.policy, config.train
     facts = {
-        f"{found.name}, mean ± deviation": f"**{found.text}** over {found.episodes:,} whole"
-        f" episodes, actions drawn, seed {found.seed}",
-        "trained for": f"{made.step:,} steps of the environment",
+        f"{score.name}, mean ± deviation": f"**{score.text}** over {score.episodes:,} whole"
+        f" episodes, actions drawn, seed {score.seed}",
+        "trained for": f"{saved.step:,} steps of the environment",
         "seeds": f"{config.base.seed}; of the environments {config.vec.seed}",
         "trainer": f"`{train.algorithm}`, {train.optimizer}, learning rate {train.learning_rate:g}",
         "network": f"`{config.torch.network}`, dialect `{policy.dialect}`; width"
@@ -87,7 +87,7 @@ def card(made: Checkpoint, found: Scored, picture: bool) -> str:
     }
     rows = "\n".join(f"| {what} | {value} |" for what, value in facts.items())
     return f"""---
-{json.dumps(metadata(config, found), indent=1, ensure_ascii=False)}
+{json.dumps(metadata(config, score), indent=1, ensure_ascii=False)}
 ---
 
 # {name}
@@ -113,12 +113,12 @@ puffer-mlx train {CONFIG}                         # the same run again
 
 
 def write(
-    made: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool, allow_code: bool
-) -> Scored:
+    saved: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool, allow_code: bool
+) -> Score:
     """The folder, published by rename when all of it is there.
 
     Args:
-        made: the checkpoint.
+        saved: the checkpoint.
         folder: where it is.
         out: where it is to be; what is there is replaced.
         episodes: of the evaluation.
@@ -134,16 +134,16 @@ def write(
     words += ["--allow-code"] * allow_code
     with publish_folder(out) as temporary:
         form, recorded = Format("safetensors"), checkpoint.recorded(folder)
-        export(made, form, temporary / POLICY, recorded)
-        write_ini(made.config, temporary / CONFIG)
+        export(saved, form, temporary / POLICY, recorded)
+        write_ini(saved.config, temporary / CONFIG)
         scores = temporary / SCORES
         shown = ["--gif", str(temporary / PICTURE)] if picture else []
         evaluate([*words, "--episodes", str(episodes), "--json", str(scores), *shown])
         record = json.loads(scores.read_text())
-        found = scored(record)
+        score = scored(record)
         scores.write_text(json_text({**record, "policy": POLICY}, indent=1) + "\n")
-        (temporary / CARD).write_text(card(made, found, picture))
-    return found
+        (temporary / CARD).write_text(card(saved, score, picture))
+    return score
 
 
 def push(folder: Path, repository: str) -> str:

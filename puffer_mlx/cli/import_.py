@@ -14,10 +14,9 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.format_options import add_option, chosen_options
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.export import add_option, chosen_options
 from puffer_mlx.cli.options import add_table, detail_config
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.errors import UserError
@@ -45,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     known = formats.by_name().values()
     kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.use}" for file in known)
     group = add_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
-    for each in (own for file in known for own in file.options if own.reading):
+    for each in (each for file in known for each in file.options if each.reading):
         add_option(group, each, each.reading)
     add_verbosity(parser)
 
@@ -54,24 +53,27 @@ def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options)
 
 
-def configure(found: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
+def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
     vec.settle_family(config)
-    found.settings |= found.file.sizes_for(found, vec.look_up_spec(config), config)
-    told = {**UNTOLD, **found.settings}
+    source.settings |= source.file.sizes_for(source, vec.look_up_spec(config), config)
+    texts = {**UNTOLD, **source.settings}
     if config.policy.dialect == "sb3":
-        told.setdefault("policy.dialect", "native")
+        texts.setdefault("policy.dialect", "native")
     if config.python:
-        told = {RESCALE: "False", **told}  # and what has no bounds acts in the environment's units
-    words = [f"{option(*key.split('.'))}={text}" for key, text in told.items()]
+        texts = {
+            RESCALE: "False",
+            **texts,
+        }  # and what has no bounds acts in the environment's units
+    words = [f"{option(*key.split('.'))}={text}" for key, text in texts.items()]
     line = [argv[0], *words, *argv[1:]]
     config, options = parse_command_line(line, add_options, family=config.base.family)
     spec = vec.look_up_spec(config)
-    if config.vec.normalize_observations != normalization.normalises(found.memory):
-        has = "has" if found.memory else "has no"
+    if config.vec.normalize_observations != normalization.normalises(source.memory):
+        has = "has" if source.memory else "has no"
         raise UserError(
-            f"{found.path} {has} statistics that observations are normalised by",
+            f"{source.path} {has} statistics that observations are normalised by",
             "leave vec.normalize_observations out: the file tells",
         )
     return config, spec, options
@@ -82,56 +84,56 @@ def convert(argv: list[str]) -> None:
         parse_command_line(["--help", *argv[-1:]], add_options)
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         raise UserError("the first two words must be a file and an environment", "FILE ENV")
-    found = inspect(Path(argv[0]))
-    config, spec, options = configure(found, argv[1:])
-    own = chosen_options(options, found.kind, "a file of kind {}")
-    found.file = formats.chosen(found.kind, **own)
-    policy, weights = weights_of(found, spec, config)
-    compared = difference(found, policy, weights, spec)
+    source = inspect(Path(argv[0]))
+    config, spec, options = configure(source, argv[1:])
+    chosen = chosen_options(options, source.kind, "a file of kind {}")
+    source.file = formats.chosen(source.kind, **chosen)
+    policy, weights = weights_of(source, spec, config)
+    compared = difference(source, policy, weights, spec)
     if compared and not compared.same:
         raise UserError(
-            f"{found.path}: {compared.worst} differs from what the file's own program computes by"
+            f"{source.path}: {compared.worst} differs from what the file's own program computes by"
             f" {compared.difference:.2g} of its scale, more than {compared.tolerance:.2g}",
             "this is a defect of puffer_mlx: report it",
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
-    made = checkpoint.write_weights(
-        run, found.step, config, spec, policy, weights, memory=found.memory
+    folder = checkpoint.write_weights(
+        run, source.step, config, spec, policy, weights, memory=source.memory
     )
     if voice.is_quiet():
-        print(made)
+        print(folder)
         return
     detail_config(config)
-    show(found, argv[1], config, made, sum(w.size for _, w in named(weights)), compared)
+    show(source, argv[1], config, folder, sum(w.size for _, w in named(weights)), compared)
 
 
 def show(
-    found: PolicyFile,
+    source: PolicyFile,
     env: str,
     config: Config,
-    made: Path,
+    folder: Path,
     parameters: int,
     compared: Comparison | None,
 ) -> None:
     parts = config.torch
     policy = f"{parts.encoder}, {parts.network} {config.policy.hidden_size}x"
     lines = {
-        "file": f"{found.path} ({found.kind})",
+        "file": f"{source.path} ({source.kind})",
         "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
-        "observations": "normalised by the file's statistics" if found.memory else "as they are",
+        "observations": "normalised by the file's statistics" if source.memory else "as they are",
         "parameters": f"{parameters:,}",
-        "checkpoint": made,
+        "checkpoint": folder,
     }
     if compared:
         size = f"{compared.difference:.2g} of the scale of {compared.worst}"
         lines["largest difference"] = f"{size} (allowed: {compared.tolerance:.2g})"
     for name, value in lines.items():
         print(f"{name:<20}{value}")
-    folder, settings = (shlex.quote(str(path)) for path in (made, made / checkpoint.CONFIG))
+    place, settings = (shlex.quote(str(path)) for path in (folder, folder / checkpoint.CONFIG))
     env = shlex.quote(env)
-    print(f"score it            {program.command('evaluate')} {env} --load-model-path {folder}")
-    print(f"train on            {program.command('train')} {settings} --load-model-path {folder}")
+    print(f"score it            {program.command('evaluate')} {env} --load-model-path {place}")
+    print(f"train on            {program.command('train')} {settings} --load-model-path {place}")
 
 
 @reported

@@ -1,4 +1,4 @@
-"""What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or made."""
+"""What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or grid."""
 
 import re
 from importlib.util import find_spec
@@ -15,7 +15,6 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.dialects import main_source
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.config.resolve import find_config, known_envs, variants
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environments_folder
@@ -104,9 +103,9 @@ def gymnasium_environments() -> dict[str, list[str]]:
             continue  # converters of old environments
         parts = spec.entry_point.partition(":")[0].split(".")
         group = parts[2] if parts[:2] == ["gymnasium", "envs"] else parts[0]
-        found = (spec.version or 0, spec.id, group)
+        entry = (spec.version or 0, spec.id, group)
         key = spec.namespace, spec.name
-        newest[key] = max(found, newest.get(key, found))
+        newest[key] = max(entry, newest.get(key, entry))
     groups: dict[str, list[str]] = {}
     for _, name, group in sorted(newest.values(), key=lambda entry: entry[1]):
         groups.setdefault(group, []).append(name)
@@ -148,45 +147,45 @@ def installed(package: str) -> Text:
 
 def table(*columns: str) -> Table:
     """A table with these headings, none if they are empty."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    made.show_header = any(columns)
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    grid.show_header = any(columns)
     for column in columns:
-        made.add_column(column, overflow="fold", justify="right" if column == "agents" else "left")
-    return made
+        grid.add_column(column, overflow="fold", justify="right" if column == "agents" else "left")
+    return grid
 
 
-def name_and_file(found: Configured) -> Text:
+def name_and_file(row: Configured) -> Text:
     """Two lines of a cell."""
-    return Text.assemble(found.name, "\n", (found.file or found.fault, "dim"))
+    return Text.assemble(row.name, "\n", (row.file or row.fault, "dim"))
 
 
 def native_table() -> Table:
     """Those in C."""
-    made = table("in C (file)", "agents", "sees, does", "what it is")
+    grid = table("in C (file)", "agents", "sees, does", "what it is")
     for entry in native_environments():
-        found = configured(entry.name)
+        row = configured(entry.name)
         spaces_text = f"{entry.sees}\n{entry.does}"
-        made.add_row(name_and_file(found), found.agents, spaces_text, Text(entry.about))
-    return made
+        grid.add_row(name_and_file(row), row.agents, spaces_text, Text(entry.about))
+    return grid
 
 
 def variants_table() -> Table:
     """Other files about them."""
-    made = table("variant (file)", "agents", "trainer", "what it is")
+    grid = table("variant (file)", "agents", "trainer", "what it is")
     for name, path in sorted(variants().items()):
-        found = configured(name)
-        made.add_row(name_and_file(found), found.agents, found.trainer, Text(about(path, name)))
-    return made
+        row = configured(name)
+        grid.add_row(name_and_file(row), row.agents, row.trainer, Text(about(path, name)))
+    return grid
 
 
 def python_table() -> Table:
     """Gymnasium's and PettingZoo's that have a file."""
-    made = table("in Python", "agents", "file", "package")
+    grid = table("in Python", "agents", "file", "package")
     for name in (name for name in known_envs() if ":" in name):
-        found = configured(name)
-        file = Text(found.file or found.fault, "dim")
-        made.add_row(name, found.agents, file, installed(missing(name)))
-    return made
+        row = configured(name)
+        file = Text(row.file or row.fault, "dim")
+        grid.add_row(name, row.agents, file, installed(missing(name)))
+    return grid
 
 
 def print_catalog(console: Console | None = None) -> None:
@@ -211,12 +210,12 @@ def print_catalog(console: Console | None = None) -> None:
 
 def packages_table() -> Table:
     """PettingZoo's by group and PufferLib's, where they are installed; neither is imported."""
-    made = table("", "")
-    for group, found in zoo.parallel_names().items():
-        made.add_row(Text(f"pettingzoo: {group}", "bold"), some(found, zoo.needs(group)))
-    if found := ocean.names():
-        made.add_row(Text("pufferlib:", "bold"), Text(", ".join(found)))
-    return made
+    grid = table("", "")
+    for group, names in zoo.parallel_names().items():
+        grid.add_row(Text(f"pettingzoo: {group}", "bold"), some(names, zoo.needs(group)))
+    if names := ocean.names():
+        grid.add_row(Text("pufferlib:", "bold"), Text(", ".join(names)))
+    return grid
 
 
 def some(ids: list[str], package: str) -> Text:
@@ -228,7 +227,6 @@ def some(ids: list[str], package: str) -> Text:
 
 def option_parser() -> Parser:
     parser = Parser()
-    add_help(parser, {})
     introduce(parser, "list")
     return parser
 

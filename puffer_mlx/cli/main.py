@@ -4,8 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from puffer_mlx.cli.commands import COMMANDS
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.verbosity import WORDS
+from puffer_mlx.cli.exit_codes import WORDS, reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 

@@ -1,13 +1,102 @@
 """Have policies play against each other: puffer-mlx match connect4_two latest random [options]."""
 
 import argparse
+from collections.abc import Sequence
 
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.match_options import OBEYED, OBEYED_IN_PYTHON, add_options, parse
-from puffer_mlx.cli.options import detail_config
-from puffer_mlx.config import take_notes
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.options import add_table, number, refuse_idle, say_config
+from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.system import voice
+from puffer_mlx.config.fit import MAX_STEPS, typed
+from puffer_mlx.errors import UserError
+
+OBEYED = (  # keys that a match depends on: it doesn't train
+    *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
+    *("vec.num_threads", "vec.max_threads"),
+    "train.algorithm",  # of a file without a configuration: whether states end with episodes
+)
+OBEYED_IN_PYTHON = (  # those that environments in C don't have
+    *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
+)
+GAMES = 4096  # PufferLib's number
+GAMES_IN_PYTHON = 256
+FPS = 2.0  # of a GIF of a game
+PLAYERS = """\
+PLAYER: a checkpoint's or a run's folder, a RUN_ID, latest, a file of a policy (.safetensors, .bin,
+.pt, .onnx: whatever puffer-mlx import reads), random, or bot:SKILL, the environment's scripted
+player (SKILL from 0 to 1, 1 if it is left out). The same one may be named twice."""
+
+
+OPTIONS = f"""
+--players PLAYER...  who plays; or the words behind ENV. Each plays each other
+--games N  games of each pair, at least, half of them on either side (default {GAMES},
+    {GAMES_IN_PYTHON} in Python)
+--greedy  policies take the most probable action instead of drawing one
+--max-steps N  give up after so many steps of an environment (default {MAX_STEPS:_})
+--json FILE  write all results to a file
+--gif FILE  write a GIF of a game of the first two, as the first one sees it
+--fps FPS  steps a second of the GIF (default {FPS:g})
+"""
+TYPES = {"--games": number(int, 2, 1e9), "--fps": number(float, 0.1, 50)}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "match")
+    parser.usage = "%(prog)s ENV PLAYER PLAYER [PLAYER ...] [options]"
+    add_table(parser, "this match", OPTIONS, PLAYERS, TYPES)
+    add_verbosity(parser)
+
+
+def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
+    """The environment's configuration, and this script's own options.
+
+    Raises:
+        UserError: anything wrong with them.
+    """
+    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
+    config, options = parse_command_line(
+        spelled_out(argv), add_options, obeyed=obeyed, training=False
+    )
+    note_idle(config, OBEYED_IN_PYTHON)
+    options.games = options.games or usual_games(config)
+    options.max_steps = options.max_steps or MAX_STEPS
+    if not options.gif:
+        refuse_idle(options, ["fps"], "without --gif", "add it")
+    options.fps, options.scale = options.fps or FPS, 1
+    if len(options.players) < 2:
+        raise UserError(
+            f"a match needs two players, and {len(options.players)} were named",
+            "two words behind ENV: latest random, say",
+        )
+    return config, options
+
+
+def note_idle(config: Config, keys: Sequence[str]) -> None:
+    """Have the configuration say which keys for environments in Python do nothing in C."""
+    idle = [name for name in keys if typed(config, name) and not config.python]
+    if idle:
+        config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
+
+
+def usual_games(config: Config) -> int:
+    """Of each pair, where nobody says how many."""
+    return GAMES_IN_PYTHON if config.python else GAMES
+
+
+def spelled_out(argv: Sequence[str]) -> list[str]:
+    """The words with those behind ENV as --players; files' own settings may stand between.
+
+    Raises:
+        UserError: players are named in both ways.
+    """
+    first = next((i for i, word in enumerate(argv) if i and not word.startswith("-")), len(argv))
+    end = next((i for i in range(first, len(argv)) if argv[i].startswith("-")), len(argv))
+    if first == end or argv[0].startswith("-") or any("=" not in word for word in argv[1:first]):
+        return list(argv)
+    if any(word.partition("=")[0] == "--players" for word in argv):
+        raise UserError("players are named behind ENV and with --players", "one of them")
+    return [*argv[:first], "--players", *argv[first:]]
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -17,8 +106,8 @@ def option_parser() -> argparse.ArgumentParser:
 @reported
 def main(argv: list[str]) -> None:
     config, options = parse(argv)
-    voice.note(*take_notes(config))
-    detail_config(config)
+    say_config(config)
     from puffer_mlx.cli.match_run import run
 
-    run(argv, config, options)
+    env, *words = spelled_out(argv)
+    run(config, options, lambda further: parse([env, *further, *words])[0])

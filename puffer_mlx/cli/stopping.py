@@ -19,7 +19,7 @@ from typing import Self
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
-from puffer_mlx.system import output, voice
+from puffer_mlx.system import output, signals, voice
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
@@ -60,8 +60,11 @@ class RunEnding:
                 if (score := self._evaluator.score) is not None:
                     state.numbers[EVALUATED] = score
             step = epoch * trainer.config.batch_size
-            about = vec.spec, trainer.policy, weights, state, gathered_statistics(vec)
-            self._saved, self._epoch = self._run.keeper.save(step, *about), epoch
+            statistics = gathered_statistics(vec)
+            self._saved = self._run.keeper.save(
+                step, vec.spec, trainer.policy, weights, state, statistics
+            )
+            self._epoch = epoch
             self._whole = self._saved if whole else self._whole
 
     def rescue(self, whole: bool = False) -> str:
@@ -139,3 +142,39 @@ class StopRequests:
         self.stop()
         self.status = output.PIPE_STATUS
         return "nobody reads standard output any more: stopping after this epoch"
+
+
+# ---- ranks other than the first: their part, without a word and without a file -------------------
+
+# Each call of theirs that exchanges something with the first rank stands beside one of its own in
+# ``cli/train_run.py``: ``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``.
+
+
+def follow(trainer: Trainer, outside: StopRequests) -> int:
+    """Train with the first rank to the end; the exit code.
+
+    Args:
+        trainer: this rank's, as the first one's before its first epoch.
+        outside: what may end the run.
+    """
+    config, ranks = trainer.config, trainer.ranks
+    saved = trainer.epoch
+
+    def give_part() -> int:
+        """Give this rank's part to a checkpoint of the first one, unless it has it."""
+        if trainer.epoch != saved:
+            trainer.state()
+        return trainer.epoch
+
+    with signals.gently(outside.stop, lambda: f"rank {ranks.rank} has ended"):
+        for _ in trainer:
+            if ranks.any(False):  # the first one saves
+                saved = give_part()
+        saved = give_part()
+        if trainer.fault:
+            raise trainer.fault
+        alone = config.base.eval_interval or config.facts.evaluates_apart
+        if trainer.epoch == config.epochs and not alone:
+            for _ in trainer.evaluate():
+                pass
+    return outside.status

@@ -19,14 +19,13 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.sweep_options import (
     LATEST,
     OBEYED,
-    Own,
     add_options,
-    own_options,
+    split,
     without_sweep,
 )
 from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.config.trainer_choice import trainer_note
+from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import places
 from puffer_mlx.sweep.reading import Sweep, read_sweep
@@ -40,20 +39,20 @@ FIRST = ("total_timesteps", "learning_rate", "gamma")  # of what a row shows, if
 WHERE = "sweep.json"  # in a sweep's folder: where its trials are
 
 
-class Found(NamedTuple):
-    """Which sweep it is, and where.
+class StoredSweep(NamedTuple):
+    """A sweep's name, and where it is.
 
     Args:
         name: the sweep's.
         folder: its own on this machine.
         storage: where its trials are.
-        there: whether it must be there already.
+        goes_on: whether it must be there already.
     """
 
     name: str
     folder: Path
     storage: str
-    there: bool
+    goes_on: bool
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -66,20 +65,20 @@ def main(argv: list[str]) -> int:
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
     refuse_full()  # else each of its runs is, one after the other
-    own, words = own_options(argv[1:])
+    options, words = split(argv[1:])
     with ended_by_signals():
-        return sweep(argv[0], words, own, find(config, own), config)
+        return sweep(argv[0], words, options, find(config, options), config)
 
 
-def find(config: Config, own: Own) -> Found:
+def find(config: Config, options: argparse.Namespace) -> StoredSweep:
     """Which sweep is meant.
 
     Raises:
         UserError: it isn't there.
     """
-    above = Path(own.dir) / config.slug
-    name = own.resume or own.name or str(time.time_ns() // 1_000_000)
-    if own.resume == LATEST:
+    above = Path(options.dir) / config.slug
+    name = options.resume or options.name or str(time.time_ns() // 1_000_000)
+    if options.resume == LATEST:
         files = sorted(above.glob(f"*/{WHERE}"), key=lambda path: path.stat().st_mtime)
         if not files:
             raise UserError(f"there is no sweep in {above}", "without --resume one begins")
@@ -87,53 +86,55 @@ def find(config: Config, own: Own) -> Found:
     folder = above / name
     if name != folder.name or name.startswith("."):
         raise UserError(f"{name!r} is no name of a sweep", "a word, without a slash")
-    if own.resume and not own.storage and not folder.is_dir():
-        there = sorted(path.parent.name for path in above.glob(f"*/{WHERE}"))
-        hint = (
-            f"those there are: {', '.join(there[-3:])}" if there else "without --resume one begins"
-        )
+    if options.resume and not options.storage and not folder.is_dir():
+        names = sorted(path.parent.name for path in above.glob(f"*/{WHERE}"))
+        hint = "without --resume one begins"
+        hint = f"those there are: {', '.join(names[-3:])}" if names else hint
         raise UserError(f"there is no sweep {name} in {above}", hint)
-    storage = own.storage or str(folder / "journal.log")
+    storage = options.storage or str(folder / "journal.log")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        storage = own.storage or json.loads((folder / WHERE).read_text())["storage"]
-    return Found(name, folder, storage, there=own.resume is not None)
+        storage = options.storage or json.loads((folder / WHERE).read_text())["storage"]
+    return StoredSweep(name, folder, storage, goes_on=options.resume is not None)
 
 
-def sweep(env: str, words: list[str], own: Own, found: Found, typed: Config) -> int:
+def sweep(
+    env: str, words: list[str], options: argparse.Namespace, stored: StoredSweep, typed: Config
+) -> int:
     """Sweep; the exit code.
 
     Args:
         env: the environment.
         words: further ones of the configuration.
-        own: the sweep's own options.
-        found: which sweep it is.
+        options: the sweep's options.
+        stored: which sweep it is.
         typed: the configuration of ``env`` and ``words`` alone.
     """
     from puffer_mlx.sweep.engine import opening, storage
     from puffer_mlx.sweep.engine.samplers import make_sampler
     from puffer_mlx.sweep.engine.trainings import Trainings
 
-    opened = storage.open_storage(found.storage, must_exist=found.there)
-    with storage.reported(found.storage):
-        name = f"{found.folder.parent.name}-{found.name}"
-        before = opening.about(opened, name)
-        if before is None and found.there:
-            there = ", ".join(opening.names(opened)) or "none"
-            raise UserError(f"{found.storage} has no sweep {name}", f"those there are: {there}")
+    database = storage.open_storage(stored.storage, must_exist=stored.goes_on)
+    with storage.reported(stored.storage):
+        name = f"{stored.folder.parent.name}-{stored.name}"
+        before = opening.about(database, name)
+        if before is None and stored.goes_on:
+            names = ", ".join(opening.names(database)) or "none"
+            raise UserError(f"{stored.storage} has no sweep {name}", f"those there are: {names}")
         began_with = before.get("words", []) if before else words
-        said = [*kept_words(began_with), *words] if before else words
-        config, swept = configured(env, said, typed, f"the sweep {name} in {found.storage}")
-        plain = without_sweep(said)
+        every = [*kept_words(began_with), *words] if before else words
+        config, swept = configured(env, every, typed, f"the sweep {name} in {stored.storage}")
+        plain = without_sweep(every)
         trainings = Trainings(
-            env, plain, config, swept.space, swept.settings, found.folder, own.hang
+            env, plain, config, swept.space, swept.settings, stored.folder, options.hang
         )
         sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
-        about = {"words": began_with, **opening.described(swept, config)}
-        given = {} if before else {file: values_of(file, swept.space) for file in own.start_from}
-        made = opening.open_study(opened, name, swept, about, sampler, given)
-        with publish(found.folder / WHERE) as temporary:
-            temporary.write_text(json.dumps({"storage": found.storage, "study": name}))
-        return drive(made, trainings, own, found)
+        facts = {"words": began_with, **opening.described(swept, config)}
+        starts = [] if before else options.start_from
+        values = {file: values_of(file, swept.space) for file in starts}
+        study = opening.open_study(database, name, swept, facts, sampler, values)
+        with publish(stored.folder / WHERE) as temporary:
+            temporary.write_text(json.dumps({"storage": stored.storage, "study": name}))
+        return drive(study, trainings, options, stored)
 
 
 def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tuple[Config, Sweep]:
@@ -169,7 +170,7 @@ def kept_words(words: Sequence[str]) -> list[str]:
     Raises:
         UserError: they say where runs are kept.
     """
-    return [word for word in own_options(words)[1] if word != "--allow-code"]
+    return [word for word in split(words)[1] if word != "--allow-code"]
 
 
 def values_of(word: str, space: Space) -> dict[str, int | float]:
@@ -182,13 +183,13 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
     values: dict[str, int | float] = {}
     for p in space.parameters:
         section = config.env if p.section == "env" else vars(getattr(config, p.section))
-        if not isinstance(found := section.get(p.key), int | float):
+        if not isinstance(value := section.get(p.key), int | float):
             raise UserError(f"{word} has no number for {p.name}", "leave it out of --start-from")
-        values[p.name] = p.to_value(p.to_unit(found))
+        values[p.name] = p.to_value(p.to_unit(value))
     return values
 
 
-def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
+def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: StoredSweep) -> int:
     """Run what is to be run, and say what came of it; the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver, judging
     from puffer_mlx.sweep.engine.table import Screen
@@ -196,46 +197,46 @@ def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
 
     settings, config = trainings.settings, trainings.config
     gpus = gpus_of(config, settings.gpus)
-    where = places.share(own.parallel, places.own_cores(), gpus, config.train.gpus)
-    about = f"{settings.method} over {len(trainings.space)} keys"
-    title = f"sweep {found.name} of {config.env_name}: {about}, {found.storage}"
+    where = places.share(options.parallel, places.own_cores(), gpus, config.train.gpus)
+    search = f"{settings.method} over {len(trainings.space)} keys"
+    title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
-    with Screen(made, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
-        records = Records(made, trainings)
+    with Screen(study, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
+        records = Records(study, trainings)
 
         def ended(run: Any) -> None:
             screen.ended(run)
             records.ended(run)
 
-        judge = judging(made, trainings.space, settings)
+        judge = judging(study, trainings.space, settings)
         most, start = settings.max_runs, trainings.start
         try:
-            Driver(made, start, where, most, screen.draw, ended, judge).run()
+            Driver(study, start, where, most, screen.draw, ended, judge).run()
         except KeyboardInterrupt:
-            again = f"{program.command('sweep')} {trainings.env} --resume {found.name}"
+            again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)
             raise
         finally:
             records.conclude()
-    return say_result(made, found, settings.metric)
+    return say_result(study, stored, settings.metric)
 
 
-def say_result(made: Any, found: Found, metric: str) -> int:
+def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     """Print the result; the exit code."""
     from puffer_mlx.sweep.engine import report
     from puffer_mlx.sweep.engine.trainings import BEST
 
-    best = made.best()
+    best = study.best()
     if best is None:
-        raise UserError("no run finished", f"what they said is in {found.folder / 'runs'}")
+        raise UserError("no run finished", f"what they said is in {stored.folder / 'runs'}")
     score, cost = best.values
-    number = f"{made.ordinal(best)} (runs/{best.number:04d})"
+    number = f"{study.ordinal(best)} (runs/{best.number:04d})"
     print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
-    print(f"      {program.command('train')} {found.folder / BEST}")
-    if known := report.importances(made):
+    print(f"      {program.command('train')} {stored.folder / BEST}")
+    if known := report.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
         voice.note(f"what mattered: {most}")
-    for path in report.draw(made, found.folder):
+    for path in report.draw(study, stored.folder):
         voice.note(f"picture {path}")
     if not report.can_draw():
         voice.note("pictures of the front and of what mattered: pip install 'puffer-mlx[plot]'")
@@ -252,14 +253,12 @@ def gpus_of(config: Config, most: int) -> list[str]:
     """The GPUs that runs share; empty where they compute on a CPU, or a Mac's."""
     from puffer_mlx.system.devices import has_gpu
 
-    found = places.own_gpus() if config.base.device != "cpu" else []
-    if not found or not has_gpu():
+    gpus = places.own_gpus() if config.base.device != "cpu" else []
+    if not gpus or not has_gpu():
         return []
-    if most > len(found):
-        raise UserError(
-            f"sweep.gpus is {most}, and there are {len(found)}", f"at most {len(found)}"
-        )
-    return found[: most or None]
+    if most > len(gpus):
+        raise UserError(f"sweep.gpus is {most}, and there are {len(gpus)}", f"at most {len(gpus)}")
+    return gpus[: most or None]
 
 
 @contextlib.contextmanager

@@ -2,11 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import add_verbosity
 from puffer_mlx.cli.options import add_table, number
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
@@ -40,21 +40,9 @@ OPTIONS = f"""
 """
 
 
-class Own(NamedTuple):
-    """The options that aren't a configuration's; the names are the options'."""
-
-    name: str | None
-    resume: str | None
-    storage: str | None
-    parallel: int
-    hang: float
-    dir: str
-    start_from: list[str]
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "sweep")
-    group = _add_own(parser)
+    group = _add_options(parser)
     for key, declared in settings.KEYS.items():
         shown = f" (default {declared.default})" if declared.default != "" else ""
         text = f"{declared.help}{shown}" if declared.help else argparse.SUPPRESS
@@ -65,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-def _add_own(parser: argparse.ArgumentParser) -> Any:
+def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     parser.set_defaults(parallel=0, hang=HANG, dir=FOLDER)
     return add_table(parser, "this sweep", OPTIONS, ABOUT, TYPES)
 
@@ -89,37 +77,34 @@ def _method(text: str) -> str:
     return text
 
 
-def own_options(words: Sequence[str]) -> tuple[Own, list[str]]:
+def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The sweep's own options, and the other words.
 
     Raises:
         UserError: options that say the same twice, or where a sweep's runs are kept.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _add_own(parser)
-    given, others = parser.parse_known_args(spelled(words))
-    given.resume = LATEST if given.resume == "" else given.resume
-    if given.name and given.resume:
+    _add_options(parser)
+    options, others = parser.parse_known_args(spelled(words))
+    options.resume = LATEST if options.resume == "" else options.resume
+    if options.name and options.resume:
         raise UserError("--name and --resume are given", "one of them")
     for name in KEEPS:
         if any(word.partition("=")[0] == name for word in others):
             raise UserError(
                 f"{name} is given, and a sweep's runs are in its folder", "--dir FOLDER"
             )
-    return Own(**vars(given)), others
+    return options, others
 
 
 def without_sweep(words: Sequence[str]) -> list[str]:
     """Words of a configuration without those for [sweep], which a single run doesn't need."""
-    made: list[str] = []
-    skip = False
+    kept: list[str] = []
+    option = ""  # the one whose value a word may be
     for word in words:
-        if word.startswith("--"):
-            skip = word.startswith("--sweep.") and "=" not in word
-            if word.startswith("--sweep."):
-                continue
-        elif skip:
-            skip = False
-            continue
-        made.append(word)
-    return made
+        option = word if word.startswith("--") else option
+        if not option.startswith("--sweep."):
+            kept.append(word)
+        if "=" in word or not word.startswith("--"):
+            option = ""
+    return kept

@@ -5,18 +5,98 @@ Words are understood before the trainer is imported: help and errors come at onc
 
 import argparse
 import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.train_options import add_options, configured
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.options import add_table, number, refuse_idle
+from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, first_look
+from puffer_mlx.errors import UserError
 from puffer_mlx.machines.launching import launched_rank
-from puffer_mlx.system import voice
+from puffer_mlx.system import program, voice
+
+if TYPE_CHECKING:  # it imports MLX
+    from puffer_mlx.checkpoint import Checkpoint
 
 OF_RESUMED = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
+PROFILED = 3  # epochs of a timeline
+OPTIONS = f"""
+--load-model-path PATH  start a new run from weights: a .safetensors or .bin file, or what --resume
+    takes
+--resume RUN  go on with a run exactly where it was saved: latest, a RUN_ID, a run's folder or a
+    checkpoint's; its own configuration, changed by the other options given here
+--stop-at STEP  end after the epoch that reaches this step, schedules unchanged
+--profile-epochs N  epochs in the timeline of --profile FILE.json, from the third of this start on
+    (default {PROFILED})
+--gpu-capture FILE.gputrace  Macs only: record what the GPU does, for Xcode; needs
+    MTL_CAPTURE_ENABLED=1
+--gpu-capture-epochs N  epochs in it, at most 5: each may take gigabytes (default 1)
+--list  say which environments there are
+--version  print versions, device and BLAS, and exit
+"""
+TYPES = {"--stop-at": number(int, 1), "--gpu-capture": Path}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "train")
+    add_table(parser, "this run", OPTIONS, types=TYPES)
+    add_verbosity(parser)
+
+
+def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
+    """The configuration and this script's own options, ``trace`` among them.
+
+    Args:
+        argv: the words.
+        run: the configuration of the run that goes on, if one does.
+    """
+    config, options = parse_command_line(argv, add_options, run=run)
+    options.trace = None
+    trust.permit_log_dir(config, new=run is None)
+    if isinstance(config.base.profile, str):  # a file of this start, not of the run
+        trust.permit_profile(config)
+        options.trace, config.base.profile = Path(config.base.profile), True
+    if not options.trace:
+        refuse_idle(options, ["profile_epochs"], "without --profile FILE.json", "add it")
+    options.profile_epochs = options.profile_epochs or PROFILED
+    if not options.gpu_capture:
+        refuse_idle(options, ["gpu_capture_epochs"], "without --gpu-capture", "add it")
+    return config, options
 
 
 def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options)
+
+
+def find_resumed(which: str, words: list[str], stack: contextlib.ExitStack) -> "Checkpoint":
+    """The checkpoint to go on from; its own configuration is what other options change.
+
+    Args:
+        which: what ``--resume`` says.
+        words: the environment, and those options that say where its runs are and which code of
+            theirs may run.
+        stack: holds the run until it is closed.
+
+    Raises:
+        UserError: there is none, it is of another environment, or another process trains it.
+    """
+    from puffer_mlx import checkpoint
+    from puffer_mlx.checkpoint.folder import held
+
+    config, _ = parse_command_line(words, training=False)
+    folder = checkpoint.find(which, config, checkpoint.STATE)
+    if not launched_rank():  # the first rank holds it for all of them
+        stack.enter_context(held(folder.parent))
+    folder = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
+    resumed = checkpoint.load(folder, trust.known(config))
+    if resumed.config.env_name != config.env_name:
+        raise UserError(
+            f"{resumed.folder} is a run of {resumed.config.env_name}, not of {config.env_name}",
+            f"{program.command('train')} {resumed.config.env_name} --resume {which}",
+        )
+    return resumed
 
 
 @reported
@@ -31,19 +111,15 @@ def main(argv: list[str]) -> int | None:
 
         print_catalog()
         return None
-    resumed = own = None
+    resumed = None
     with contextlib.ExitStack() as held:
         if launched_rank():
             held.enter_context(voice.speaking(voice.QUIET))
         given = first_look(argv[1:], "--resume", *OF_RESUMED)
         if (which := given.pop("--resume", None)) is not None:
-            from puffer_mlx.checkpoint import CONFIG
-            from puffer_mlx.cli.resuming import find_resumed
-
             words = [name if text is None else f"{name}={text}" for name, text in given.items()]
             resumed = find_resumed(which, [argv[0], *words], held)
-            own = resumed.folder / CONFIG
-        config, options = configured(argv, own)
+        config, options = configured(argv, resumed and resumed.folder / "config.ini")
         from puffer_mlx.cli.train_run import start
 
         return start(argv, config, options, resumed, held)

@@ -9,8 +9,8 @@ from rich.console import Console
 from puffer_mlx import vec
 from puffer_mlx.config import Config, take_notes
 from puffer_mlx.config.dialects import main_source
-from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.config.notes import family_note
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
-from puffer_mlx.cli.follow import follow
 from puffer_mlx.cli.options import detail_config
-from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
-from puffer_mlx.cli.trace_files import TraceFiles
+from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests, follow
 from puffer_mlx.cli.train_output import (
     dashboard_of,
     files_text,
@@ -21,7 +19,7 @@ from puffer_mlx.cli.train_output import (
     resumed_notes,
 )
 from puffer_mlx.config import Config, take_notes, unused_note
-from puffer_mlx.config.trainer_choice import trainer_note, unread
+from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import joining, launching
@@ -31,6 +29,8 @@ from puffer_mlx.playing import after_self_play, evaluation
 from puffer_mlx.playing.episode_videos import EpisodeVideos
 from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.ppo import optimizers
+from puffer_mlx.profiling import metal_capture
+from puffer_mlx.profiling.timeline import Trace
 from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.tracking.scores import EVALUATION
@@ -39,6 +39,43 @@ from puffer_mlx.training.run import Run, make_environments
 from puffer_mlx.training.trainer import Trainer
 
 Resumed = checkpoint.Checkpoint | None
+
+
+class TraceFiles:
+    """The timeline and the GPU capture that were asked for; wrong ones are errors at once.
+
+    Enter it before the first epoch, call ``epoch`` after each.
+
+    Args:
+        trainer: what is recorded.
+        options: the command's, which name the files.
+    """
+
+    def __init__(self, trainer: Trainer, options: argparse.Namespace) -> None:
+        self.trainer, self.trace = trainer, options.trace
+        self.epochs = options.profile_epochs  # of the timeline
+        captured = options.gpu_capture, options.gpu_capture_epochs or 1
+        self.capture = metal_capture.MetalCapture(*captured) if captured[0] else None
+
+    def __enter__(self) -> None:
+        if self.trace:  # counts from where the run goes on, which a resumed one knows only now
+            trace = Trace(self.trace, self.trainer.epoch + 2, self.epochs)
+            self.trainer.profiler.trace = trace
+        if self.capture:
+            self.capture.begin(self.trainer.epoch)
+
+    def epoch(self) -> None:
+        """An epoch has ended."""
+        if self.capture and not self.capture.end(self.trainer.epoch - 1):
+            self.capture.begin(self.trainer.epoch)
+
+    def __exit__(self, *_: object) -> None:
+        self.trainer.profiler.close()
+        if self.capture:
+            self.capture.close()
+        for path in (self.trace, self.capture and self.capture.path):
+            if path and path.exists():
+                print(f"wrote {path}")
 
 
 def start(
@@ -201,8 +238,8 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
-            found = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
-            dashboard.update(found)
+            scores = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
+            dashboard.update(scores)
     if record:
         shown = ", ".join(
             f"{name.partition('/')[2]} {value:.3f}"

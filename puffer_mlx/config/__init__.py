@@ -5,9 +5,8 @@ from puffer_mlx.config.loading import (
     load,
     load_saved,
     parse_command_line,
-    take_notes,
-    unused_note,
 )
+from puffer_mlx.config.notes import take_notes, unused_note
 from puffer_mlx.config.resolve import find_config, known_envs
 from puffer_mlx.config.schema import Base, Config, Policy, Selfplay, Torch, Train, Vec
 from puffer_mlx.config.validation import validate

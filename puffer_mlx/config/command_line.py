@@ -1,16 +1,21 @@
-"""Options: every key of a configuration, and those that a script adds, into a list of `Setting`."""
+"""Options: every key of a configuration, and those that a script adds, into a list of `Setting`.
+
+``--help`` shows a page, of the keys that most people set; ``--help all`` shows all.
+"""
 
 import argparse
 import re
+import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from puffer_mlx.config.compatibility import ELSEWHERE, RENAMES, SWEEP, UNUSED, closest
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, SECTIONS
+from puffer_mlx.config.values import parse_number
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
@@ -32,12 +37,16 @@ class _Last(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are UserErrors, and that guesses at no option.
 
-    It has no ``--help``; see ``help_page.add_help``.
+    Args:
+        texts: of keys, what an environment's files say, for ``--help``.
+        how: ArgumentParser's own arguments.
     """
 
-    def __init__(self, **how: Any) -> None:
+    def __init__(self, texts: Mapping[str, str] | None = None, **how: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(formatter_class=form, allow_abbrev=False, add_help=False, **how)
+        words = f"this page; {ALL}: every key and option"
+        self.add_argument("-h", "--help", action=Help, texts=texts or {}, help=words)
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line."""
@@ -83,8 +92,8 @@ def option(section: str, key: str) -> str:
 
 def env_options(argv: Sequence[str]) -> list[str]:
     """The names of the [env] keys that a command line gives, whatever they are."""
-    found = (word.partition("=")[0] for word in spelled(argv) if word.startswith("--env."))
-    return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
+    names = (word.partition("=")[0] for word in spelled(argv) if word.startswith("--env."))
+    return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in names]
 
 
 def first_look(argv: Sequence[str], *names: str) -> dict[str, str | None]:
@@ -101,8 +110,8 @@ def first_look(argv: Sequence[str], *names: str) -> dict[str, str | None]:
     for name in names:
         word = name if name.startswith("--") else option(*name.split("."))
         parser.add_argument(word, dest=name, nargs="?", default=argparse.SUPPRESS)
-    given = vars(parser.parse_known_args(spelled(argv))[0])
-    return {name: text if text is None else text.strip() for name, text in given.items()}
+    texts = vars(parser.parse_known_args(spelled(argv))[0])
+    return {name: text if text is None else text.strip() for name, text in texts.items()}
 
 
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
@@ -130,8 +139,8 @@ def build_parser(
             are accepted, so that a command line of another script is, and help doesn't show them.
     """
     texts = {setting.name: setting.text for setting in files}
-    parser = Parser(usage="%(prog)s ENV [options]", description=ENVIRONMENT, epilog=_epilog())
-    add_help(parser, texts)
+    usage = "%(prog)s ENV [options]"
+    parser = Parser(texts, usage=usage, description=ENVIRONMENT, epilog=_epilog())
     for section, keys in KEYS.items():
         shown_keys = {key: k for key, k in keys.items() if obeys(obeyed, f"{section}.{key}")}
         if not shown_keys:
@@ -148,8 +157,8 @@ def build_parser(
                 help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
             )
     group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
-    own = {option("env", s.key): s for s in files if s.section == "env"}
-    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in own.values()}
+    parameters = {option("env", s.key): s for s in files if s.section == "env"}
+    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in parameters.values()}
     helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
     if extra is not None:
         extra(parser)
@@ -199,14 +208,14 @@ def parse_options(
     if rest:
         raise _unknown(parser, rest, obeyed)
     settings: list[Setting] = []
-    own = argparse.Namespace()
+    options = argparse.Namespace()
     for name, value in vars(namespace).items():
         section, dot, key = name.rpartition(".")
         if dot:
             settings.append(Setting(section, key, value.strip(), COMMAND_LINE))
         else:
-            setattr(own, name, value)
-    return settings, own
+            setattr(options, name, value)
+    return settings, options
 
 
 def spelled(argv: Sequence[str]) -> list[str]:
@@ -270,8 +279,147 @@ def _unknown(
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     else:
         near = closest(name[2:], options)
-    if here := ELSEWHERE.get(name.rpartition(".")[2].lstrip("-").replace("-", "_")):
-        hint = f"here it is {option(*here.split('.'))}"
+    if ours := ELSEWHERE.get(name.rpartition(".")[2].lstrip("-").replace("-", "_")):
+        hint = f"here it is {option(*ours.split('.'))}"
     elif near:
         hint = f"did you mean --{near}?"
     return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)
+
+
+# ---- help ---------------------------------------------------------------------------------------
+
+COMMON = {  # the page's keys in its order, each in a few words
+    "train.total_timesteps": "steps of the run, of all agents",
+    "base.seed": "of weights and of actions",
+    "base.device": "where MLX computes",
+    "train.algorithm": "PufferLib 4.0's, 5.0's, or PPO",
+    "train.optimizer": "of Muon's rates a tenth suits Adam",
+    "train.learning_rate": "at the beginning; see lr_schedule",
+    "train.gamma": "discount of a step",
+    "train.gae_lambda": "decay of advantages",
+    "train.ent_coef": "weight of the entropy bonus",
+    "train.clip_coef": "limit of a policy's change",
+    "train.horizon": "steps of a rollout",
+    "train.minibatch_size": "steps of a minibatch",
+    "train.replay_ratio": "how often a step is trained on",
+    "vec.total_agents": "agents of all environments together",
+    "vec.num_threads": "CPU threads that step environments",
+    "vec.backend": "how environments in Python are stepped",
+    "policy.hidden_size": "width of the policy",
+    "policy.num_layers": "layers of its network",
+    "torch.network": "with memory, or without",
+    "torch.encoder": "what sees",
+    "base.track": "tensorboard, wandb, trackio",
+    "base.eval_interval": "steps between two evaluations; 0 is none",
+    "base.checkpoint_interval": "epochs between two checkpoints",
+    "base.checkpoint_dir": "where checkpoints are kept",
+    "base.log_dir": "where logs are kept",
+}
+RARE = {  # scripts' own options that the page leaves out
+    *("--profile-epochs", "--gpu-capture", "--gpu-capture-epochs"),
+    *("--allow-code", "--max-steps", "--headless", "--timeout"),
+    *("--list", "--version"),
+}
+ALL = "all"
+WIDTH, HELP_COLUMN = 80, 34
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Argparse's, which breaks lines at hyphens and so options in two."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        text = " ".join(text.split())
+        return textwrap.fill(
+            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+
+
+class Help(argparse.Action):
+    """``--help`` and ``--help all``.
+
+    Args:
+        texts: of keys, what an environment's files say.
+    """
+
+    def __init__(self, option_strings, dest, texts: Mapping[str, str], **how: Any) -> None:
+        how |= {"default": argparse.SUPPRESS, "nargs": "?", "metavar": ALL}
+        super().__init__(option_strings, argparse.SUPPRESS, **how)
+        self.texts = texts
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        """Print, and end the program."""
+        text = parser.format_help() if values == ALL else page(parser, self.texts)
+        print(text, end="")
+        parser.exit()
+
+
+def page(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> str:
+    """Usage, a script's own options, and the common keys.
+
+    Args:
+        parser: with everything.
+        texts: of keys, what an environment's files say.
+    """
+    width = min(WIDTH, shutil.get_terminal_size().columns) - 2
+    formatter = _Formatter(parser.prog, max_help_position=HELP_COLUMN, width=width)
+    formatter.add_usage(parser.usage, parser._actions, [])
+    for paragraph in (parser.description or "").split("\n\n"):
+        formatter.add_text(paragraph)
+    options = parser._option_string_actions
+    last = parser._optionals
+    for group in (*(each for each in parser._action_groups if each is not last), last):
+        if group is last and (keys := _common(options, texts)):
+            _section(formatter, "the usual keys, with their values", None, keys)
+            if names := [name for name in options if name.startswith("--env.")]:
+                formatter.add_text(_environment(names, texts))
+        shown = [each for each in group._group_actions if _shown(each)]
+        _section(formatter, group.title, group.description, shown)
+    return formatter.format_help()
+
+
+def _section(
+    formatter: argparse.HelpFormatter, title: str | None, text: str | None, actions: list[Any]
+) -> None:
+    if actions:
+        formatter.start_section(title)
+        formatter.add_text(text)
+        formatter.add_arguments(actions)
+        formatter.end_section()
+
+
+def _shown(action: argparse.Action) -> bool:
+    """Whether the page shows an option of a script, or what stands without one."""
+    key = "." in action.dest
+    return not key and action.help != argparse.SUPPRESS and not RARE & {*action.option_strings}
+
+
+def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) -> list[Any]:
+    """The common keys that a script obeys, as options with few words."""
+    by_key = {action.dest: action for action in options.values()}
+    common = []
+    for name, words in COMMON.items():
+        if (action := by_key.get(name)) and action.help != argparse.SUPPRESS:
+            declared = DECLARED[name]
+            few = copy(action)
+            value = texts.get(name, str(declared.default))
+            few.help = f"{words} ({_brief(value)})".replace("%", "%%")
+            few.nargs = None
+            if declared.choices and len("|".join(declared.choices)) < 16:
+                few.metavar = "|".join(declared.choices)
+            common.append(few)
+    return common
+
+
+def _brief(text: str) -> str:
+    """A value in a few characters: 0.9721246598992744 is 0.9721, 10000000 is 10_000_000."""
+    number = parse_number(text)
+    if isinstance(number, float):
+        return f"{number:.4g}"
+    return f"{number:_}" if isinstance(number, int) and number >= 1_000_000 else text
+
+
+def _environment(options: list[str], texts: Mapping[str, str]) -> str:
+    """The keys of an environment in a paragraph."""
+    values = {name: texts.get(name.lstrip("-").replace("-", "_")) for name in options}
+    known = [f"{name} {text}" for name, text in values.items() if text is not None]
+    return f"its own: {', '.join(known)}".replace("%", "%%") if known else ""

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from puffer_mlx.config.algorithms import of_release
 from puffer_mlx.config.compatibility import ENV_OF_5
 from puffer_mlx.config.ini_files import CONTROL, Setting, read_ini, read_ini_5, uncommented
+from puffer_mlx.config.parts import of_release
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text

@@ -44,9 +44,9 @@ def fit_buffers(config: Config) -> None:
     if agents < 1 or buffers < 1 or agents % buffers == 0 or typed(config, BUFFERS):
         return
     lower = next(q for q in range(min(buffers, agents), 0, -1) if agents % q == 0)
-    said = f"{_said(config, BUFFERS, buffers)} doesn't divide {AGENTS} {agents}"
+    text = f"{_setting(config, BUFFERS, buffers)} doesn't divide {AGENTS} {agents}"
     config.vec.num_buffers = lower
-    config.notes.append(f"{said}: lowered to {lower}")
+    config.notes.append(f"{text}: lowered to {lower}")
 
 
 def fit_minibatch(config: Config) -> None:
@@ -60,13 +60,13 @@ def fit_minibatch(config: Config) -> None:
     file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
     if Path(file).name not in (PYTHON, *FILES) or size < 1 or epoch < 1:
         return
-    said = _said(config, MINIBATCH, size)
+    text = _setting(config, MINIBATCH, size)
     if epoch < size:
         config.train.minibatch_size = epoch
-        config.notes.append(f"{said} is more than an epoch: lowered to {epoch}")
+        config.notes.append(f"{text} is more than an epoch: lowered to {epoch}")
     elif not config.shuffles_samples and size % T:
         config.train.minibatch_size = raised = min(epoch, -(-size // T) * T)
-        config.notes.append(f"{said} is no whole segment, train.horizon {T}: raised to {raised}")
+        config.notes.append(f"{text} is no whole segment, train.horizon {T}: raised to {raised}")
 
 
 def fit_evaluations(config: Config) -> None:
@@ -76,8 +76,8 @@ def fit_evaluations(config: Config) -> None:
     """
     if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
         usual, config.base.eval_episodes = config.base.eval_episodes, WHILE_TRAINING
-        said = f"each evaluation while training plays {WHILE_TRAINING:,} episodes, not {usual:,}"
-        config.notes.append(f"{said}: --eval-episodes says another number")
+        text = f"each evaluation while training plays {WHILE_TRAINING:,} episodes, not {usual:,}"
+        config.notes.append(f"{text}: --eval-episodes says another number")
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:
@@ -97,24 +97,24 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
     agents, groups = vec.total_agents, vec.num_buffers
     fewer = [groups] if typed(config, BUFFERS) else range(groups, 0, -1)
     ends = set(accumulate(counts))
-    found = [(agents, q) for q in fewer if _fills(ends, agents, q)]
+    fitting = [(agents, q) for q in fewer if _fills(ends, agents, q)]
     trains = not find_problems(config)  # an evaluation's needn't
-    if not found and not typed(config, AGENTS):
+    if not fitting and not typed(config, AGENTS):
         sizes = ((q, n * q) for q in fewer for n in range(agents // q, 0, -1))
         fits = [(N, q) for q, N in sizes if _fills(ends, N, q)]
         slices = config.segments if trains and config.facts.in_order else 1
-        found = [fit for fit in fits if fit[0] % slices == 0][:1] or fits[:1]
-    if not found:
+        fitting = [fit for fit in fits if fit[0] % slices == 0][:1] or fits[:1]
+    if not fitting:
         raise _refused(config, counts)
     each = f"{counts[0]} agents" if len(set(counts)) == 1 else "different numbers of agents"
     doesnt = f"doesn't fit environments of {each}"
-    new_agents, new_groups = found[0]
+    new_agents, new_groups = fitting[0]
     if new_agents != agents:
-        said = f"{_said(config, AGENTS, agents)} {doesnt} in {new_groups} groups"
-        config.notes.append(f"{said}: lowered to {new_agents}")
+        text = f"{_setting(config, AGENTS, agents)} {doesnt} in {new_groups} groups"
+        config.notes.append(f"{text}: lowered to {new_agents}")
     if new_groups != groups:
-        said = f"{_said(config, BUFFERS, groups)} {doesnt}, {new_agents} in all"
-        config.notes.append(f"{said}: lowered to {new_groups}")
+        text = f"{_setting(config, BUFFERS, groups)} {doesnt}, {new_agents} in all"
+        config.notes.append(f"{text}: lowered to {new_groups}")
     vec.total_agents, vec.num_buffers = new_agents, new_groups
     if trains:
         raise_problems(find_problems(config))
@@ -158,6 +158,6 @@ def _refused(config: Config, counts: Sequence[int]) -> UserError:
     return UserError(f"{message} in {BUFFERS} {groups} groups{where}", hint)
 
 
-def _said(config: Config, name: str, value: int) -> str:
+def _setting(config: Config, name: str, value: int) -> str:
     """A key with its value, and the file that it is from."""
     return f"{name} {value}" + (f" ({config.origins[name]})" if name in config.origins else "")

@@ -85,9 +85,9 @@ def read_ini_text(path: Path) -> str:
         ) from None
     except UnicodeDecodeError:
         raise UserError(f"{name} is not a text file", "name an .ini file in UTF-8") from None
-    if found := CONTROL.search(text):  # what is printed of it could paint over a message
-        number = text.count("\n", 0, found.start()) + 1
-        message = f"there is a control character, {found[0]!r} ({name}:{number})"
+    if match := CONTROL.search(text):  # what is printed of it could paint over a message
+        number = text.count("\n", 0, match.start()) + 1
+        message = f"there is a control character, {match[0]!r} ({name}:{number})"
         raise UserError(message, "remove it")
     return text
 
@@ -133,7 +133,7 @@ def read_ini_5(path: Path) -> list[Setting]:
         UserError: the file can't be read, isn't text or .ini, or has an unknown section.
     """
     name = relative_path(path)
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     section = ""
     for number, line in enumerate(read_ini_text(path).split("\n"), 1):
         line, where = uncommented(line), f"{name}:{number}"
@@ -152,9 +152,9 @@ def read_ini_5(path: Path) -> list[Setting]:
         if not (key and equals):
             raise UserError(f"{line!r} has no value ({where})", "write key = value")
         setting = Setting(section, key, value, where)
-        found.pop(setting.name, None)
-        found[setting.name] = _plain(setting)
-    return list(found.values())
+        settings.pop(setting.name, None)
+        settings[setting.name] = _plain(setting)
+    return list(settings.values())
 
 
 def uncommented(line: str) -> str:

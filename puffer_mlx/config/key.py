@@ -1,11 +1,16 @@
-"""One configuration key: its declaration (type, default, unit, range, help), and a setting."""
+"""Configuration keys: their declaration (type, default, unit, range, help), sections, settings."""
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from puffer_mlx.config.compatibility import closest
+from puffer_mlx.errors import UserError
 
 INT_MAX = 2**31 - 1  # the environments' C int
 CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # module:Class
+COMMAND_LINE = "command line"  # the origin of a setting that no file gave
+ARGUMENT = "keyword or dictionary"  # the same in a program
 FLOAT_MAX = (2 - 2.0**-23) * 2.0**127  # of float32, in which training computes
 
 
@@ -98,9 +103,59 @@ class Key:
         return None
 
 
-def key(default: Any, help: str, **limits: Any) -> Any:
-    """A dataclass field that carries its `Key`; the arguments are the Key's."""
-    return field(default=default, metadata={"key": Key(default, help, **limits)})
+LIMITS = {">=": "minimum", "<=": "maximum", ">": "above", "<": "below"}
+
+
+def key(default: Any, help: str, numbers: str = "", **more: Any) -> Any:
+    """A dataclass field that carries its `Key`.
+
+    Args:
+        default: the Key's, as all but one.
+        help: see above.
+        numbers: their unit and limits: "steps >= 1", "0 to 1", "seconds > 0".
+        more: further ones of the Key's.
+    """
+    text = re.sub(r"(\S+) to (\S+)$", r">= \1 <= \2", numbers)
+    unit, *limits = re.split(r"(?:^| )([<>]=?) ", text)
+    for sign, number in zip(limits[::2], limits[1::2], strict=True):
+        more[LIMITS[sign]] = float(number)
+    return field(default=default, metadata={"key": Key(default, help, unit, **more)})
+
+
+class Named:
+    """A dataclass with the fields that it declares and no others, however they are set.
+
+    Raises:
+        UserError: a field is given, or set later, that there isn't; with the closest one.
+    """
+
+    if not TYPE_CHECKING:  # with these a type checker would take any name for right
+
+        def __new__(cls, *_: Any, **fields: Any) -> Self:
+            """Refuse keywords that are no fields, which ``__init__`` would call unexpected."""
+            _refuse_unknown(cls, fields)
+            return super().__new__(cls)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            _refuse_unknown(type(self), (name,))
+            super().__setattr__(name, value)
+
+
+def _refuse_unknown(cls: Any, names: Any) -> None:
+    unknown = [name for name in names if name not in cls.__dataclass_fields__]
+    if unknown:
+        names = [item.name for item in fields(cls)]
+        for section, kind in sections_of(cls).items():
+            names += (f"{section}.{item.name}" for item in fields(kind))
+        near = closest(unknown[0], names)
+        hint = f"did you mean {near}?" if near else "python -m puffer_mlx.config prints every key"
+        raise UserError(f"config.{cls.__name__} has no {unknown[0]}", hint)
+
+
+def sections_of(cls: Any) -> dict[str, type]:
+    """The fields of a dataclass that are sections."""
+    kinds = ((item.name, item.default_factory) for item in fields(cls))
+    return {n: kind for n, kind in kinds if isinstance(kind, type) and issubclass(kind, Named)}
 
 
 class Setting(NamedTuple):

@@ -8,6 +8,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from puffer_mlx.config.command_line import (
@@ -38,15 +39,15 @@ from puffer_mlx.config.resolve import (
     NamedEnvironment,
     Read,
     Wanted,
-    is_whole,
-    last_said,
+    is_complete,
+    last_text,
     plain_path,
     read_files,
     resolve,
     resolve_file,
     words_hint,
 )
-from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
 from puffer_mlx.config.trust import Allowed, code_names
 from puffer_mlx.config.validation import raise_problems, validate
 from puffer_mlx.config.values import (
@@ -146,16 +147,16 @@ def parse_command_line(
     early = first_look(words, FAMILY, NETWORK, ALGORITHM, "env.source")
     wanted = Wanted(
         family,
-        asked=early.get(FAMILY) or last_said(FAMILY, further),
-        network=early.get(NETWORK) or last_said(NETWORK, further),
-        whole=any(map(is_whole, further)),
+        typed=early.get(FAMILY) or last_text(FAMILY, further),
+        network=early.get(NETWORK) or last_text(NETWORK, further),
+        complete=any(map(is_complete, further)),
     )
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
         named = resolve(name, wanted) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
-    named_here = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
+    typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
     named = named if run is None else resolve_file(run, wanted)
     read = read_files(
         named, further if name else [], early.get("env.source") or "", early.get(ALGORITHM) or ""
@@ -164,11 +165,11 @@ def parse_command_line(
     others += [f"env.{key}" for key in read.dialect.env]
     parser = build_parser(read.settings, others, extra, obeyed)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    given, own = parse_options(parser, words, obeyed)
-    config = _assemble(named, read, training, given)
+    arguments, options = parse_options(parser, words, obeyed)
+    config = _assemble(named, read, training, arguments)
     config.files = [plain_path(path) for path in read.files]
-    _note_code(config, [*read.settings, *given], named_here)
-    config.allow_code = vars(own).pop("allow_code")
+    _note_code(config, [*read.settings, *arguments], typed_names)
+    config.allow_code = vars(options).pop("allow_code")
     if named.layered:
         again = argv, extra, files
         config.again = lambda family: parse_command_line(*again, family, run, obeyed, training)[0]
@@ -180,10 +181,10 @@ def parse_command_line(
         settings = relative_path([*named.files, *further][-1])
         where = f"{relative_path(Path(config.source))}, settings in {settings}"
         config.notes.insert(0, f"{config.env_name}: sources in {where}")
-    idle = [setting.name for setting in given if not obeys(obeyed, setting.name)]
+    idle = [setting.name for setting in arguments if not obeys(obeyed, setting.name)]
     if idle and obeyed is not None:
         config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
-    return config, own
+    return config, options
 
 
 def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
@@ -202,7 +203,7 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
 
 
 def _assemble(
-    named: NamedEnvironment, read: Read, training: bool, given: Sequence[Setting] = ()
+    named: NamedEnvironment, read: Read, training: bool, arguments: Sequence[Setting] = ()
 ) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
@@ -211,7 +212,7 @@ def _assemble(
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
     passed: dict[str, Setting] = {}
-    for setting in [*read.settings, *given]:
+    for setting in [*read.settings, *arguments]:
         try:
             plain = _under_our_name(setting)
             (chosen if read.takes(plain) else passed)[plain.name] = plain
@@ -233,7 +234,7 @@ def _assemble(
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
     fit_buffers(config)
     fit_minibatch(config)
-    if not (asked := chosen.get(EVAL_EPISODES)) or _of_defaults(asked):
+    if not (episodes := chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
         fit_evaluations(config)
     if not training:  # and nothing else depends on these numbers
         config.notes.clear()
@@ -256,8 +257,7 @@ def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
     """Note what a file of the other release says of its trainer, and this one has otherwise."""
     for setting in settings:
         value = config.value(setting.name)
-        said = read_value(setting, DECLARED[setting.name])
-        if said != value and not typed(config, setting.name):
+        if read_value(setting, DECLARED[setting.name]) != value and not typed(config, setting.name):
             trainer, name = config.train.algorithm, option(setting.section, setting.key)
             config.notes.append(
                 f"{setting} ({setting.origin}) is not for {trainer}, which has {value};"
@@ -321,14 +321,31 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 
-def take_notes(config: Config) -> list[str]:
-    """What a script says at its start, a line each; none of them twice."""
-    notes, config.notes = config.notes, []
-    return notes
+def undecided(config: Config) -> bool:
+    """Whether the environment's spaces will decide which family's settings count."""
+    return config.python and config.base.family == AUTO and config.again is not None
 
 
-def unused_note(config: Config) -> str | None:
-    """The line to print once about accepted keys that do nothing here; None without one."""
-    return (
-        f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
-    )
+def take_family(config: Config, family: str) -> None:
+    """Change a configuration to what its files and options say with a family's settings.
+
+    Args:
+        config: is changed in place, except for keys that were set by hand since it was read.
+        family: one of ``FAMILIES``.
+
+    Raises:
+        UserError: options don't go with the family's settings.
+    """
+    if config.again is None:  # not read from files
+        return
+    before, after = config.again(""), config.again(family)
+    for section, keys in KEYS.items():
+        now, was, new = (getattr(each, section) for each in (config, before, after))
+        changed = {key: getattr(new, key) for key in keys if getattr(now, key) == getattr(was, key)}
+        setattr(config, section, replace(now, **changed))  # whoever shares the old one keeps it
+    still = [note for note in config.notes if note in after.notes]
+    new = [note for note in after.notes if note not in before.notes]
+    config.notes = list(dict.fromkeys([*still, *new]))
+    config.unused = list(dict.fromkeys([*config.unused, *after.unused]))
+    config.origins, config.files = after.origins, after.files
+    config.chosen_by = after.chosen_by

@@ -32,7 +32,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.algorithms import facts, of_release
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.dialects import (
     ALGORITHM,
@@ -47,7 +46,7 @@ from puffer_mlx.config.dialects import (
 from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, OF_ACTIONS
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.parts import algorithms
+from puffer_mlx.config.parts import algorithms, facts, of_release
 from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
@@ -147,13 +146,13 @@ def words_hint() -> str:
     return f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
 
 
-def last_said(key: str, files: Iterable[Path]) -> str:
+def last_text(key: str, files: Iterable[Path]) -> str:
     """A key's text in the last of the files that has it; empty if none has."""
     texts = [_texts(path).get(key, "") for path in files]
     return next((text for text in reversed(texts) if text), "")
 
 
-def is_whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Whether a file is a run's own configuration, saved with all the keys of its time.
 
     That is assumed if it sets at least half of today's keys.
@@ -188,17 +187,17 @@ class Wanted(NamedTuple):
 
     Args:
         family: by its spaces; empty if they aren't known yet.
-        asked: ``base.family`` as it was typed. It counts before what the environment's own files
+        typed: ``base.family`` as it was typed. It counts before what the environment's own files
             say of that key, and those count before the spaces; ``auto`` means the spaces.
         network: ``torch.network`` as it was typed; if it wasn't, those files may say it.
-        whole: a run's own configuration follows all files. It has every key, so the family's files
-            are left out.
+        complete: a run's own configuration follows all files. It has every key, so the family's
+            files are left out.
     """
 
     family: str = ""
-    asked: str = ""
+    typed: str = ""
     network: str = ""
-    whole: bool = False
+    complete: bool = False
 
 
 NOTHING = Wanted()
@@ -242,18 +241,18 @@ def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
     if "*" in name:
         raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
     if ":" in name:
-        return _python(name, [path], wanted._replace(whole=wanted.whole or is_whole(path)))
+        return _python(name, [path], wanted._replace(complete=wanted.complete or is_complete(path)))
     return NamedEnvironment(name, "", [*_defaults(), path])
 
 
 def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
     """An environment in Python: the files of its family, then its own."""
-    said = wanted.asked or last_said(FAMILY, own)
-    family = wanted.family if said in ("", AUTO) else said
-    if wanted.whole:  # keys that a family's files got since weren't the run's
+    word = wanted.typed or last_text(FAMILY, own)
+    family = wanted.family if word in ("", AUTO) else word
+    if wanted.complete:  # keys that a family's files got since weren't the run's
         return NamedEnvironment(name, "", [*_defaults(), *own], family)
     chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused when keys are read
-    memory = says_memory(wanted.network or last_said(NETWORK, own))
+    memory = says_memory(wanted.network or last_text(NETWORK, own))
     layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
     partly = frozenset(path for path in layers if path.name == chosen.partly)
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
@@ -285,10 +284,10 @@ def _folder(word: str) -> NamedEnvironment:
     names_itself = DIALECTS[folder_version(word)].names_itself
     folder = Path(word).resolve()
 
-    def about_it(files: Iterable[Path]) -> list[Path]:
+    def about_it(paths: Iterable[Path]) -> list[Path]:
         if names_itself:
-            return [path for path in files if folder.name in env_names(path)]
-        return [path for path in files if path.name == f"{folder.name}.ini"]
+            return [path for path in paths if folder.name in env_names(path)]
+        return [path for path in paths if path.name == f"{folder.name}.ini"]
 
     inside = sorted(folder.glob("*.ini"))
     if own := about_it(inside):
@@ -296,8 +295,8 @@ def _folder(word: str) -> NamedEnvironment:
     for configs in (above / name for above in folder.parents for name in CONFIGS):
         if configs.is_dir():
             below = configs.rglob("*.ini") if names_itself else configs.glob("*.ini")
-            if about := about_it(sorted(below)):
-                return _configured(folder, configs, about[0])
+            if files := about_it(sorted(below)):
+                return _configured(folder, configs, files[0])
     if len(inside) > 1:
         names = ", ".join(path.name for path in inside)
         raise UserError(

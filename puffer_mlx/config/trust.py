@@ -142,8 +142,8 @@ def note_origin(config: Config, typed: Config, origin: str) -> None:
         origin: what messages call the place where the others are kept.
     """
     config.allow_code = typed.allow_code
-    own = set(code_names(typed).values()) - typed.named_by.keys()
-    for name in set(code_names(config).values()) - own:
+    words = set(code_names(typed).values()) - typed.named_by.keys()
+    for name in set(code_names(config).values()) - words:
         config.named_by.setdefault(name, origin)
     if config.origins.get("base.profile") != typed.origins.get("base.profile"):
         config.origins["base.profile"] = origin
@@ -161,11 +161,11 @@ def _refusal(key: str, code: Code, origin: str) -> UserError:
         what = f"Python code that would be imported: {code.name}, of {code.path}"
     if why := _forgetful(memory_folder()):
         what += f"\n  what you name yourself isn't remembered: {why}"
-    given = as_argument(code.name) if key == "base.env_name" else ""
+    argument = as_argument(code.name) if key == "base.env_name" else ""
     return UserError(
         f"{origin} names {what}",
         "it may do anything that you may; if you trust it: --allow-code (in Python:"
-        f" allow_code=True{f', or {given}' if given else ''})",
+        f" allow_code=True{f', or {argument}' if argument else ''})",
     )
 
 

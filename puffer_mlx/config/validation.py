@@ -1,14 +1,15 @@
 """Checks of a whole configuration: every key's range, and every relation between keys."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from puffer_mlx.config.algorithms import facts
 from puffer_mlx.config.key import INT_MAX
-from puffer_mlx.config.parts import algorithms
+from puffer_mlx.config.parts import algorithms, facts
 from puffer_mlx.config.schema import DECLARED, Config, minibatches
-from puffer_mlx.config.selfplay_checks import selfplay_faults
+from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
 from puffer_mlx.errors import UserError
+
+Problem = tuple[Sequence[str], str, str]  # the keys that say so, what is wrong, a hint
 
 
 def validate(config: Config, training: bool = True) -> None:
@@ -141,3 +142,56 @@ def raise_problems(problems: list[UserError]) -> None:
             f"{i}. {problem}".replace("\n", "\n   ") for i, problem in enumerate(problems, 1)
         )
         raise UserError("\n  ".join((f"{len(problems)} problems in the configuration:", *numbered)))
+
+
+# ---- self-play: how many agents an environment has isn't known here; seats are checked later ----
+
+
+def selfplay_faults(config: Config) -> Iterator[Problem]:
+    """What is wrong with a configuration of a run with self-play; each key is sound by itself."""
+    rules = config.selfplay_rules
+    keys, other = RULES[rules], RULES[OTHERS[rules]]
+    count, part = (config.value(name) for name in (keys.count, keys.part))
+    if count == keys.none:
+        message = f"selfplay.enabled 1 needs opponents, and {keys.count} {count} is none"
+        if config.value(other.count) != other.none:
+            message += f" (selfplay.rules {rules} doesn't read {other.count})"
+        yield ("selfplay.enabled", keys.count, "selfplay.rules"), message, keys.example
+    elif not part:
+        message = f"{keys.part} {part:g} leaves the {count - keys.none} opponents no agents"
+        yield (
+            ("selfplay.enabled", keys.count, keys.part),
+            message,
+            f"--{keys.example.rpartition('--')[2]}",
+        )
+    elif rules == OF_4:
+        yield from _shares(config)
+    for name, ours in zip(keys.sizes, ("policy.hidden_size", "policy.num_layers"), strict=True):
+        size, learner = config.value(name), config.value(ours)
+        if count != keys.none and size not in (0, learner):
+            message = f"{name} {size} isn't {ours} {learner}"
+            why = "opponents are the learner's own weights"
+            yield (name, ours), f"{message}: {why}", f"{name} 0"
+    if config.train.gpus > 1:
+        message = f"selfplay.enabled 1 and train.gpus {config.train.gpus}: there is no self-play"
+        yield ("selfplay.enabled", "train.gpus"), f"{message} of several ranks", "--train.gpus 1"
+    bots = config.selfplay.eval_bots.replace(" ", "").split(",")
+    if len(bots) > 16 or not all(bot.isdecimal() for bot in bots):
+        message = f"selfplay.eval_bots {config.selfplay.eval_bots} aren't at most 16 whole numbers"
+        yield ("selfplay.eval_bots",), message, "with commas between them: 0, 1, 2"
+
+
+def _shares(config: Config) -> Iterator[Problem]:
+    """What is wrong with the opponents' parts by 4.0's rules, whatever teams there are."""
+    vec = config.vec
+    names = "vec.num_frozen_banks", "vec.frozen_bank_pct"
+    share = f"vec.frozen_bank_pct {vec.frozen_bank_pct:g}"
+    group = max(1, vec.total_agents // vec.num_buffers)
+    if group * vec.frozen_bank_pct < 1:
+        message = f"{share} of the {group} agents of a buffer is less than one agent"
+        yield names, message, f"{1 / group:.3g} or more, or more agents"
+    elif vec.num_frozen_banks * vec.frozen_bank_pct > 0.5:
+        most = 0.5 / vec.num_frozen_banks
+        message = f"{share} of each of {vec.num_frozen_banks} opponents is more than half"
+        hint = f"less than {most:g}: in every game that an opponent plays the learner plays, too"
+        yield names, message, hint

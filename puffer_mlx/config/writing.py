@@ -14,8 +14,8 @@ NOT_SETTINGS = {item.name for item in fields(Config) if not item.compare}
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as plain nested dictionaries that JSON can hold."""
     plain = replace(config, factory=None, objects={})  # asdict would copy them
-    told = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
-    return {k: v for k, v in told.items() if v or k != "bot_eval"}  # few have some
+    sections = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
+    return {k: v for k, v in sections.items() if v or k != "bot_eval"}  # few have some
 
 
 def ini_text(config: Config, comments: bool = False) -> str:
@@ -37,8 +37,8 @@ def ini_text(config: Config, comments: bool = False) -> str:
             block.append(f"{key} = {_text(getattr(getattr(config, section), key))}")
         blocks.append(block)
     source = [f"source = {_text(config.source)}"] if config.source else []
-    own = (f"{k} = {parameter_text(v, config.python)}" for k, v in config.env.items())
-    blocks.append(["[env]", *source, *own])
+    parameters = (f"{k} = {parameter_text(v, config.python)}" for k, v in config.env.items())
+    blocks.append(["[env]", *source, *parameters])
     if config.bot_eval:
         others = (f"{k} = {parameter_text(v, False)}" for k, v in config.bot_eval.items())
         blocks.append(["[bot_eval]", *others])

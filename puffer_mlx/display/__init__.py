@@ -1,1 +1,1 @@
-"""What a person sees of a run: dashboard, notebook, frames, and advice on what is slow."""
+"""A run on a screen: dashboard, notebook, and advice on what is slow."""

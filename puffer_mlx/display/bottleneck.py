@@ -1,4 +1,4 @@
-"""Why is it slow: the longest phase that an option would shorten, and that option.
+"""Advice on speed: the longest phase that an option would shorten, and that option.
 
 Rules are tried in order; the first that fits the phase and the run wins. A rule must not advise
 what the run has already, or what its machine can't do. Where no rule fits, nothing is said.

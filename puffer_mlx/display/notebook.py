@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import mlx.core as mx
 
-from puffer_mlx.config.family_settings import family_note
+from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
 from puffer_mlx.playing.frames import Frame, gif_bytes, needing

@@ -1,4 +1,4 @@
-"""What there is to see of a run, in words and numbers.
+"""A run's numbers and words.
 
 ``dashboard.py`` draws it in a terminal, ``notebook.py`` as a figure.
 """
@@ -151,7 +151,7 @@ class View:
         return duration(steps / self.speed) if self.speed else "unknown"
 
     def score(self) -> float | None:
-        """What people call the score; None before an episode has ended."""
+        """The training score; None before an episode has ended."""
         return next((self.logs[name] for name in SCORES if name in self.logs), None)
 
     def scores(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ class View:
         return texts
 
     def headline(self) -> dict[str, str]:
-        """What matters most, in few words: score, steps, speed, the time that is left."""
+        """Score, steps, speed, the time that is left."""
         facts = self.facts()
         return {
             **({"": "no episode has ended yet"} if self.score() is None else {}),

@@ -31,7 +31,7 @@ from puffer_mlx.trees import named
 
 
 class Format:
-    """What to write.
+    """A format with its options, and the dialect of the policy in the file.
 
     Args:
         kind: the format's name: ``bin``, ``torch``, ``safetensors``, ``onnx``, ...
@@ -48,7 +48,7 @@ class Format:
 
 
 class Report(NamedTuple):
-    """What was written.
+    """A written file.
 
     Args:
         path: the file.
@@ -60,7 +60,7 @@ class Report(NamedTuple):
         worst: the output that has it.
         tolerance: what ``difference`` may be; infinite for a file that lacks something.
         observations: what it was measured on.
-        notes: what whoever uses the file must know.
+        notes: for users of the file.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""What exporting and importing ask of a kind of file; ``formats/`` has one object for each."""
+"""The interface of a file format; ``formats/`` has one object for each."""
 
 import importlib
 import re
@@ -23,7 +23,7 @@ STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoin
 
 
 class Contents(NamedTuple):
-    """What is to be written.
+    """What a file is written from.
 
     Args:
         checkpoint: where it comes from.
@@ -48,14 +48,14 @@ class Contents(NamedTuple):
 
 @dataclass
 class PolicyFile:
-    """What a file holds.
+    """A policy's file, as it was read.
 
     Args:
         path: the file.
         file: its format, with the options that it is to be read with.
         tensors: by the file's names; none where only the policy tells how to take it apart.
-        settings: what it tells of the configuration.
-        metadata: what else it says.
+        settings: of the configuration, as far as the file has them.
+        metadata: all that the file says.
         classes: those that it names beyond ours, by key: ``torch.encoder``, ``torch.network``.
         sizes: those of its tensors, by key, where ``settings`` are words that may say otherwise.
         memory: the statistics that the policy's observations are normalised by; none if they

@@ -1,4 +1,4 @@
-"""What a file's names, shapes and size tell of its policy, as settings of the configuration."""
+"""A policy's settings, inferred from the names and shapes of its tensors."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What our own kinds of file say of their policies: names of tensors, and metadata, all texts.
+"""Metadata of our own file formats, all of them texts.
 
 Metadata are keys of the configuration with a dot, and facts; docs/file_formats.md lists them.
 """
@@ -20,7 +20,7 @@ OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the us
 
 
 def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
-    """What a file is to say of a checkpoint's policy, which may be in another dialect there."""
+    """The metadata of a checkpoint's policy, which may be in another dialect in the file."""
     spec, config, dialect = checkpoint.spec, checkpoint.config, dialect_of(policy)
     activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}

@@ -18,15 +18,22 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import score_of
 from puffer_mlx.config import Config, trust, write_ini
 from puffer_mlx.config.fit import typed
+from puffer_mlx.config.notes import unread
 from puffer_mlx.config.schema import NO_TRACKER
-from puffer_mlx.config.schema.torch import OWN
-from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
-from puffer_mlx.library.environments import changed, configured, with_environment, with_objects
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, maker
-from puffer_mlx.library.settings import Schedule, collected, without_objects
+from puffer_mlx.library.settings import (
+    Schedule,
+    changed,
+    collected,
+    configured,
+    with_environment,
+    with_objects,
+    without_objects,
+)
 from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture

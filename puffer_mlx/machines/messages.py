@@ -13,7 +13,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -128,12 +128,15 @@ class Post:
 
     Args:
         peers: by their ranks: of the first rank all others, of another one the first.
+        size: how many ranks there are.
         lost: says what has happened to a rank, if something has.
     """
 
-    def __init__(self, peers: Mapping[int, Connection], lost: Callable[[], str | None]) -> None:
+    def __init__(
+        self, peers: Mapping[int, Connection], size: int, lost: Callable[[], str | None]
+    ) -> None:
         self._peers = [peers[rank] for rank in sorted(peers)]
-        self._first, self._lost = 0 not in peers, lost
+        self._first, self._size, self._lost = 0 not in peers, size, lost
 
     def all_bytes(self, data: bytes) -> list[bytes]:
         """Each rank's bytes, in the order of the ranks, which all call this.
@@ -142,14 +145,15 @@ class Post:
             LostRank: one of them is.
         """
         try:
-            if self._first:
-                messages = [data, *map(self._message, self._peers)]
-                for peer in self._peers:
-                    peer.send_bytes(_packed(messages))
-                return messages
-            (first,) = self._peers
-            first.send_bytes(data)
-            return _unpacked(self._message(first))
+            if not self._first:
+                (first,) = self._peers
+                first.send_bytes(data)
+                return [self._message(first) for _ in range(self._size)]
+            parts = [data, *map(self._message, self._peers)]
+            for peer in self._peers:
+                for part in parts:
+                    peer.send_bytes(part)
+            return parts
         except (OSError, EOFError) as error:
             raise LostRank(str(error) or "a connection was closed") from None
 
@@ -158,18 +162,3 @@ class Post:
             if reason := self._lost():
                 raise LostRank(reason)
         return peer.recv_bytes()
-
-
-def _packed(parts: Sequence[bytes]) -> bytes:
-    """Parts as one: how many, their lengths, and they."""
-    head = struct.pack(f"<Q{len(parts)}Q", len(parts), *map(len, parts))
-    return b"".join([head, *parts])
-
-
-def _unpacked(data: bytes) -> list[bytes]:
-    (count,) = struct.unpack_from("<Q", data)
-    at, parts = 8 * (1 + count), []
-    for length in struct.unpack_from(f"<{count}Q", data, 8):
-        parts.append(data[at : at + length])
-        at += length
-    return parts

@@ -251,7 +251,9 @@ class Ranks(SingleProcess):
 
     def use_post(self) -> None:
         """Send small messages by connections of their own, which all ranks have to the first."""
-        self._exchange = Post(self.attendance.messages, lambda: self.attendance.lost).all_bytes
+        self._exchange = Post(
+            self.attendance.messages, self.size, lambda: self.attendance.lost
+        ).all_bytes
 
     def _all_bytes(self, data: bytes) -> list[bytes]:
         """Each rank's bytes, in the order of the ranks."""

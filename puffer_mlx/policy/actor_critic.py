@@ -24,7 +24,7 @@ from mlx import nn
 from mlx.utils import tree_map
 
 from puffer_mlx import config
-from puffer_mlx.config.schema.torch import FORGETFUL, OWN
+from puffer_mlx.config.schema.policy import FORGETFUL, OWN
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.decoders import Decoder

@@ -23,7 +23,7 @@ import mlx.core as mx
 
 from puffer_mlx import config
 from puffer_mlx.config.memory_needs import refuse_policy
-from puffer_mlx.config.schema.torch import OWN
+from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.fingerprints import Reference

@@ -24,7 +24,7 @@ REFERENCE = Reference(
 
 
 class Discounts(NamedTuple):
-    """Numbers of ``advantages``, which says what they are, that stay the same during a run."""
+    """The numbers of ``advantages`` that stay the same during a run; it explains them."""
 
     gamma: float
     gae_lambda: float

@@ -1,4 +1,4 @@
-"""A minibatch's gradients: a forward pass, an algorithm's loss of it, and back."""
+"""A minibatch's gradients: the forward pass, the algorithm's loss, the backward pass."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Decoded(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A loss, and what it is known by."""
+    """A loss and its statistics."""
 
     total: mx.array
     """Scalar, multiplied by the scale: what is differentiated."""
@@ -60,7 +60,7 @@ def clipped_loss(
     ent_coef: mx.array,
     scale: mx.array | None,
 ) -> Scored:
-    """PPO's loss, by closed form where there is one: ``ppo/loss.py``."""
+    """PPO's loss (``ppo/loss.py``), on a GPU by closed form."""
     decoded = policy.decoder, now.decoder, now.y, now.actions, now.masks
     return Scored(*closed_form.losses(*decoded, batch, numbers, ent_coef, scale), batch.adv)
 

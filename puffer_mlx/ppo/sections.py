@@ -59,7 +59,7 @@ class Pass(NamedTuple):
     by_segment: bool
     """Whether whole segments are shuffled, for a network with memory; else samples."""
     minibatches: int
-    """Of a pass. What doesn't fill one is left out, something else in each pass."""
+    """How many a pass has. The samples that don't fill one are left out, others in each pass."""
     size: int
     """Segments or samples of a minibatch."""
     count: int
@@ -95,9 +95,7 @@ class Pass(NamedTuple):
         return whole[:wanted].reshape(self.minibatches, self.size)
 
 
-def samples(
-    fields: Fields, adv: mx.array, order: mx.array
-) -> list[tuple[dict[str, mx.array], Minibatch]]:
+def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Section]:
     """Minibatches of samples; the sample of step t and agent i has the number t N + i.
 
     Args:
@@ -106,45 +104,39 @@ def samples(
         order: (K, M) int32, the samples of each minibatch.
 
     Returns:
-        For each of the K: what the forward pass reads, (M, ...) by name, and targets.
+        K minibatches, each of M samples as one step.
     """
     T, N = adv.shape
     names = [name for name in ("observations", "actions", "masks") if fields[name] is not None]
-    compared = fields["logprobs"], fields["values"], adv
-    arrays = [*(fields[name][:T] for name in names), *compared]
+    arrays = [fields[name][:T] for name in names]
+    arrays += fields["logprobs"], fields["values"], adv
     flat, (K, M) = order.reshape(-1), order.shape
     # One gather for all minibatches of an array; a minibatch is a view of it.
     parts = [mx.split(mx.take(a.reshape(T * N, -1), flat, axis=0), K) for a in arrays]
-    read, targets, weight = parts[: len(names)], parts[len(names) :], mx.ones(M)
-    return [
-        (
-            {name: part[k] for name, part in zip(names, read, strict=True)},
-            Minibatch(*(part[k].reshape(M) for part in targets), weight=weight),  # type: ignore
-        )
-        for k in range(K)
-    ]
+    weight, sections = mx.ones(M), []
+    for observations, actions, *masks, logprob, value, advantage in zip(*parts, strict=True):
+        targets = (array.reshape(M) for array in (logprob, value, advantage))
+        inputs = Inputs(observations[None], actions, masks[0] if masks else None, None)
+        sections.append(Section(inputs, Minibatch(*targets, weight=weight), None))  # type: ignore
+    return sections
 
 
 def segments(
-    fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
-) -> tuple[dict[str, mx.array], Minibatch, Any]:
+    policy: Policy, fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
+) -> Section:
     """A minibatch of whole segments.
 
     Args:
+        policy: what is trained.
         fields: a rollout's.
         adv: (T, N).
         learned: (T, N) float32, 1 for steps that are learned from.
         states: the network's, with which the rollout of all N agents began; None: its initial one.
         rows: (S,) int32, the agents.
-
-    Returns:
-        What the forward pass reads, (T, S, ...) by name; targets; the S agents' states, or None.
     """
     T = adv.shape[0]
-    names = "observations", "actions", "masks", "terminals"
-    read = {n: take_rows(fields[n], rows, T) for n in names if fields[n] is not None}
     compared = fields["logprobs"], fields["values"], adv, learned
     old_logprob, old_value, of_rows, weight = (take_rows(a, rows, T).reshape(-1) for a in compared)
     batch = Minibatch(old_logprob, old_value, of_rows, weight)
     first = None if states is None else tree_map(lambda a: mx.take(a, rows, axis=0), states)
-    return read, batch, first
+    return Section(gather(policy, fields, rows), batch, first)

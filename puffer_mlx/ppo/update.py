@@ -28,7 +28,7 @@ class TrainState:
     scaler: precision.Scaler
 
     def arrays(self) -> tuple[Any, Any, precision.Scaler]:
-        """All of it."""
+        """Weights, the optimizer's state and the scaler."""
         return self.weights, self.optimizer, self.scaler
 
 

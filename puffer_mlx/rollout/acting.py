@@ -24,7 +24,7 @@ from puffer_mlx.system.backend import backend_of
 from puffer_mlx.vec.base import WholeRollouts
 
 
-class Acting(Protocol):
+class Sampler(Protocol):
     """A way of acting.
 
     Attributes:
@@ -68,7 +68,7 @@ def choose_acting(
     timer: PhaseTimer,
     seats: Seats | None = None,
     launch_steps: int = 0,
-) -> Acting:
+) -> Sampler:
     """How a policy acts on a device.
 
     Args:

@@ -56,7 +56,7 @@ class ActingInC:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         actor, timer, trace = self.actor, self.timer, self.timer.trace
         whole = tree_map(lambda *groups: np.concatenate([np.asarray(g) for g in groups]), *states)
         actor.prepare(weights)
@@ -276,7 +276,7 @@ class Actors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """Of all of them together: see ``Actor.seconds``."""
+        """The sum over all policies: see ``Actor.seconds``."""
         each = [actor.seconds() for actor in self._actors]
         return {name: sum(seconds[name] for seconds in each) for name in each[0]}
 
@@ -362,7 +362,7 @@ def _check(
     written: bool = False,
     exact: bool = False,
 ) -> None:
-    """That memory can be used as an array of that shape; it may have more rows unless ``exact``."""
+    """Refuse memory of another shape or kind; unless ``exact``, it may have more rows."""
     rows = array.shape[:1] == shape[:1] if exact else array.shape[:1] >= shape[:1]
     if rows and array.shape[1:] == shape[1:] and array.dtype == dtype:
         flags = array.flags
@@ -376,7 +376,7 @@ def _check(
 
 
 def _check_rows(rows: np.ndarray, N: int) -> None:
-    """That an actor can have these of N agents."""
+    """Refuse rows that an actor of N agents can't have."""
     _check(rows, rows.shape[:1], "rows", np.int32, exact=True)
     if len(rows) and (rows[0] < 0 or rows[-1] >= N or (rows[1:] <= rows[:-1]).any()):
         raise ValueError(f"rows: expected some of 0 to {N - 1}, ascending; found {rows}")

@@ -65,7 +65,7 @@ class ActingInKernel:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
         T, Q = buffer.horizon, len(buffer.groups)
         P = few_parts(Q)
@@ -102,7 +102,7 @@ class ActingInKernel:
         return after
 
     def _crews_of(self, parts: int) -> Sequence[Crews | None]:
-        """Each part's; None: one policy acts for all agents."""
+        """The crews of each part; None where one policy acts for all agents."""
         if self._seats is None:
             return [None] * parts
         if parts not in self._crews:
@@ -112,7 +112,7 @@ class ActingInKernel:
         return self._crews[parts]
 
     def _weights(self, weights: Any) -> mx.array:
-        """As the kernel takes them: an opponent's are mostly those of the rollout before."""
+        """The kernel's form of all weights; what acted in the last rollout is kept."""
         if self._seats is None:
             return self._kernel.weights(weights)
         before = self._packed

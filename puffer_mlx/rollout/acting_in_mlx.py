@@ -22,7 +22,7 @@ Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects: s
 
 
 def each_group(groups: int) -> int:
-    """As many parts as groups."""
+    """One part for each group."""
     return groups
 
 
@@ -141,7 +141,7 @@ class ActingInMLX:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         timer, streams = self._timer, self._streams()
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
@@ -228,7 +228,7 @@ def divided(state: State, groups: int) -> list[State]:
 
 
 def _seconds(stream: mx.Stream, function: Callable[..., Any], *arguments: Any) -> float:
-    """The least of three calls, after one that compiles."""
+    """The shortest of three calls, in seconds, after one that compiles."""
     times = []
     for _ in range(4):
         began = time.perf_counter()

@@ -113,7 +113,7 @@ class RolloutBuffer:
         self._trained_on = self.observations
 
     def parts(self, count: int) -> list[list[Part]]:
-        """Of each step t < T the agents in so many equal parts; made once and kept."""
+        """The agents of each step t < T in ``count`` equal parts; made once and kept."""
         if count not in self._parts:
             agents = self._agents(count)
             rows = [[self._part(t, each) for each in agents] for t in range(self.horizon)]
@@ -135,7 +135,7 @@ class RolloutBuffer:
         return self._steps[kept]
 
     def groups_of(self, count: int) -> list[range]:
-        """The groups of each of so many equal parts."""
+        """The groups of each of ``count`` equal parts."""
         each = len(self.groups) // count
         return [range(part * each, (part + 1) * each) for part in range(count)]
 
@@ -187,7 +187,7 @@ class RolloutBuffer:
 
     @property
     def part(self) -> float | None:
-        """Which part of the steps was written since they were marked; None of a single one."""
+        """The share of the marked steps that was written since; None for rollouts of one step."""
         marks = self._terminals[1:-1, ::SAMPLED]
         return float(np.mean(marks != UNWRITTEN)) if marks.size else None
 

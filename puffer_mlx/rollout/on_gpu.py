@@ -39,11 +39,11 @@ RELAX = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
 
 
 class GPUError(UserError):
-    """The GPU's driver ended what was computed, and the smaller pieces of a second try, too."""
+    """The GPU's driver ended a computation, and the smaller pieces of a second try."""
 
 
 def game_of(environments: VecEnv) -> Game | None:
-    """What a GPU steps; None where these environments' rules compile for a CPU alone."""
+    """The rules that a GPU can step; None if they compile for a CPU alone."""
     side = environments.gpu_side if isinstance(environments, NativeVec) else None
     if side is None or environments.num_environments != environments.num_agents:
         return None
@@ -109,11 +109,11 @@ class EnvironmentsOnGPU:
         self._structs = self._last = self._log = None
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Nobody steps them one by one."""
+        """Raises RuntimeError: a GPU steps these environments by whole rollouts."""
         raise RuntimeError("these environments are stepped by a GPU, whole rollouts at a time")
 
     def wait(self, group: int) -> None:
-        """See ``send``: no step is ever under way."""
+        """Nothing: no step is ever under way."""
 
     def log(self) -> dict[str, float]:
         """See ``VecEnv``."""
@@ -137,7 +137,7 @@ class EnvironmentsOnGPU:
         self._structs = self._last = self._log = None
 
     def busy_seconds(self) -> float:
-        """Of the host's threads: none of a GPU's time."""
+        """Seconds of the host's threads, without the GPU's."""
         return self._vec.busy_seconds()
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Acts and steps the environments by one launch a rollout, on a Mac by several; see ``Acting``.
+    """Acts and steps environments by one launch a rollout, on a Mac by several; see ``Sampler``.
 
     macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
     are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS
@@ -238,7 +238,7 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``; the buffer is a ``BufferOnGPU``.
+        """See ``Sampler``; the buffer is a ``BufferOnGPU``.
 
         Raises:
             GPUError: the GPU's driver ended a launch, and a shorter one, too.
@@ -307,7 +307,7 @@ class RolloutsOnGPU:
     def _launch(
         self, packed: mx.array, held: mx.array, noise: mx.array, structs: mx.array, first: Arrived
     ) -> tuple[OneLaunch, Arrived, mx.array]:
-        """As many steps as there is noise: what came out, what arrived last, and sums of logs."""
+        """Launch as many steps as there is noise: results, what arrived last, sums of logs."""
         game = self._kernel.game
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
@@ -318,7 +318,7 @@ class RolloutsOnGPU:
     def _measured(
         self, stream: Any, packed: mx.array, held: mx.array, noise: mx.array, *rest: Any
     ) -> int:
-        """How many steps a launch of ``LAUNCH_SECONDS`` has; what they compute is forgotten."""
+        """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""
         noise = noise[:MEASURED]
         mx.eval(packed, held, noise)
         seconds = 0.0

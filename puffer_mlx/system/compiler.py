@@ -125,7 +125,7 @@ def compile_shared(
                 if again or not is_whole(output):  # else another process made it meanwhile
                     every = [*kind.flags, *search, *flags]
                     _compile(name, command, sources, every, further, output)
-        _made.add(output)
+        _compiled_now.add(output)
     return output
 
 
@@ -148,7 +148,7 @@ class CompilerError(UserError):
         self.lines = lines
 
 
-_made: set[Path] = set()  # by this process
+_compiled_now: set[Path] = set()  # by this process
 
 
 def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _T:
@@ -165,7 +165,7 @@ def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _
     try:
         return load(path)
     except (OSError, ImportError, UserError):
-        if path in _made:
+        if path in _compiled_now:
             raise
     return load(compile(again=True))
 

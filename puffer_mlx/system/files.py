@@ -28,23 +28,8 @@ def publish(path: Path | str) -> Iterator[Path]:
         UserError: the folder can't be made or the file can't be written (no permission, disk full,
             ...). What was at ``path`` before is still there, and no temporary file is left.
     """
-    path = Path(path)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
-        os.close(handle)
-        temporary = Path(name)
+    with _replacing(Path(path), folder=False) as temporary:
         yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -61,23 +46,36 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
     Raises:
         UserError: as ``publish``.
     """
-    path = Path(path)
+    with _replacing(Path(path), folder=True) as temporary:
+        yield temporary
+    with _reporting(Path(path)):
+        sync(Path(path).parent)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path, folder: bool) -> Iterator[Path]:
+    """A temporary file or folder that is written meanwhile, and then is at ``path``."""
     temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())
-        sync(temporary)
-        if path.is_dir():
-            remove_folder(path)
-        os.replace(temporary, path)
-        sync(path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from None
+        with _reporting(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if folder:
+                temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+            else:
+                handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
+                os.close(handle)
+                temporary = Path(name)
+            yield temporary
+            sync(temporary)
+            os.chmod(temporary, (0o777 if folder else 0o666) & ~_umask())
+            if folder and path.is_dir():
+                remove_folder(path)
+            os.replace(temporary, path)
     finally:
-        if temporary is not None:
+        if temporary is not None and folder:
             shutil.rmtree(temporary, ignore_errors=True)
+        elif temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:
@@ -91,11 +89,9 @@ def publish_link(path: Path, target: str) -> None:
     """Make, or move, a symbolic link."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    try:
+    with _reporting(path):
         temporary.symlink_to(target)
         os.replace(temporary, path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
 
 
 def open_file(path: Path | str) -> BinaryIO:
@@ -244,6 +240,15 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Report OSErrors of a block that writes to a path as a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

@@ -1,8 +1,10 @@
-"""Objects of the user's own, named ``module:name`` in the configuration."""
+"""Objects of the user's own, named ``module:name`` in the configuration; names like a wrong one."""
 
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,3 +78,15 @@ def _itself(module: str) -> list[str]:
     """A dotted name and those of the packages it is in."""
     parts = module.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """The few names that are most like one, as a hint: ``a, b or c``; empty if none is.
+
+    Args:
+        name: as it was written.
+        names: that there are.
+        prefix: before each, as it is to be written.
+    """
+    close = [prefix + each for each in get_close_matches(name, sorted(names), n=3, cutoff=0.6)]
+    return " or ".join(filter(None, [", ".join(close[:-1]), *close[-1:]]))

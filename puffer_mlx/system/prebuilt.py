@@ -43,7 +43,7 @@ class Prebuilt(NamedTuple):
     sha256: str
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Where a library is, or why there is none.
 
     Args:
@@ -57,28 +57,28 @@ class Found(NamedTuple):
     made_for: Mapping[str, str] = {}
 
 
-def find(name: str, here: Mapping[str, str]) -> Found:
+def find(name: str, wanted: Mapping[str, str]) -> SearchResult:
     """The package's library for this machine.
 
     Args:
         name: what it is.
-        here: what it must have been made for: the keys and values of ``Prebuilt.made_for``.
+        wanted: what it must have been made for: the keys and values of ``Prebuilt.made_for``.
     """
     libraries = [library for library in _list() if library.name == name]
     if not libraries or "PUFFER_MLX_NO_PREBUILT" in os.environ:
-        return Found(None)
+        return SearchResult(None)
     made_for, features = libraries[0].made_for, cpu_features()
-    for what, value in here.items():
+    for what, value in wanted.items():
         if made_for.get(what) != value:
             why = f"the one that came with puffer_mlx is for {what} {made_for.get(what)}"
-            return Found(None, f"{why}, not {value}", made_for)
+            return SearchResult(None, f"{why}, not {value}", made_for)
     for library in sorted(libraries, key=lambda one: [*LEVELS].index(one.level)):
         if LEVELS[library.level] <= features:
             path = FOLDER / library.file
             if _has_digest(path, library.sha256):
-                return Found(path)
-            return Found(None, "the one that came with puffer_mlx is damaged", made_for)
-    return Found(None, "the one that came with puffer_mlx is for newer CPUs", made_for)
+                return SearchResult(path)
+            return SearchResult(None, "the one that came with puffer_mlx is damaged", made_for)
+    return SearchResult(None, "the one that came with puffer_mlx is for newer CPUs", made_for)
 
 
 def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], library: Path) -> None:

@@ -65,10 +65,11 @@ class Rollout:
 
     buffer: RolloutBuffer
     start: RolloutStart
-    logs: dict[str, float] | None  # None: not read yet, see ``Collector.read``
+    logs: dict[str, float]  # if ``unread``: none, see ``Collector.read``
     seconds: float
-    late: float = 0.0  # of these, those after whoever collected had gone on: of the last waited for
     scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
+    late: float = 0.0  # seconds after ``take``: as many as the last took that was waited for
+    unread: bool = False  # it was not waited for
 
 
 class Collector:
@@ -90,8 +91,8 @@ class Collector:
         cores: of a CPU, for acting through MLX; as ``acting``.
         buffers: one, or two with overlap, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
-        ahead: whether a rollout is a launch that this thread need not wait for: it goes on to
-            prepare the training on it.
+        ahead: whether ``take`` need not wait for a rollout, which is one launch: this thread can
+            prepare the training on it meanwhile.
         states: each group's recurrent state after the last rollout.
     """
 
@@ -202,13 +203,13 @@ class Collector:
         return after
 
     def _to_act(self, weights: Any) -> Any:
-        """Weights where they act, in the type in which they do."""
+        """Weights on the device, and in the type, that act."""
         away = self.placement.rollout != self.placement.learner
         acting = for_cpu(weights) if away else weights
         return lower(acting, self.placement.acting_precision)
 
     def _opponents(self, weights: Sequence[Any]) -> list[Any]:
-        """The same of opponents' weights, which are mostly those of the rollout before."""
+        """The same for opponents, most of whose weights are those of the last rollout."""
         before = self._known
         self._known = [
             next((known for known in before if known[0] is own), None) or (own, self._to_act(own))
@@ -216,12 +217,12 @@ class Collector:
         ]
         return [acting for _, acting in self._known]
 
-    def take(self, measured: bool = True) -> Rollout:
+    def take(self, ahead: bool = False) -> Rollout:
         """The rollout that was begun: waits for it, or collects it now.
 
         Args:
-            measured: whether its seconds are to be those of the whole rollout. If not, and this
-                collects ``ahead``, a GPU may still be at it.
+            ahead: whether to return while a GPU may still be at it, where that can be. Whoever
+                takes it then calls ``read`` once, later.
 
         Raises:
             Exception: what went wrong while it was collected; the next call collects it again.
@@ -229,7 +230,7 @@ class Collector:
         job = self._job
         assert job is not None, "no rollout has been begun"
         if isinstance(self.acting, RolloutsOnGPU):
-            self.acting.waits = measured or not self.ahead
+            self.acting.waits = not (ahead and self.ahead)
         if self.overlap and not isinstance(job, Future):  # it failed before
             job = self._job = worker().submit(job)
         if isinstance(job, Future):
@@ -243,8 +244,10 @@ class Collector:
         return rollout
 
     def read(self, rollout: Rollout) -> Rollout:
-        """The last rollout with its logs, for which this waits if it was collected ``ahead``."""
-        return rollout if rollout.logs is not None else replace(rollout, logs=self.vec.log())
+        """The last rollout with its logs, which this waits for if ``take`` did not."""
+        if not rollout.unread:
+            return rollout
+        return replace(rollout, logs=self.vec.log(), unread=False)
 
     @property
     def part(self) -> float | None:
@@ -272,7 +275,7 @@ class Collector:
             raise interrupt
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
-        """The groups' recurrent states, those of these opponents as at the beginning."""
+        """The groups' recurrent states, with initial ones for new opponents."""
         if self._seats is None or not fresh:
             return self.states
         theirs = np.isin(self._seats.policy, list(fresh))
@@ -292,7 +295,7 @@ class Collector:
         noise: mx.array,
         fresh: Collection[int],
     ):
-        """The rollout's whole work, in the thread where it runs; returns the Rollout."""
+        """Collect a rollout; runs in the collecting thread."""
         timer, began = self._timer, time.perf_counter()
         if self.overlap and self._start:
             timer.lap("eval_idle")
@@ -312,13 +315,14 @@ class Collector:
             if environments is not None:  # they are in the middle; begin again from the start
                 self.vec.restore(environments)
             raise
-        logs = None if self.ahead else self.vec.log()
+        unread = isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits
+        logs = {} if unread else self.vec.log()
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.buffer, self.states = buffer, after
         timer.lap("eval_misc")
         seconds = time.perf_counter() - began
-        if isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits:
+        if unread:
             late = max(0.0, self._seconds - seconds) if math.isfinite(self._seconds) else 0.0
-            return Rollout(buffer, start, logs, seconds + late, late, scores)
+            return Rollout(buffer, start, logs, seconds, scores, late, unread)
         self._seconds = seconds
-        return Rollout(buffer, start, logs, seconds, scores=scores)
+        return Rollout(buffer, start, logs, seconds, scores)

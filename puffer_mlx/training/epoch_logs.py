@@ -1,4 +1,4 @@
-"""The record of an epoch, which a trainer yields, and what one that isn't over has come to."""
+"""The record of an epoch, which a trainer yields, and the progress of one under way."""
 
 import time
 from typing import Any, NamedTuple

@@ -13,19 +13,16 @@ from puffer_mlx.ops import pack, sums_of_squares
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState
-from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.trees import named
 
-# Minibatches under way at most: each holds its activations. A host that submits to CUDA takes
-# longer than the GPU; while that computes a rollout, the host gets ahead.
-AHEAD, AHEAD_OF_CUDA = 2, 4
+AHEAD = 2  # minibatches under way at most
 CHOSEN = {"actions", "logprobs", "values"}  # of a rollout: what the policy made
 
 
 class Minibatch(NamedTuple):
-    """What is kept of a minibatch under way, or of k; all of it is read at the epoch's end."""
+    """The arrays of a minibatch under way, or of k; they are read at the epoch's end."""
 
     ok: mx.array  # whether it counted: a scalar, a bool or 0 or 1; or (k,)
     metrics: mx.array  # (7,), or (k, 7)
@@ -33,14 +30,14 @@ class Minibatch(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What was read of a minibatch."""
+    """A minibatch's numbers, read at the epoch's end."""
 
     counted: float  # 0 or 1
     metrics: list[float]
     advantages: mx.array
 
     def finite_advantages(self) -> bool:
-        """Whether all of them were."""
+        """Whether all advantages were finite."""
         with building:
             finite = mx.isfinite(mx.sum(self.advantages))
         return bool(finite.item())
@@ -49,26 +46,26 @@ class Record(NamedTuple):
 class Submitted:
     """An epoch's minibatches, submitted one after the other and read at the end.
 
-    The device computes a minibatch while Python builds the next ones: ``AHEAD``.
+    The device computes a minibatch while Python builds the next one. No more than two are under
+    way: each holds its activations.
     """
 
     def __init__(self) -> None:
         self._minibatches: list[Minibatch] = []
-        self._ahead = AHEAD_OF_CUDA if backend() == "cuda" else AHEAD
 
     @property
     def count(self) -> int:
-        """Of the minibatches so far."""
+        """How many minibatches were submitted so far."""
         return len(self._minibatches)
 
     def submit(
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
     ) -> None:
-        """Have a minibatch computed, and others with it; waits for one ``AHEAD`` before it."""
+        """Have a minibatch computed, and others with it; waits for the last but one before it."""
         mx.async_eval(*now.arrays(), *others, metrics, ok)
         self._minibatches.append(Minibatch(ok, metrics, adv))
-        if len(self._minibatches) > self._ahead:
-            before = self._minibatches[-1 - self._ahead]
+        if len(self._minibatches) > AHEAD:
+            before = self._minibatches[-1 - AHEAD]
             mx.eval(before.ok, before.metrics)
 
     def read(self, now: TrainState, *others: mx.array) -> tuple[list[Record], list[list[float]]]:
@@ -152,7 +149,7 @@ class Health:
 
 
 def not_finite_of(now: TrainState) -> str | None:
-    """The first of all weights and of the optimizer's arrays that isn't finite, in words."""
+    """The name of the first weight or optimizer array that isn't finite; None if all are."""
     trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
     trees = {"": now.weights, **trees}
     return next(

@@ -127,7 +127,7 @@ class Learner:
 
     @property
     def part(self) -> float | None:
-        """Which part of the epoch's minibatches is submitted; None: all at once. Of any thread."""
+        """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
         at_once = self.algorithm.at_once is not None
         return None if at_once else self._submitted.count / self._minibatches
 

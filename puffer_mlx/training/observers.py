@@ -80,7 +80,7 @@ class SampledPhases:
         self._compiled, self._measured = False, False
 
     def begin(self, sampled: bool) -> bool:
-        """An epoch begins; whether it is to be observed."""
+        """Begin an epoch; returns whether to observe it."""
         self.extra, self._measured = 0.0, False
         return sampled
 
@@ -140,7 +140,7 @@ class FirstRatios:
         self._error: mx.array | None = None
 
     def begin(self, rollout: Rollout, epoch: int) -> bool:
-        """An epoch begins; whether it is to be observed."""
+        """Begin an epoch; returns whether to observe it."""
         self._rollout, self._rows, self._error = rollout, None, None
         return self._comparable or epoch % SAMPLE_EVERY == 1
 
@@ -175,7 +175,7 @@ class FirstRatios:
             return mx.exp(acted - compared.old_logprob.reshape(acted.shape))
 
     def _of_rows(self, states: Any) -> Any:
-        """The gathered rows' of all agents' states (N, ...); None of None."""
+        """The states of the gathered rows, from those of all agents (N, ...); None stays None."""
         if states is None:
             return None
         with building:

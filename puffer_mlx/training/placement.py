@@ -123,7 +123,7 @@ def rollout_cores(config: Config) -> int:
 
 
 def notes(config: Config, placement: Placement) -> list[str]:
-    """What to tell about a placement before the run: the reason, and switches that can't help."""
+    """Lines to print before the run: the placement's reason, and switches that can't help."""
     lines = [placement.reason] if placement.reason else []
     one_gpu = placement.rollout == placement.learner == mx.gpu
     if placement.overlap and one_gpu and not config.facts.lags:
@@ -282,7 +282,7 @@ def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
 
 
 class _Still:
-    """Environments that don't move: a rollout of them is acting alone."""
+    """Environments that stand still, so that a rollout is acting alone."""
 
     def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
         self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
@@ -366,7 +366,7 @@ def _calibrate(
 
 
 def _median_seconds(work: Callable[[], object]) -> float:
-    """Of up to five calls within ``BUDGET``, after one that compiles."""
+    """The median of up to five calls within ``BUDGET``, after one that compiles."""
     work()
     times: list[float] = []
     end = time.perf_counter() + BUDGET
@@ -384,7 +384,7 @@ def _cached(
     seats: Seats | None = None,
     whole: bool = False,
 ) -> tuple[dict[str, float], bool]:
-    """The measurement for this machine and configuration, made unless it was made before."""
+    """The measurement for this machine and configuration: the kept one, or a new one."""
     facts = {
         "spec": replace(spec, spaces="").to_json(),
         "versions": version_text(),

@@ -1,4 +1,4 @@
-"""A rollout as the learner reads it, wherever it was acted, and whoever acted."""
+"""A rollout as the learner reads it, whatever device and policies acted."""
 
 import math
 from typing import Any
@@ -66,14 +66,14 @@ class Learned:
         return None if finals is None else finals[:, self.rows]
 
     def states(self, states: Any) -> Any:
-        """Those agents' of all agents' recurrent states (N, ...) when the rollout began."""
+        """Those agents' recurrent states when the rollout began, from all agents' (N, ...)."""
         if self._everybody:
             theirs = self._opponents[:, None]
             states = tree_map(lambda a: mx.where(theirs, mx.zeros_like(a), a), states)
         return tree_map(lambda array: array[self._at], states)
 
     def of_learner(self, computed: mx.array, recorded: mx.array) -> mx.array:
-        """Numbers (T, n) that the learner's weights gave, of opponents' rows what is recorded."""
+        """Numbers (T, n) by the learner's weights; for opponents' rows the recorded ones."""
         if not self._everybody:
             return computed
         return mx.where(self._opponents[self._at], recorded, computed)
@@ -154,5 +154,5 @@ class Reader:
 
 
 def _of_agents(states: Any, agents: slice) -> Any:
-    """Views of some agents' states; None of None."""
+    """Views of some agents' states; None stays None."""
     return None if states is None else tree_map(lambda state: state[agents], states)

@@ -139,7 +139,7 @@ class Run(contextlib.ExitStack):
         enter(contextlib.closing(self.log))
 
     def track(self) -> None:
-        """Begin to tell trackers alone, of a run that is called by its time as those with files."""
+        """Begin to tell trackers, and write no files; the run is named by its time, too."""
         record = self._record(str(time.time_ns() // 1_000_000))
         self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
 
@@ -149,5 +149,5 @@ class Run(contextlib.ExitStack):
 
 
 def make_environments(config: Config) -> Environments:
-    """Environments besides those that are trained in, of an evaluation say."""
+    """Environments apart from training's, for an evaluation say."""
     return vec.make(config, placement.rollout_cores(config))

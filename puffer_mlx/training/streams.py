@@ -127,7 +127,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Callable[[], Any]) -> Future:
-        """Have a job done after those before it; its result or exception is the future's."""
+        """Queue a job; the future gets its result or exception."""
         future: Future = Future()
         self._jobs.put((future, job))
         return future

@@ -67,7 +67,7 @@ class Pending:
 
 
 class Trains(Protocol):
-    """What a trainer is to those that show it, or have its policy act; the library's is one."""
+    """What displays and players need of a trainer; the library's is one, too."""
 
     config: Config
     vec: VecEnv
@@ -180,7 +180,7 @@ class Trainer:
 
     @property
     def fault(self) -> UserError | None:
-        """Why this has trained on nothing: not one minibatch was finite. None if one was."""
+        """Why nothing was learned: not one minibatch was finite. None if one was."""
         return self.learner.health.fault
 
     @property
@@ -200,11 +200,11 @@ class Trainer:
             yield self.step()
 
     def goes_on(self) -> bool:
-        """Whether there is a further epoch: the schedule has one, and nobody set ``stop``."""
+        """Whether there is a further epoch: the schedule has one, and ``stop`` isn't set."""
         return self.epoch < self.config.epochs and not self._stopped()
 
     def _stopped(self) -> bool:
-        """Whether the iteration is to end: somebody set ``stop``, here or at another rank."""
+        """Whether the iteration ends: ``stop`` was set, here or at another rank."""
         self.stop = self.ranks.stops(self.stop)
         return self.stop
 
@@ -275,10 +275,8 @@ class Trainer:
             weights = self.weights if self._acts_next is None else self._acts_next
         league = self.self_play and self.self_play.league
         opponents, fresh = (league.opponents, league.fresh) if league else ((), ())
-        self._key, self._acts_next = (
-            self.collector.begin(weights, self._key, opponents, fresh),
-            None,
-        )
+        self._key = self.collector.begin(weights, self._key, opponents, fresh)
+        self._acts_next = None
         self.profiler.train.lap("train_copy")  # of weights and noise, to where they are used
 
     def scheduled(self) -> Scheduled:
@@ -413,7 +411,7 @@ class Trainer:
             self.begin_rollout()
         try:
             sampled = self.profiler.samples(self.epoch) or self.epoch % SAMPLE_EVERY == 1
-            rollout = self.collector.take(sampled)
+            rollout = self.collector.take(ahead=not sampled)
         except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
             if ENDED not in str(error):
                 raise
@@ -426,7 +424,7 @@ class Trainer:
         return rollout
 
     def _train(self, pending: Pending) -> tuple[Pending, Logs, float]:
-        """Train on a rollout, the next one beside it; what was, the losses, and seconds."""
+        """Train on a rollout, the next one beside it; returns it, losses and seconds."""
         began, timer = time.perf_counter(), self.profiler.train
         sampled = self.profiler.samples(self.epoch)
         with building:
@@ -443,7 +441,6 @@ class Trainer:
             after, losses = self._train_again(pending, scheduled, sampled, error)
         rollout = self.collector.read(rollout)
         logs, scores = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
-        pending = replace(pending, rollout=replace(rollout, logs=logs, scores=scores))
         losses |= self._ratios.error()
         if self.schedule is not None:
             losses["learning_rate"] = scheduled.lr.item()  # type: ignore
@@ -455,9 +452,12 @@ class Trainer:
         self.epoch += 1
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
-        timer.divide(sampled, rollout.late)
-        self.profiler.rollout.charge("eval_act", rollout.late)
-        return pending, losses, time.perf_counter() - began - self._phases.extra - rollout.late
+        seconds = time.perf_counter() - began - self._phases.extra
+        late = min(rollout.late, seconds)
+        timer.divide(sampled, late)
+        self.profiler.rollout.charge("eval_act", late)
+        rollout = replace(rollout, logs=logs, scores=scores, seconds=rollout.seconds + late)
+        return replace(pending, rollout=rollout), losses, seconds - late
 
     def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
         observers: list[Observer] = []
@@ -499,7 +499,7 @@ class Trainer:
         ) from None
 
     def _draws(self, pending: Pending) -> mx.array:
-        """What a rollout's minibatches are drawn by; the key is used up whatever draws."""
+        """The random numbers that a rollout's minibatches are drawn by."""
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
             if backend() == "metal":  # what is computed beside training is lost if that is ended

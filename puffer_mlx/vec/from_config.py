@@ -7,8 +7,8 @@ from typing import Any
 
 from puffer_mlx.config import Config, dialects
 from puffer_mlx.config.families import family_of
-from puffer_mlx.config.family_settings import take_family, undecided
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads, typed
+from puffer_mlx.config.loading import take_family, undecided
 from puffer_mlx.config.trust import as_argument, permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
@@ -25,11 +25,10 @@ from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
-from puffer_mlx.vec.zoo.make import makes_parallel
 from puffer_mlx.vec.zoo.names import PREFIX as ZOO
 from puffer_mlx.vec.zoo.names import ParallelFactory
 from puffer_mlx.vec.zoo.names import find as find_parallel
-from puffer_mlx.vec.zoo.vec import ZooVec
+from puffer_mlx.vec.zoo.vec import ZooVec, makes_parallel
 
 GYM = "gym:"
 RESCALE = "vec.rescale_actions"

@@ -19,7 +19,7 @@ from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
 __all__ = ["PythonVec"]
 
-_SEEDS = 2**32
+_SEEDS = 2**32  # Gymnasium takes none beyond
 
 
 class PythonVec:
@@ -86,18 +86,17 @@ class PythonVec:
             apart = together // inside  # of the numbers of two groups' first instances
             with self._closing_on_failure():
                 for group in range(num_buffers):
-                    self._envs.append(
-                        open_group(
-                            recipe.shapes(self._n),
-                            chosen.workers,
-                            timeout,
-                            recipe=recipe,
-                            count=chosen.count,
-                            num_envs=chosen.num_envs,
-                            seed=self._seed,
-                            number=group * apart,
-                        )
+                    env = open_group(
+                        recipe.shapes(self._n),
+                        workers=chosen.workers,
+                        timeout=timeout,
+                        recipe=recipe,
+                        count=chosen.count,
+                        num_envs=chosen.num_envs,
+                        seed=self._seed,
+                        number=group * apart,
                     )
+                    self._envs.append(env)
 
     def _settle(self, layout: Layout) -> None:
         self.layout, self.spec = layout, layout.spec

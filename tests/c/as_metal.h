@@ -37,15 +37,3 @@ struct bfloat {
   operator float() const __global { return (float)bits; }
   void operator=(bfloat other) __global { bits = other.bits; }
 };
-
-// A tile that 32 threads hold together.
-typedef unsigned long ulong;
-typedef ulong ulong2 __attribute__((ext_vector_type(2)));
-struct simdgroup_float8x8 {
-  float of[2];
-  thread float* thread_elements() thread { return of; }
-};
-void simdgroup_load(thread simdgroup_float8x8& tile, threadgroup const float* from, ulong row, ulong2 at = (ulong2)(0),
-                    bool transposed = false);
-void simdgroup_multiply_accumulate(thread simdgroup_float8x8& sum, thread const simdgroup_float8x8& left,
-                                   thread const simdgroup_float8x8& right, thread const simdgroup_float8x8& before);

@@ -154,21 +154,18 @@ def test_environments_without_terminals(compiled):
     assert re.search(r"episodes: [\d,]+ were reported, but no terminal came in ", said(found))
 
 
-@pytest.mark.parametrize(
-    ("numbers", "each", "agents"),
-    [
+def test_few_agents_are_played_where_they_need_much_memory():
+    for size, each, agents in [
         (4, 1, 64),
         (100_000, 1024, 4 * 1024),  # what threads and groups can share
         (4, 2.3, 148),  # so that two groups can share them
-    ],
-)
-def test_few_agents_are_played_where_they_need_much_memory(numbers, each, agents):
-    subject = Subject(load("squared"), 1.0, 2)
-    spec = EnvSpec("crowd", numbers, np.dtype(np.uint8), ActionSpec((5,)))
-    subject.__dict__["whole"] = SimpleNamespace(
-        native=True, spec=spec, agents_each=float(each), description=""
-    )
-    assert subject.few().vec.total_agents == agents
+    ]:
+        subject = Subject(load("squared"), 1.0, 2)
+        spec = EnvSpec("crowd", size, np.dtype(np.uint8), ActionSpec((5,)))
+        subject.__dict__["whole"] = SimpleNamespace(
+            native=True, spec=spec, agents_each=float(each), description=""
+        )
+        assert subject.few().vec.total_agents == agents
 
 
 def test_pixels_among_other_numbers():
@@ -196,11 +193,10 @@ def test_shared_things_are_named(compiled):
 MASKS = {"NOTHING_LEGAL": (FAIL, "allows no choice of head 0"), "ALL_LEGAL": (WARN, "never forbid")}
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_faults_of_masks(compiled, name):
-    verdict, words = MASKS[name]
-    found = look(compiled("MASKED"), *fault(name))
-    assert verdicts(found) == {"actions": verdict} and words in said(found), said(found)
+def test_faults_of_masks(compiled):
+    for name, (verdict, words) in MASKS.items():
+        found = look(compiled("MASKED"), *fault(name))
+        assert verdicts(found) == {"actions": verdict} and words in said(found), said(found)
 
 
 def test_losses_that_are_not_finite(compiled):
@@ -229,13 +225,12 @@ DRAWINGS = {
 }
 
 
-@pytest.mark.parametrize("code", DRAWINGS, ids=["no picture", "still", "growing"])
-def test_pictures(compiled, code):
-    verdict, words = DRAWINGS[code]
-    start = "import itertools\nimport numpy as np\ncount = itertools.count(1)\n"
-    folder = kept_copy(compiled(), lambda copy: (copy / "draw.py").write_text(f"{start}{code}\n"))
-    found = look(folder, without=("speed", "training"))
-    assert verdicts(found) == {"pictures": verdict} and words in said(found), said(found)
+def test_pictures(compiled):
+    for code, (verdict, words) in DRAWINGS.items():
+        text = f"import itertools\nimport numpy as np\ncount = itertools.count(1)\n{code}\n"
+        folder = kept_copy(compiled(), lambda copy, text=text: (copy / "draw.py").write_text(text))
+        found = look(folder, without=("speed", "training"))
+        assert verdicts(found) == {"pictures": verdict} and words in said(found), said(found)
 
 
 # ---- Python --------------------------------------------------------------------------------------
@@ -281,21 +276,18 @@ def test_faults_in_python(name):
     assert (verdicts(found), words in said(found)) == (expected, True), said(found)
 
 
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
+def test_bounds_of_actions():
+    """N(0, 1) is within 0.5 of 0 with 38 %."""
+    for limit, words in [
         (0.5, "62% of what a policy tries at first is beyond, and clipped"),
         (1.0, ""),
         (100.0, "a policy tries about -2 to 2 at first, and reaches the rest late"),
         (np.inf, ""),
-    ],
-)
-def test_bounds_of_actions(limit, words):
-    """N(0, 1) is within 0.5 of 0 with 38 %."""
-    spaces = pytest.importorskip("gymnasium.spaces")
-    env = SimpleNamespace(action_space=spaces.Box(-limit, limit, (2,)))
-    found = [finding.text for finding in bounds(env)]
-    assert found == ([f"actions are {-limit:g} to {limit:g}: {words}"] if words else [])
+    ]:
+        spaces = pytest.importorskip("gymnasium.spaces")
+        env = SimpleNamespace(action_space=spaces.Box(-limit, limit, (2,)))
+        found = [finding.text for finding in bounds(env)]
+        assert found == ([f"actions are {-limit:g} to {limit:g}: {words}"] if words else [])
 
 
 # ---- the script ----------------------------------------------------------------------------------

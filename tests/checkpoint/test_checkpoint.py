@@ -208,13 +208,9 @@ def test_the_newest_and_the_best_are_kept(config):
     assert [path for path in names(folder) if path.startswith(".")] == []
 
 
-def test_of_equal_scores_the_newer_is_the_best(config):
-    assert os.readlink(keep(config, [[(1, 1)], [(1, 1)]]) / BEST) == "0000000000000002"
-
-
 def test_the_metric_and_its_direction_are_those_of_sweep(config):
     config.sweep = {"sweep": {"metric": '"env/perf"', "goal": "'minimize'"}}  # perf = -score
-    folder = keep(config, [[(1, 1)], [(7, 1)], [(5, 1)], [(6, 1)]])
+    folder = keep(config, [[(7, 1)], [(7, 1)], [(5, 1)], [(6, 1)]])  # of equal ones the newer
     assert os.readlink(folder / BEST) == "0000000000000002"
 
 
@@ -261,10 +257,9 @@ def test_what_is_abandoned_goes_first(config):
     assert kept(folder) == [4, 1, 2, 3]
     assert checkpoint.find("1", config) == checkpoint.find("latest", config) == made
     assert os.readlink(folder / BEST) == f"{2:016d}"
-    save(keeper, config, 7)
-    assert kept(folder) == [1, 2, 3, 7]
-    save(keeper, config, 8)
-    assert kept(folder) == [2, 3, 7, 8]
+    for step, expected in (7, [1, 2, 3, 7]), (8, [2, 3, 7, 8]):
+        save(keeper, config, step)
+        assert kept(folder) == expected
 
 
 def test_back_to_an_abandoned_branch(config):

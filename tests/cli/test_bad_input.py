@@ -4,7 +4,6 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -48,85 +47,43 @@ def floats(count: int, value: float = 0.5) -> bytes:
     return np.full(count, value, "<f4").tobytes()
 
 
-def safetensors(**shapes: tuple[int, ...]) -> bytes:
+def safetensors(hidden: int = 8) -> bytes:
     """A whole safetensors file of zeros."""
-    path = Path("source.safetensors")
-    mx.save_safetensors(
-        str(path), {name.replace("__", "."): mx.zeros(shape) for name, shape in shapes.items()}
-    )
-    data = path.read_bytes()
-    path.unlink()
-    return data
-
-
-def whole(hidden: int = 8) -> bytes:
-    return safetensors(
-        encoder__weight=(hidden, 121),
-        decoder__weight=(6, hidden),
-        network__0__weight=(3 * hidden, hidden),
-    )
-
-
-MODELS: dict[str, tuple[str, Callable[[], bytes] | None, str]] = {
-    "missing .bin": ("model.bin", None, "No such file"),
-    "missing .safetensors": ("model.safetensors", None, "No such file"),
-    "of another kind": ("model.pt", lambda: b"pickle", "neither a .safetensors nor a .bin file"),
-    "empty .bin": ("model.bin", lambda: b"", f"has 0 bytes, expected {4 * WEIGHTS}"),
-    "short .bin": ("model.bin", lambda: floats(WEIGHTS)[:-3], f"has {4 * WEIGHTS - 3} bytes"),
-    "long .bin": ("model.bin", lambda: floats(WEIGHTS + 1), f"has {4 * WEIGHTS + 4} bytes"),
-    "corrupt .bin": ("model.bin", lambda: floats(WEIGHTS, np.nan), "aren't finite"),
-    ".bin of another policy": ("model.bin", lambda: floats(2 * WEIGHTS), "policy.hidden_size"),
-    "empty .safetensors": ("model.safetensors", lambda: b"", "can't be read as safetensors"),
-    "garbage .safetensors": (
-        "model.safetensors",
-        lambda: np.random.default_rng(0).bytes(3000),
-        "can't be read as safetensors",
-    ),
-    "short .safetensors": ("model.safetensors", lambda: whole()[:-5], "can't be read as"),
-    ".safetensors of another width": (
-        "model.safetensors",
-        lambda: whole(hidden=16),
-        "encoder.weight: (16, 121), expected (8, 121)",
-    ),
-    ".safetensors of another depth": (
-        "model.safetensors",
-        lambda: safetensors(
-            encoder__weight=(8, 121),
-            decoder__weight=(6, 8),
-            network__0__weight=(24, 8),
-            network__1__weight=(24, 8),
-        ),
-        "network.1.weight: not in this policy",
-    ),
-}
+    shapes = {"encoder": (hidden, 121), "decoder": (6, hidden), "network.0": (3 * hidden, hidden)}
+    arrays = {f"{name}.weight": mx.zeros(shape) for name, shape in shapes.items()}
+    mx.save_safetensors("source.safetensors", arrays)
+    return Path("source.safetensors").read_bytes()
 
 
 def test_wrong_weights(script, here, capsys):
-    for name, make, expected in MODELS.values():
-        if make is not None:
-            (here / name).write_bytes(make())
+    """What files can't be read as is in tests/checkpoint; here whether a run says it."""
+    for name, data, expected in (
+        ("model.bin", None, "No such file"),
+        ("model.pt", b"pickle", "neither a .safetensors nor a .bin file"),
+        ("model.bin", floats(WEIGHTS)[:-3], f"has {4 * WEIGHTS - 3} bytes"),
+        ("model.bin", floats(WEIGHTS, np.nan), "aren't finite"),
+        ("model.bin", floats(2 * WEIGHTS), "policy.hidden_size"),
+        ("model.safetensors", safetensors()[:-5], "can't be read as"),
+        ("model.safetensors", safetensors(16), "encoder.weight: (16, 121), expected (8, 121)"),
+    ):
+        if data is not None:
+            (here / name).write_bytes(data)
         before = files(here)
         code = script.main([*TINY, "--load-model-path", name])
         check_message(code, capsys.readouterr().err, expected, name)
         assert files(here) == before
         (here / name).unlink(missing_ok=True)
-
-
-def test_the_weights_of_these_tests_would_load(script, here):
-    """So what is refused above is refused for what is wrong with it."""
-    for name, data in ("model.bin", floats(WEIGHTS)), ("model.safetensors", whole()):
-        (here / name).write_bytes(data)
+    for name, data in ("model.bin", floats(WEIGHTS)), ("model.safetensors", safetensors()):
+        (here / name).write_bytes(data)  # so each was refused for what is wrong with it
         assert script.main([*TINY, "--load-model-path", name, "--stop-at", "1"]) == 0
 
 
 def test_a_pipe_and_files_of_100_gb(script, here, capsys):
     """Reading a pipe would wait for a writer; a file that is too large is refused by its size."""
-    for name in "model.bin", "model.safetensors":
-        os.mkfifo(here / name)
-        code = script.main([*TINY, "--load-model-path", name])
-        check_message(code, capsys.readouterr().err, f"can't read {name}: not a file, but a pipe")
-        (here / name).unlink()
-    for name in "model.bin", "model.safetensors", "toy.ini":
+    os.mkfifo(here / "model.bin")
+    code = script.main([*TINY, "--load-model-path", "model.bin"])
+    check_message(code, capsys.readouterr().err, "can't read model.bin: not a file, but a pipe")
+    for name in "model.safetensors", "toy.ini":
         (here / name).touch()
         os.truncate(here / name, 100 * 10**9)
         words = ["toy.ini"] if name == "toy.ini" else [*TINY, "--load-model-path", name]
@@ -152,24 +109,22 @@ def test_a_path_of_5000_characters(script, here, capsys):
 # ---- folders that can't be written ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("option", "below"), [("--checkpoint-dir", "/deeper"), ("--log-dir", "")])
-def test_a_folder_that_is_a_file(script, here, capsys, option, below):
+def test_folders_that_cannot_be_written(permissions, script, here, capsys):
+    """It shows before training; the configuration was written before the log was tried."""
     (here / "taken").write_text("mine")
-    code = script.main([*TINY, option, f"taken{below}"])
-    captured = capsys.readouterr()
-    check_message(code, captured.err, "can't write ", "taken", option)
-    assert " steps | " not in captured.out  # it shows before training
-    assert (here / "taken").read_text() == "mine"
-    # The configuration was written before the log was tried.
-    assert {Path(name).name for name in files(here)} - {"config.ini"} == {"taken"}
-
-
-@pytest.mark.parametrize("option", ["--checkpoint-dir", "--log-dir"])
-def test_an_unwritable_folder(permissions, script, here, capsys, option):
     (here / "locked").mkdir(mode=0o500)
-    code = script.main([*TINY, option, "locked"])
-    check_message(code, capsys.readouterr().err, "Permission denied", option)
-    assert {Path(name).name for name in files(here)} <= {"config.ini"}
+    for option, folder, said in (
+        ("--checkpoint-dir", "taken/deeper", "can't write "),
+        ("--log-dir", "taken", "can't write "),
+        ("--checkpoint-dir", "locked", "Permission denied"),
+        ("--log-dir", "locked", "Permission denied"),
+    ):
+        code = script.main([*TINY, option, folder])
+        captured = capsys.readouterr()
+        check_message(code, captured.err, said, folder, option)
+        assert " steps | " not in captured.out
+    assert (here / "taken").read_text() == "mine"
+    assert {Path(name).name for name in files(here)} == {"config.ini", "taken"}
 
 
 # ---- training that breaks -----------------------------------------------------------------------
@@ -193,10 +148,10 @@ def test_losses_that_are_not_finite_leave_the_last_good_weights(
     first, last = sorted(Path("checkpoints").glob("*/*/0*"))
     assert (first.name, last.name) == (f"{BATCH:016d}", f"{2 * BATCH:016d}")
     assert (first / "state.safetensors").exists()
-    weights = [checkpoint.load(folder).weights for folder in (first, last)]
-    for (_, one), (_, other) in zip(*map(named, weights), strict=True):
+    weights = [dict(named(checkpoint.load(folder).weights)) for folder in (first, last)]
+    for name, one in weights[0].items():
         assert np.isfinite(np.array(one)).all()
-        np.testing.assert_array_equal(one, other)  # the second epoch was skipped
+        np.testing.assert_array_equal(one, weights[1][name])  # the second epoch was skipped
 
 
 # ---- a full disk ---------------------------------------------------------------------------------
@@ -262,20 +217,24 @@ def test_a_disk_full_in_the_middle_of_the_log(compiled, tmp_path):
 
 def without(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A run with an empty cache, an empty PATH and no CC but what is given."""
-    (tmp_path / "empty").mkdir()
     (tmp_path / "work").mkdir()
     inherited = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX")}
-    settings = {"PATH": str(tmp_path / "empty"), "PUFFER_MLX_CACHE": str(tmp_path / "cache")}
+    settings = {"PATH": str(tmp_path), "PUFFER_MLX_CACHE": str(tmp_path / "cache")}
     env = {**inherited, **settings, **environment}
     return run("train", *TINY, cwd=tmp_path / "work", env=env)
 
 
 def test_no_compiler(tmp_path):
     done = without(tmp_path)
-    check_message(
-        done.returncode, done.stderr, "the compiler 'cc' can't be run", "install a C compiler"
-    )
+    said = "the compiler 'cc' can't be run", "install a C compiler"
+    check_message(done.returncode, done.stderr, *said)
     assert files(tmp_path) == set()
+    path = os.environ.get("PATH", "")  # a cache that can't be written
+    (tmp_path / "work").rmdir()
+    (tmp_path / "taken").write_text("mine")
+    done = without(tmp_path, PATH=path, PUFFER_MLX_CACHE=str(tmp_path / "taken" / "cache"))
+    check_message(done.returncode, done.stderr, "set PUFFER_MLX_CACHE to a folder")
+    assert files(tmp_path) == {"taken"}
 
 
 FAKE = """#!/bin/sh
@@ -294,14 +253,6 @@ def test_a_compiler_that_fails(tmp_path):
     expected = "squared: ", "failed with status 3", "this compiler is out of order"
     check_message(done.returncode, done.stderr, *expected)
     assert files(tmp_path) == {"fakecc", "cache/half.o"}  # nothing of puffer_mlx's own
-
-
-def test_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "taken").write_text("mine")
-    path = os.environ.get("PATH", "")
-    done = without(tmp_path, PATH=path, PUFFER_MLX_CACHE=str(tmp_path / "taken" / "cache"))
-    check_message(done.returncode, done.stderr, "set PUFFER_MLX_CACHE to a folder")
-    assert files(tmp_path) == {"taken"}
 
 
 # ---- as a process --------------------------------------------------------------------------------

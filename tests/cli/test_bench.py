@@ -11,7 +11,6 @@ from running import BATCH, ROOT, TINY, files, run
 
 from puffer_mlx.cli import bench_run
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.training.trainer import Trainer
 
 NAMES = {"date", "command", "cpu", "cores", "load_before", "blas", "blas_threads", "versions"}
 SPREAD = {"median", "min", "max"}
@@ -33,33 +32,22 @@ def check_spread(values: dict[str, float], least: float, most: float) -> None:
     assert least <= values["min"] <= values["median"] <= values["max"] <= most
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bench")
+def test_training(tmp_path, monkeypatch):
     words = [*TINY, "--epochs", "2", "--warm-up", "1", "--json", "out/record.json"]
-    done = run("bench", *words, cwd=folder)
+    done = run("bench", *words, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert files(folder) == {"out/record.json"}  # and neither logs nor checkpoints
-    return done.stdout, json.loads((folder / "out" / "record.json").read_text()), words
-
-
-def test_what_a_number_needs_beside_it(trained):
-    table, record, words = trained
+    assert files(tmp_path) == {"out/record.json"}  # and neither logs nor checkpoints
+    record = json.loads((tmp_path / "out" / "record.json").read_text())
     assert set(record) == {"environment", "machine", "results"}
     assert record["environment"] == "squared"
-    machine = record["machine"]
-    assert set(machine) >= NAMES
+    machine, results, shown = record["machine"], record["results"], rows(done.stdout)
+    assert set(machine) >= NAMES and machine["cpu"] and len(machine["load_before"]) == 3
     assert machine["command"] == shlex.join(["python", str(ROOT / "scripts/bench.py"), *words])
     assert machine["cores"] == len(os.sched_getaffinity(0)) if sys.platform == "linux" else True
-    assert len(machine["load_before"]) == 3 and machine["cpu"]
     assert any(line.startswith("MLX ") for line in machine["versions"])
     for name in set(machine) - {"versions"}:
-        assert f"\n{name:14} {machine[name]}\n" in f"\n{table}"
+        assert f"\n{name:14} {machine[name]}\n" in f"\n{done.stdout}"
 
-
-def test_training(trained):
-    table, record, _ = trained
-    results = record["results"]
     check_spread(results["SPS"], 10, 1e7)
     assert 10 < results["steps per CPU-second"] < 1e7
     assert 0 < results["warm-up, s"] < 100
@@ -73,33 +61,23 @@ def test_training(trained):
     seconds = BATCH / results["SPS"]["max"]
     parts = [phases[f"perf/{name}, ms"]["min"] / 1000 for name in ("rollout", "train")]
     assert sum(parts) <= seconds * (1 + 1e-9)
-    shown = rows(table)
     for name, value in results.items():
         numbers = list(value.values()) if isinstance(value, dict) else [value]
         assert shown[name] == [f"{number:,.2f}" for number in numbers]
     assert shown[""] == ["median", "min", "max"]
 
 
-def test_epochs_and_warm_up_are_counted(script, monkeypatch, capsys):
-    count = []
-    real = Trainer.step
-    monkeypatch.setattr(Trainer, "step", lambda self: count.append(self) or real(self))
-    assert script.main([*TINY, "--epochs", "2", "--warm-up", "1"]) == 0
-    assert len(count) == 3
-    numbers = rows(capsys.readouterr().out)["SPS"]
-    assert len(numbers) == 3
-
-
 def test_progress_is_told_beside_the_result(script, monkeypatch, capsys):
-    """On standard error, not more often than every few seconds."""
+    """On standard error, not more often than every few seconds. No number is null in a record."""
     monkeypatch.setattr(bench_run, "EVERY", 0.0)
-    assert script.main([*TINY, "--epochs", "2", "--warm-up", "1"]) == 0
+    monkeypatch.setattr(bench_run, "peak_memory_gb", lambda: float("nan"))
+    assert script.main([*TINY, "--epochs", "2", "--warm-up", "1", "--json", "x.json"]) == 0
     captured = capsys.readouterr()
-    told = [line for line in captured.err.splitlines() if "measured" in line]
-    assert [line.split()[2:5] for line in told] == [[str(n), "of", "3"] for n in (1, 2, 3)]
-    assert all(line.endswith("steps/s") for line in told) and "measured" not in captured.out
-    assert script.main([*TINY, "--env-only", "--seconds", "0.01", "--repeat", "1"]) == 0
-    assert "puffer_mlx: measured 1 of " in capsys.readouterr().err
+    lines = [line for line in captured.err.splitlines() if "measured" in line]
+    assert [line.split()[2:5] for line in lines] == [[str(n), "of", "3"] for n in (1, 2, 3)]
+    assert all(line.endswith("steps/s") for line in lines) and "measured" not in captured.out
+    record = json.loads(Path("x.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert record["results"]["peak memory, GiB"] is None
     monkeypatch.setattr(bench_run, "EVERY", 1e9)
     assert script.main([*TINY, "--epochs", "1", "--warm-up", "0"]) == 0
     assert "measured" not in capsys.readouterr().err
@@ -108,28 +86,26 @@ def test_progress_is_told_beside_the_result(script, monkeypatch, capsys):
 def test_environments_alone(script, tmp_path, capsys):
     words = [*TINY, "--env-only", "--seconds", "0.2", "--repeat", "2", "--json", "record.json"]
     assert script.main(words) == 0
-    table = capsys.readouterr().out
+    table = rows(capsys.readouterr().out)
     results = json.loads((tmp_path / "record.json").read_text())["results"]
-    most = min(16, threads())
-    names = [f"steps/s, {n} thread{'s' if n > 1 else ''}" for n in sorted({1, most})]
-    assert list(results) == names
+    counts = sorted({1, min(16, threads())})
+    assert list(results) == [f"steps/s, {n} thread{'s' if n > 1 else ''}" for n in counts]
     for name, values in results.items():
         check_spread(values, 1e3, 1e10)
-        assert rows(table)[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
+        assert table[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
 
 
-@pytest.mark.parametrize("words", [["--sync"], ["squared", "--sync"]])
-def test_the_machine_without_an_environment(script, tmp_path, capsys, monkeypatch, words):
+def test_the_machine_without_an_environment(script, tmp_path, capsys, monkeypatch):
     measured = {"smallest eval, us": {"cpu": {"median": 11.5, "min": 9, "max": 20}, "gpu": None}}
     monkeypatch.setattr(bench_run.device_costs, "measure", lambda: measured)
-    assert script.main([*words, "--device", "cpu", "--json", "record.json"]) == 0
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert set(record) == {"machine", "sync"} and set(record["machine"]) >= NAMES
-    assert record["sync"] == measured
-    table = capsys.readouterr().out
-    assert f"\ncores          {threads()}\n" in table
-    assert ["smallest", "eval,", "us", "11.50", "-"] in [line.split() for line in table.split("\n")]
-    assert files(tmp_path) == {"record.json"}
+    for words in ["--sync"], ["squared", "--sync"]:
+        assert script.main([*words, "--device", "cpu", "--json", "record.json"]) == 0
+        record = json.loads((tmp_path / "record.json").read_text())
+        assert set(record) == {"machine", "sync"} and set(record["machine"]) >= NAMES
+        assert record["sync"] == measured
+        table = capsys.readouterr().out.splitlines()
+        assert f"cores          {threads()}" in table
+        assert ["smallest", "eval,", "us", "11.50", "-"] in [line.split() for line in table]
 
 
 def test_a_record_that_cannot_be_written(script, tmp_path, capsys):
@@ -140,10 +116,3 @@ def test_a_record_that_cannot_be_written(script, tmp_path, capsys):
     assert "error: can't write taken/record.json" in captured.err and "hint: " in captured.err
     assert "SPS" in captured.out  # what was measured isn't lost
     assert files(tmp_path) == {"taken"}
-
-
-def test_a_number_that_is_not_finite_is_null_in_the_record(script, monkeypatch):
-    monkeypatch.setattr(bench_run, "peak_memory_gb", lambda: float("nan"))
-    assert script.main([*TINY, "--epochs", "1", "--warm-up", "0", "--json", "x.json"]) == 0
-    record = json.loads(Path("x.json").read_text(), parse_constant=lambda word: pytest.fail(word))
-    assert record["results"]["peak memory, GiB"] is None

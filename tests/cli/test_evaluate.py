@@ -13,7 +13,7 @@ from films import gif_pages, read_video
 from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.cli import evaluate_output, evaluate_run, evaluated_policy
+from puffer_mlx.cli import evaluate_run
 from puffer_mlx.playing.episodes import Scores, Spread, frames_of, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -125,12 +125,13 @@ def run(policy: Any, vec, episodes, **how) -> Scores:
 
 def test_short_episodes_do_not_outvote_long_ones():
     """Of ten episodes that end first nine would be short: the mean would be 0.9."""
-    vec = Scripted([[(1, 1.0)] * 50, [(9, 0.0)] * 5])
-    result = run(Spy(), vec, 10)
+    vec, seen = Scripted([[(1, 1.0)] * 50, [(9, 0.0)] * 5]), []
+    result = run(Spy(), vec, 10, progress=lambda *now: seen.append(now))
     assert (result.environments, result.each, result.count) == (2, 5, 10)
     assert result.values("score").tolist() == [1.0] * 5 + [0.0] * 5
     assert result.summary()["score"].mean == 0.5
     assert result.steps == 45 and result.unfinished == 0
+    assert seen[0] == (1, 10) and seen[-1] == (10, 10) and seen == sorted(seen)
 
 
 def test_every_environment_contributes_its_first_episodes_in_order():
@@ -148,6 +149,7 @@ def test_every_environment_contributes_its_first_episodes_in_order():
 
 
 def test_spread_is_statistics():
+    """Of numbers that all episodes have."""
     points = [3.0, -1.0, 4.0, 1.5, 9.0, 2.0]
     result = run(Spy(), Scripted([[(1, p)] for p in points]), 6)
     assert set(result.summary()) == {"score", "length"}
@@ -157,14 +159,8 @@ def test_spread_is_statistics():
     assert spread[2:] == (statistics.median(points), -1.0, 9.0)
     assert result.summary()["length"] == Spread(1, 0, 1, 1, 1)
     assert run(Spy(), Scripted([[(3, 2.5)]]), 1).summary()["score"] == Spread(2.5, 0, 2.5, 2.5, 2.5)
-
-
-def test_a_number_that_only_some_episodes_have_is_left_out():
-    records = [
-        {"score": 1.0, "won": 1.0, "env": 0.0, "n": 1.0},
-        {"score": 3.0, "env": 1.0, "n": 1.0},
-    ]
-    for episodes in (records, records[::-1]):
+    some = [{"score": 1.0, "won": 1.0, "env": 0.0, "n": 1.0}, {"score": 3.0, "env": 1.0, "n": 1.0}]
+    for episodes in (some, some[::-1]):
         summary = Scores(episodes, 2, 1, 0, 1, 0.0).summary()
         assert set(summary) == {"score"} and summary["score"].mean == 2
 
@@ -199,29 +195,19 @@ def test_episodes_from_before_do_not_count():
     assert run(Spy(), vec, 1).values("score").tolist() == [5.0]
 
 
-def test_progress():
-    seen = []
-    run(Spy(), Scripted([[(2, 1.0)], [(3, 1.0)]]), 2, progress=lambda *now: seen.append(now))
-    assert seen == [(0, 2), (1, 2), (2, 2)]
-
-
 # ---- acting --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_state_is_carried_through_episodes(groups):
-    """The state counts steps, and is what is sent."""
-    vec = Scripted([[(2, 1.0), (3, 1.0)], [(4, 1.0), (1, 1.0)]], groups)
-    run(Spy(), vec, 4)
-    assert vec.sent == [[1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_state_is_reset_where_the_policy_asks_for_it(groups):
-    """On the first observation of the next episode, which arrives with the terminal."""
-    vec = Scripted([[(2, 1.0), (3, 1.0)], [(4, 1.0), (1, 1.0)]], groups)
-    run(Spy(reset_on_terminal=True), vec, 4)
-    assert vec.sent == [[1, 1], [2, 2], [1, 3], [2, 4], [3, 1]]
+def test_state_goes_through_episodes_unless_the_policy_resets_it(groups):
+    """The state counts steps, and is what is sent. A terminal comes with the next observation."""
+    for resets, sent in (
+        (False, [[1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]),
+        (True, [[1, 1], [2, 2], [1, 3], [2, 4], [3, 1]]),
+    ):
+        vec = Scripted([[(2, 1.0), (3, 1.0)], [(4, 1.0), (1, 1.0)]], groups)
+        run(Spy(reset_on_terminal=resets), vec, 4)
+        assert vec.sent == sent
 
 
 def test_the_policy_sees_what_arrived():
@@ -256,33 +242,17 @@ def squared(**how):
     return vec, policy, policy.init(mx.random.key(3))
 
 
-def outcome(result: Scores):
-    return result.episodes, result.steps
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-def test_evaluations_repeat_bit_for_bit(greedy):
+def test_evaluations_repeat_bit_for_bit():
     """Whatever the groups and threads; a greedy one whatever the seed."""
-    results = []
-    for buffers, workers, seed in ((1, 1, 7), (4, 2, 7), (1, 1, 8)):
-        vec, policy, weights = squared(num_buffers=buffers, num_threads=workers)
-        with vec:
-            results.append(outcome(score(policy, weights, vec, 120, seed=seed, greedy=greedy)))
-    assert results[0] == results[1]
-    assert (results[0] == results[2]) == greedy
-
-
-def test_scores_are_the_environments_own():
-    """A policy of zeros, greedy, stays where it is: ten steps on a 3 x 3 grid, and -1."""
-    vec, policy, weights = squared()
-    with vec:
-        zeros = tree_map(mx.zeros_like, weights)
-        result = score(policy, zeros, vec, 80, greedy=True)
-        assert (result.count, result.environments, result.each) == (80, 40, 2)
-        assert result.summary()["score"] == Spread(-1, 0, -1, -1, -1)
-        assert result.summary()["episode_length"] == Spread(10, 0, 10, 10, 10)
-        random = score(policy, zeros, vec, 400)
-        assert -0.9 < random.summary()["score"].mean < -0.1
+    for greedy in False, True:
+        results = []
+        for buffers, workers, seed in ((1, 1, 7), (4, 2, 7), (1, 1, 8)):
+            vec, policy, weights = squared(num_buffers=buffers, num_threads=workers)
+            with vec:
+                scores = score(policy, weights, vec, 120, seed=seed, greedy=greedy)
+            results.append((scores.episodes, scores.steps))
+        assert results[0] == results[1]
+        assert (results[0] == results[2]) == greedy
 
 
 # ---- frames --------------------------------------------------------------------------------------
@@ -320,16 +290,10 @@ STEP = 64
 
 
 @pytest.fixture
-def module(monkeypatch, here, scripts):
-    """scripts/evaluate.py in this process, in an empty working directory."""
-    monkeypatch.setattr(evaluated_policy, "threads", lambda: 2)
-    return scripts("evaluate")
-
-
-@pytest.fixture
-def evaluate(module):
-    """Run it with a command line, of which more words may be given one by one."""
-    return lambda line, *more: module.main([*line.split(), *more])
+def evaluate(monkeypatch, here, scripts):
+    """Runs scripts/evaluate.py here with a command line, of which more words may follow."""
+    monkeypatch.setattr(evaluate_run, "threads", lambda: 2)
+    return lambda line, *more: scripts("evaluate").main([*line.split(), *more])
 
 
 def save(env="squared", run="17", zero=True, words=()) -> str:
@@ -369,14 +333,14 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     assert (record["environment"], record["greedy"], record["seed"]) == ("squared", True, 4)
 
 
-def test_script_writes_null_for_what_is_not_finite(evaluate, module, here, monkeypatch):
+def test_script_writes_null_for_what_is_not_finite(evaluate, here, monkeypatch):
     """A score of an environment's own may be anything; JSON has no NaN."""
     real = evaluate_run.score
 
     def score(*arguments, **how):
-        found = real(*arguments, **how)
-        found.episodes[0]["score"] = math.nan
-        return found
+        scores = real(*arguments, **how)
+        scores.episodes[0]["score"] = math.nan
+        return scores
 
     monkeypatch.setattr(evaluate_run, "score", score)
     save(words=SMALL)
@@ -387,17 +351,7 @@ def test_script_writes_null_for_what_is_not_finite(evaluate, module, here, monke
     assert record["summary"]["perf"]["mean"] is not None
 
 
-def test_script_environments_are_the_checkpoints_and_options_win(evaluate, capsys):
-    save(words=SMALL)
-    lengths = []
-    for words in ([], ["--env.size", "5"]):
-        line = "squared --load-model-path latest --greedy --episodes 4"
-        assert evaluate(line, *words) == 0
-        lengths.append(capsys.readouterr().out.splitlines()[-1].split()[1])
-    assert lengths == ["10.000", "16.000"]  # 3 * size, and one more
-
-
-def test_script_seeds(evaluate, here, capsys):
+def test_script_environments_and_seeds_are_the_checkpoints_and_options_win(evaluate, here):
     """Another seed is another evaluation, of other environments too."""
     save(zero=False, words=SMALL)
 
@@ -406,69 +360,56 @@ def test_script_seeds(evaluate, here, capsys):
         assert evaluate(line, *words) == 0
         return json.loads((here / "x.json").read_text())["episodes"]
 
-    assert episodes() == episodes() == episodes("--seed", "4") != episodes("--seed", "5")
+    assert episodes() == episodes("--seed", "4") != episodes("--seed", "5")
     greedy = [episodes("--greedy", "--seed", seed) for seed in "445"]
     assert greedy[0] == greedy[1] != greedy[2]
     assert greedy[0] != episodes("--greedy", "--vec.seed", "1")
+    save(run="18", words=SMALL)
+    for size, length in ("3", 10), ("5", 16):  # 3 * size, and one more
+        more = "--load-model-path", "18", "--greedy", "--env.size", size
+        assert episodes(*more)[0]["episode_length"] == length
 
 
-@pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
-def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, capsys, words):
-    given = []
-    for place, name in (evaluate_output, "frames_of"), (evaluate_run, "score"):
-        real = getattr(place, name)
+def test_script_plays_and_scores_alike(evaluate, monkeypatch, capsys):
+    given: list[dict] = []
+    for name in "frames_of", "score":
+        real = getattr(evaluate_run, name)
         record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
-        monkeypatch.setattr(place, name, record)
+        monkeypatch.setattr(evaluate_run, name, record)
     save(words=SMALL)
-    line = "squared --load-model-path 17 --episodes 2 --gif x.gif --steps 2"
-    assert evaluate(f"{line} {words}") == 0
-    output = capsys.readouterr().out
-    assert "squared: 2 episodes" in output and "wrote x.gif" in output and len(given) == 2
-    for how in given:
-        assert how["greedy"] == ("--greedy" in words) and how["seed"] == (9 if "9" in words else 4)
+    for words in "", "--greedy", "--seed 9":
+        line = "squared --load-model-path 17 --episodes 2 --gif x.gif --steps 2"
+        assert evaluate(f"{line} {words}") == 0
+        output = capsys.readouterr().out
+        assert "squared: 2 episodes" in output and "wrote x.gif" in output
+        expected = {"greedy": "--greedy" in words, "seed": 9 if "9" in words else 4}
+        assert len(given) == 2 and all(how.items() >= expected.items() for how in given)
+        given.clear()
 
 
 def test_script_takes_everything_that_names_a_policy(evaluate, here, capsys):
+    """As an option or, PufferLib 5.0's way, as the second word; --headless changes nothing."""
     made = save(zero=False, words=SMALL)
     save(run="18", words=SMALL)  # the latest: zeros
     outputs = {}
     bare = ["--policy.hidden-size", "8", "--policy.num-layers", "1", *SMALL]
-    for name, path, words in (
-        ("checkpoint", made, []),
-        ("run", "checkpoints/squared/17", []),
-        ("id", "17", []),
-        ("safetensors", f"{made}/weights.safetensors", bare),
-        ("bin", f"{made}/weights.bin", bare),
-        ("latest", "latest", []),
-    ):
-        line = "squared --episodes 20 --greedy --device cpu --load-model-path"
-        assert evaluate(line, path, *words) == 0
-        outputs[name] = capsys.readouterr().out.splitlines()[1:]
-    latest = outputs.pop("latest")
-    assert all(output == outputs["id"] != latest for output in outputs.values())
-
-
-def test_script_takes_the_policy_as_the_second_word(evaluate, here, capsys):
-    """As PufferLib 5.0's eval: latest, or a file; --headless is what it does anyway."""
-    made = save(words=SMALL)
-    outputs = []
     for words in (
-        ["--load-model-path", "latest"],
-        ["latest", "--headless"],
-        [made],
-        [f"{made}/weights.bin", "--policy.hidden-size=8", "--policy.num-layers=1", *SMALL],
+        *(["--load-model-path", made], ["--load-model-path", "checkpoints/squared/17"], ["17"]),
+        *(["--load-model-path", f"{made}/weights.safetensors", *bare], [made, "--headless"]),
+        *([f"{made}/weights.bin", *bare], ["latest"], ["--load-model-path", "latest"]),
     ):
-        assert evaluate("squared", *words, "--eval-episodes=20", "--greedy", "--device=cpu") == 0
-        outputs.append(capsys.readouterr().out.splitlines()[1:])
-    assert len(outputs[0]) == 5 and all(output == outputs[0] for output in outputs)
+        line = ["squared", *words, "--eval-episodes=20", "--greedy", "--device=cpu"]
+        assert evaluate(" ".join(line)) == 0
+        outputs.setdefault(tuple(capsys.readouterr().out.splitlines()[1:]), []).append(words)
+    assert [len(words) for words in outputs.values()] == [6, 2]
 
 
 def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch, capsys):
     """PufferLib 5.0's trainer does; a flat file of its weights doesn't say so."""
     made, seen = save(words=SMALL), []
-    real = evaluated_policy.configured_policy
+    real = evaluate_run.configured_policy
     keep = lambda spec, config: seen.append(real(spec, config)) or seen[-1]  # noqa: E731
-    monkeypatch.setattr(evaluated_policy, "configured_policy", keep)
+    monkeypatch.setattr(evaluate_run, "configured_policy", keep)
     words = ["--policy.hidden-size=8", "--policy.num-layers=1", *SMALL, "--episodes=2"]
     for more in [], ["--train.algorithm", "puffer5"]:
         assert evaluate("squared", f"{made}/weights.bin", *words, *more) == 0
@@ -476,40 +417,27 @@ def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch, ca
     assert [policy.reset_on_terminal for policy in seen] == [False, True]
 
 
-def test_script_plays_many_episodes_of_several_agents(evaluate, capsys):
-    """Of target's eight agents the quick ones would be the first."""
-    save("target")
-    line = "target --load-model-path latest --episodes 200 --max-steps 300"
-    assert evaluate(line) == 0
-    assert " 67 from each of 3 environments" in capsys.readouterr().out
-
-
 def test_script_needs_nothing_that_only_training_needs(evaluate, here, capsys):
     """Minibatches, buffers and epochs that don't fit, typed or in the checkpoint."""
     made = save(words=SMALL)
     words = "--vec.total-agents 9 --vec.num-buffers 2 --train.minibatch-size 40 --log-dir x"
-    line = "squared --load-model-path latest --greedy --episodes 4"
-    assert evaluate(f"{line} {words}") == 0
-    said, *about, first = capsys.readouterr().out.splitlines()[:3]
+    line = "squared --load-model-path latest --greedy --episodes 7"
+    assert evaluate(f"{line} {words} --max-steps 9") == 0
+    first, second, third, last = capsys.readouterr().out.splitlines()
     names = "vec.num_buffers, train.minibatch_size, base.log_dir"
-    assert said == f"unused here: {names} (--help all shows what is used)"
-    assert about == ["unused here: vec.total_agents (for Python)"]
-    assert first.startswith("squared: 4 episodes, ")
+    assert first == f"unused here: {names} (--help all shows what is used)"
+    assert second == "unused here: vec.total_agents (for Python)"
+    assert "0 episodes, 1 from each of 7" in third  # as each takes 10 steps
+    assert last.startswith("7 of 7 environments had not ended their episodes after 9 steps")
     path = here / made / "config.ini"
     text = path.read_text()
     path.write_text(text.replace("horizon = 64", "horizon = 48").replace("= 32768", "= 40"))
     assert path.read_text() != text
     assert evaluate(line) == 0
-    assert capsys.readouterr().out.startswith("squared: 4 episodes, ")
-
-
-def test_script_says_what_did_not_end(evaluate, capsys):
-    save(words=SMALL)
-    line = "squared --load-model-path latest --greedy --episodes 7 --max-steps 9"
-    assert evaluate(line) == 0
-    first, last = capsys.readouterr().out.splitlines()
-    assert "0 episodes, 1 from each of 7" in first
-    assert last.startswith("7 of 7 environments had not ended their episodes after 9 steps")
+    assert capsys.readouterr().out.startswith("squared: 7 episodes, ")
+    save("target")  # of whose eight agents the quick ones would be the first
+    assert evaluate("target --load-model-path latest --episodes 200 --max-steps 300") == 0
+    assert " 67 from each of 3 environments" in capsys.readouterr().out
 
 
 def test_script_writes_pictures(evaluate, here, capsys):
@@ -525,7 +453,7 @@ def test_script_writes_pictures(evaluate, here, capsys):
     assert video.images.shape == (12, 396, 396, 3) and video.fps == 10
 
 
-def test_script_without_a_draw_function_still_scores(evaluate, module, here, monkeypatch, capsys):
+def test_script_without_a_draw_function_still_scores(evaluate, here, monkeypatch, capsys):
     save(words=SMALL)
     find = evaluate_run.frames.find_draw
     monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda folder: find(here / folder.name))
@@ -534,35 +462,30 @@ def test_script_without_a_draw_function_still_scores(evaluate, module, here, mon
     assert "squared has no pictures" in capsys.readouterr().err
     assert evaluate(line) == 0
 
-
-def test_ctrl_c_while_scoring(evaluate, module, monkeypatch, capsys):
-    save(words=SMALL)
-
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluate_run, "score", interrupted)
-    assert evaluate("squared --load-model-path 17") == 130
+    assert evaluate(line) == 130
     assert capsys.readouterr().err == "stopped\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "groups"), [("native", 1), ("native", 2), ("python sync", 2), ("python async", 1)]
-)
-def test_several_continuous_actions(name, groups):
+def test_several_continuous_actions():
     """Rows that are handed over are contiguous, whatever the layout of the policy's actions."""
-    kind, _, backend = name.partition(" ")
-    words = ["--vec.num-buffers", str(groups), "--vec.total-agents", "4", "--device", "cpu"]
-    words += ["--vec.backend", backend] if backend else []
-    words += ["--policy.hidden-size", "8", "--policy.num-layers", "1"]
-    words += ["--train.horizon", "8", "--train.minibatch-size", "32"]
-    settings = config.load(native_envs.DRIFT[kind], words)
-    with vec.make(settings, 2) as envs:
-        policy = make_policy(envs.spec, settings.policy, settings.torch)
-        scores = score(policy, policy.init(mx.random.key(0)), envs, 8)
-        assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
-        frames = list(frames_of(policy, policy.init(mx.random.key(0)), envs, np.copy, steps=8))
-    assert sum(frame.terminal for frame in frames) == 1
+    for name, groups in (("native", 2), ("python sync", 2), ("python async", 1)):
+        kind, _, backend = name.partition(" ")
+        words = ["--vec.num-buffers", str(groups), "--vec.total-agents", "4", "--device", "cpu"]
+        words += ["--vec.backend", backend] if backend else []
+        words += ["--policy.hidden-size", "8", "--policy.num-layers", "1"]
+        words += ["--train.horizon", "8", "--train.minibatch-size", "32"]
+        settings = config.load(native_envs.DRIFT[kind], words)
+        with vec.make(settings, 2) as envs:
+            policy = make_policy(envs.spec, settings.policy, settings.torch)
+            weights = policy.init(mx.random.key(0))
+            scores = score(policy, weights, envs, 8)
+            assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
+            frames = list(frames_of(policy, weights, envs, np.copy, steps=8))
+        assert sum(frame.terminal for frame in frames) == 1
 
 
 class Windowed(Scripted):
@@ -592,16 +515,16 @@ class Windowed(Scripted):
         ("--gif a.gif", True, 1, "scripted draws in a window of its own"),
     ],
 )
-def test_script_windows(evaluate, here, monkeypatch, module, capsys, words, shows, draws, said):
+def test_script_windows(evaluate, monkeypatch, capsys, words, shows, draws, said):
     save()
     made = Windowed([[(3, 1.0)]], shows)
     player = spy()
-    monkeypatch.setattr(evaluate_output, "environments", lambda *_, **__: made)
-    monkeypatch.setattr(
-        evaluate_output,
-        "frames_of",
-        lambda _, __, *more, **how: frames_of(player, None, *more, **how),
-    )
+    patched = {
+        "environments": lambda *_, **__: made,
+        "frames_of": lambda _, __, *more, **how: frames_of(player, None, *more, **how),
+    }
+    for name, function in patched.items():
+        monkeypatch.setattr(evaluate_run, name, function)
     monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda _: None)
     code = evaluate(f"squared --load-model-path latest {words}")
     assert (code, made.draws) == (2 if said else 0, draws)

@@ -54,18 +54,16 @@ def test_the_card_tells_what_the_policy_scores(trained, run):
     assert found["episodes"] == record["episodes"]
 
 
-def test_a_picture_is_part_of_the_card(trained, run):
+def test_a_picture_is_part_of_the_card(trained, run, monkeypatch):
+    """And what can't be scored leaves nothing."""
     pytest.importorskip("PIL")
     assert exported(run, "--gif") == (0, "")
     assert (trained / "card" / "replay.gif").read_bytes()[:3] == b"GIF"
     assert "![The agent plays](replay.gif)" in (trained / "card" / "README.md").read_text()
-
-
-def test_what_can_not_be_scored_leaves_nothing(trained, run, monkeypatch):
     monkeypatch.setattr(hub, "headline", lambda summary: None)  # as of an empty one
-    code, said = exported(run)
+    code, said = run("export", "latest", "--to", "hub", "--out", "other", "--episodes", 20)
     assert code == 2 and "no score to tell" in said
-    assert not (trained / "card").exists() and only(trained, "checkpoints/squared/*").exists()
+    assert not (trained / "other").exists() and only(trained, "checkpoints/squared/*").exists()
 
 
 # ---- Uploading -----------------------------------------------------------------------------------
@@ -98,27 +96,26 @@ def server(monkeypatch):
     return package
 
 
-def test_it_is_uploaded_with_the_persons_login(server, tmp_path):
+def test_it_is_uploaded_with_the_persons_login(server, tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("a card")
     assert hub.push(tmp_path, "me/agent") == "https://huggingface.co/me/agent"
     told = [("create", "me/agent", True), ("upload", {"README.md"}, "me/agent")]
     assert server.HfApi.told == told
-
-
-def test_nobody_is_logged_in(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "get_token", lambda: None)
-    with pytest.raises(UserError, match=r"nobody is logged in.*\n.*hf auth login"):
-        hub.push(tmp_path, "me/agent")
-    assert server.HfApi.told == []
-
-
-def test_the_hub_refuses(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(server.HfApi, "refuses", "403: not yours")
-    with pytest.raises(UserError, match=r"refused me/agent: 403: not yours\n"):
-        hub.push(tmp_path, "me/agent")
-
-
-def test_its_package_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"not installed\n.*puffer-mlx\[hub\]"):
-        hub.push(tmp_path, "me/agent")
+    for spoil, said in (
+        (
+            lambda: monkeypatch.setattr(server.HfApi, "refuses", "403: not yours"),
+            r"refused me/agent: 403: not yours\n",
+        ),
+        (
+            lambda: monkeypatch.setattr(server, "get_token", lambda: None),
+            r"nobody is logged in.*\n.*hf auth login",
+        ),
+        (
+            lambda: monkeypatch.setitem(sys.modules, "huggingface_hub", None),
+            r"not installed\n.*puffer-mlx\[hub\]",
+        ),
+    ):
+        spoil()
+        with pytest.raises(UserError, match=said):
+            hub.push(tmp_path, "me/agent")
+    assert server.HfApi.told == told

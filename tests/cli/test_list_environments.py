@@ -10,7 +10,6 @@ from native_envs import SHIPPED, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
-from puffer_mlx.cli.list_environments import NEEDED
 from puffer_mlx.config.resolve import variants
 from puffer_mlx.vec.native.sources import environments_folder
 
@@ -21,25 +20,24 @@ def printed(width: int = 120) -> str:
     return out.getvalue()
 
 
-def test_all_that_are_shipped():
-    assert [entry.name for entry in list_environments.native_environments()] == SHIPPED
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_they_are_as_described(name):
+def test_they_are_as_described():
     """What its file's first comment says is what the compiled environment says."""
-    (entry,) = (entry for entry in list_environments.native_environments() if entry.name == name)
-    with make(name, total_agents=48) as vec:
-        spec = vec.spec
-    shape = spec.observation_shape or (spec.observation_size,)
-    kind = "byte" if spec.observation_dtype == "uint8" else "float"
-    many = "" if shape == (1,) else "s"
-    assert entry.sees == f"{' x '.join(map(str, shape))} {kind}{many}"
-    sizes = spec.action.sizes
-    does = f"{len(sizes)} continuous" if spec.action.continuous else ""
-    does = does or "one of " + " and of ".join(map(str, sizes))
-    assert entry.does == does + (", masked" if spec.mask_size else "")
-    assert len(entry.about) > 15 and not entry.about.endswith(".")
+    entries = list_environments.native_environments()
+    assert [entry.name for entry in entries] == SHIPPED
+    for entry in entries:
+        with make(entry.name, total_agents=48) as vec:
+            spec = vec.spec
+        shape = spec.observation_shape or (spec.observation_size,)
+        kind = "byte" if spec.observation_dtype == "uint8" else "float"
+        many = "" if shape == (1,) else "s"
+        assert entry.sees == f"{' x '.join(map(str, shape))} {kind}{many}"
+        sizes = spec.action.sizes
+        does = f"{len(sizes)} continuous" if spec.action.continuous else ""
+        does = does or "one of " + " and of ".join(map(str, sizes))
+        assert entry.does == does + (", masked" if spec.mask_size else "")
+        assert len(entry.about) > 15 and not entry.about.endswith(".")
+    for name, path in variants().items():
+        assert len(list_environments.about(path, name)) > 15, name
 
 
 def test_the_first_comment(tmp_path):
@@ -86,15 +84,27 @@ def test_an_environment_of_the_working_directory(here):
     assert entry.about == "Walk: to the target, twice as far"
 
 
-def test_gymnasium_by_group():
+def test_gymnasium_by_group(monkeypatch):
+    """Its extras have the names of its groups of environments; without it there are none."""
     pytest.importorskip("gymnasium")
     groups = list_environments.gymnasium_environments()
     assert "CartPole-v1" in groups["classic_control"] and "Taxi-v4" in groups["toy_text"]
     everything = [name for names in groups.values() for name in names]
-    assert "CartPole-v0" not in everything and "Ant-v2" not in everything and "Ant-v5" in everything
+    assert not {"CartPole-v0", "Ant-v2"} & {*everything} and "Ant-v5" in everything
     assert not any(name.startswith("GymV") for name in everything)
-    text = printed()
-    assert "gym: classic_control  Acrobot-v1, CartPole-v1" in text
+    assert "gym: classic_control  Acrobot-v1, CartPole-v1" in printed()
+    extras = {"box2d": "gymnasium[box2d]", "mujoco": "gymnasium[mujoco]"}
+    extras |= dict.fromkeys(("classic_control", "toy_text"), "puffer-mlx[gym]")
+    for group, extra in extras.items():
+        for name in groups[group]:
+            needed = (
+                p for pattern, _, p in list_environments.NEEDED if re.match(pattern, f"gym:{name}")
+            )
+            assert next(needed) == extra, name
+    for name in [n for n in sys.modules if n.partition(".")[0] == "gymnasium"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    assert list_environments.gymnasium_environments() == {}
 
 
 def test_many_ids_are_cut(monkeypatch):
@@ -107,64 +117,38 @@ def test_many_ids_are_cut(monkeypatch):
     assert f"Sea{list_environments.MOST}-v0" not in text
 
 
-def test_without_gymnasium(monkeypatch):
-    for name in [n for n in sys.modules if n.partition(".")[0] == "gymnasium"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    assert list_environments.gymnasium_environments() == {}
+NEEDED = {
+    "gym:CartPole-v1": ("puffer-mlx[gym]", "gymnasium"),
+    "gym:HalfCheetah-v5": ("gymnasium[mujoco]", "gymnasium mujoco"),
+    "gym:BipedalWalker-v3": ("gymnasium[box2d]", "gymnasium Box2D"),
+    "gym:ALE/*": ("puffer-mlx[atari]", "gymnasium ale_py cv2"),
+    "gym:MiniGrid-*": ("minigrid", "gymnasium minigrid"),
+    "pettingzoo:mpe2.simple_spread_v*": ("mpe2", "pettingzoo mpe2"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "modules", "package"),
-    [
-        ("gym:CartPole-v1", {"gymnasium"}, "puffer-mlx[gym]"),
-        ("gym:HalfCheetah-v5", {"gymnasium", "mujoco"}, "gymnasium[mujoco]"),
-        ("gym:BipedalWalker-v3", {"gymnasium", "Box2D"}, "gymnasium[box2d]"),
-        ("gym:ALE/*", {"gymnasium", "ale_py", "cv2"}, "puffer-mlx[atari]"),
-        ("gym:MiniGrid-*", {"gymnasium", "minigrid"}, "minigrid"),
-        ("pettingzoo:mpe2.simple_spread_v*", {"pettingzoo", "mpe2"}, "mpe2"),
-    ],
-)
-def test_what_is_to_be_installed(monkeypatch, name, modules, package):
+def test_what_is_to_be_installed(monkeypatch):
     """One package brings all of it, Gymnasium too, and is named as long as any of it is missing."""
     there: set[str] = set()
     monkeypatch.setattr(list_environments, "find_spec", lambda module: module in there or None)
-    assert list_environments.missing(name) == package
-    for module in modules:
-        there = modules - {module}
-        assert list_environments.missing(name) == package, module
-    there = modules
-    assert list_environments.missing(name) == ""
-
-
-def test_without_anything_each_family_names_its_package(monkeypatch):
-    monkeypatch.setattr(list_environments, "find_spec", lambda module: None)
+    for name, (package, modules) in NEEDED.items():
+        whole = {*modules.split()}
+        for there in set(), *(whole - {module} for module in whole):
+            assert list_environments.missing(name) == package, there
+        there = whole
+        assert list_environments.missing(name) == ""
+    there = set()
     with (console := Console(width=200)).capture() as out:
         console.print(list_environments.python_table())
     rows = [line.split(maxsplit=3) for line in out.get().splitlines()]
     told = {row[0]: row[3].strip() for row in rows if len(row) == 4 and ":" in row[0]}
-    assert told["gym:ALE/*"] == "pip install 'puffer-mlx[atari]'"
-    assert told["gym:CartPole-v1"] == "pip install 'puffer-mlx[gym]'"
-    assert told["gym:Walker2d-v5"] == "pip install 'gymnasium[mujoco]'"
-    assert told["gym:MiniGrid-*"] == "pip install 'minigrid'"
-    assert told["pettingzoo:mpe2.simple_spread_v*"] == "pip install 'mpe2'"
-
-
-def test_gymnasiums_groups_need_what_it_says():
-    """Its extras have the names of its groups of environments."""
-    pytest.importorskip("gymnasium")
-    for group, names in list_environments.gymnasium_environments().items():
-        for name in names:
-            packages = [p for pattern, _, p in NEEDED if re.match(pattern, f"gym:{name}")]
-            if group in ("box2d", "mujoco"):
-                assert packages[0] == f"gymnasium[{group}]", name
-            elif group in ("classic_control", "toy_text"):
-                assert packages[0] == "puffer-mlx[gym]", name
-
-
-def test_each_variant_says_what_it_is():
-    for name, path in variants().items():
-        assert len(list_environments.about(path, name)) > 15, name
+    for name in (
+        "gym:ALE/*",
+        "gym:CartPole-v1",
+        "gym:MiniGrid-*",
+        "pettingzoo:mpe2.simple_spread_v*",
+    ):
+        assert told[name] == f"pip install '{NEEDED[name][0]}'"
 
 
 def test_nothing_is_compiled(monkeypatch, tmp_path):

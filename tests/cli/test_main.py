@@ -10,7 +10,7 @@ from running import ROOT, TINY, only
 
 from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.main import main
-from puffer_mlx.config.help_page import COMMON, RARE
+from puffer_mlx.config.command_line import COMMON, RARE
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.system import program, voice
 
@@ -58,9 +58,9 @@ def test_its_own_page_names_every_command():
     assert said() == (2, "", out)
 
 
-@pytest.mark.parametrize("words", ["{} --help", "help {}", "{} squared nowhere", "-q {} squared"])
-def test_pufferlibs_word_for_evaluate(here, words):
-    assert said(*words.format("eval").split()) == said(*words.format("evaluate").split())
+def test_pufferlibs_word_for_evaluate(here):
+    for words in "{} --help", "help {}", "{} squared nowhere", "-q {} squared":
+        assert said(*words.format("eval").split()) == said(*words.format("evaluate").split())
 
 
 def test_python_m_puffer_mlx(tmp_path):
@@ -69,37 +69,25 @@ def test_python_m_puffer_mlx(tmp_path):
     assert done.returncode == 2 and "did you mean python -m puffer_mlx train?" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("started", "check", "listing", "again"),
-    [
-        ("/a/bin/puffer-mlx", "puffer-mlx check-env", "puffer-mlx list", "puffer-mlx"),
-        (
-            "scripts/bench.py",
-            "python scripts/check_env.py",
-            "puffer-mlx list",  # there is no scripts/list.py
-            "python scripts/bench.py",
-        ),
-        (
-            "a/puffer_mlx/__main__.py",
-            "python -m puffer_mlx check-env",
-            "python -m puffer_mlx list",
-            "python -m puffer_mlx",
-        ),
-        ("mine.py", "puffer-mlx check-env", "puffer-mlx list", "python mine.py"),
-    ],
-)
-def test_messages_name_the_command_that_the_person_used(
-    monkeypatch, started, check, listing, again
-):
+def test_messages_name_the_command_that_the_person_used(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", [started, "a", "b c"])
-    assert program.command("check-env") == check
-    assert program.command("list") == listing
-    assert program.typed() == f"{again} a 'b c'"
-
-
-def test_a_script_of_somebody_elses_is_no_door(monkeypatch, tmp_path):
-    for name in "train.py", "check_env.py":
+    installed, module = "puffer-mlx", "python -m puffer_mlx"
+    for started, check, listing, again in (
+        ("/a/bin/puffer-mlx", f"{installed} check-env", f"{installed} list", installed),
+        # there is no scripts/list.py
+        *(
+            [
+                *("scripts/bench.py", "python scripts/check_env.py"),
+                *(f"{installed} list", "python scripts/bench.py"),
+            ],
+        ),
+        ("a/puffer_mlx/__main__.py", f"{module} check-env", f"{module} list", module),
+        ("mine.py", f"{installed} check-env", f"{installed} list", "python mine.py"),
+    ):
+        monkeypatch.setattr(sys, "argv", [started, "a", "b c"])
+        assert (program.command("check-env"), program.command("list")) == (check, listing)
+        assert program.typed() == f"{again} a 'b c'"
+    for name in "train.py", "check_env.py":  # somebody else's are no doors
         (tmp_path / name).touch()
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
     assert program.command("check-env") == "puffer-mlx check-env"
@@ -108,24 +96,21 @@ def test_a_script_of_somebody_elses_is_no_door(monkeypatch, tmp_path):
 # ---- pages ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_a_page(name):
-    code, out, err = said(name, "--help")
-    assert (code, err) == (0, "")
-    assert_page(out)
-    assert out.startswith(f"usage: puffer-mlx {name} ") and COMMANDS[name].about in out
-    assert said("help", name) == (code, out, err)
-
-
-@pytest.mark.parametrize("env", ["breakout", "g2048", "gym:CartPole-v1", "gym:HalfCheetah-v5"])
-def test_help_of_an_environment_is_a_page_with_its_values(env):
-    _, out, _ = said("train", env, "--help")
-    assert_page(out)
-    text = " ".join(out.split())
-    if env == "breakout":
-        assert "--train.total-timesteps INT steps of the run, of all agents (94_000_000)" in text
-        assert "--train.gamma FLOAT discount of a step (0.9721)" in text
-        assert "--env.paddle-width 62," in text
+def test_help_is_a_page():
+    for name, command in COMMANDS.items():
+        code, out, err = said(name, "--help")
+        assert (code, err) == (0, "")
+        assert_page(out)
+        assert out.startswith(f"usage: puffer-mlx {name} ") and command.about in out
+        assert said("help", name) == (code, out, err)
+    for env in "breakout", "g2048", "gym:CartPole-v1", "gym:HalfCheetah-v5":
+        assert_page(said("train", env, "--help")[1])
+    text = " ".join(said("train", "breakout", "--help")[1].split())
+    for words in (
+        "--train.total-timesteps INT steps of the run, of all agents (94_000_000)",
+        *("--train.gamma FLOAT discount of a step (0.9721)", "--env.paddle-width 62,"),
+    ):
+        assert words in text
 
 
 PAGES = """
@@ -160,14 +145,11 @@ def test_the_page_shows_what_is_common_and_help_all_the_rest():
 
 
 def test_what_is_rare_exists():
-    everything = "".join(said(name, "--help", "all")[1] for name in COMMANDS)
+    pages = {name: said(name, "--help", "all")[1] for name in COMMANDS}
+    everything = "".join(pages.values())
     assert [option for option in RARE if f" {option}" not in everything] == []
-
-
-def test_list():
-    code, out, _ = said("list")
-    assert code == 0 and "breakout.ini" in out and "gym:ID" in out
-    assert max(map(len, out.splitlines())) <= COLUMNS
+    runs_code = {name for name, text in pages.items() if "--allow-code" in text}
+    assert runs_code == {*COMMANDS} - {"check-gpu", "list", "completion"}
 
 
 # ---- how much is said ----------------------------------------------------------------------------

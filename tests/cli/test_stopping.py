@@ -105,8 +105,13 @@ def test_what_cannot_be_saved_whole_is_saved_in_part(script, here, monkeypatch, 
     assert "(weights only" in capsys.readouterr().out
 
 
-def test_what_was_saved_whole_stays_whole(script, here, monkeypatch, capsys):
-    """An exception between two epochs, just after a checkpoint."""
+def test_before_the_first_epoch_and_after_the_last(script, here, monkeypatch, capsys):
+    """There is nothing to save; and what was saved whole stays whole."""
+    with monkeypatch.context() as first:
+        fail_in(first, script, 1, KeyError("a bug"))
+        with pytest.raises(KeyError):
+            script.main(TINY)
+    assert made(here) == {} and NOTHING in capsys.readouterr().out
 
     def fails(*_):
         raise ZeroDivisionError
@@ -116,13 +121,6 @@ def test_what_was_saved_whole_stays_whole(script, here, monkeypatch, capsys):
         script.main([*TINY, *RARELY])
     assert made(here) == {1: True, EPOCHS: True}
     assert "(weights only" not in capsys.readouterr().out
-
-
-def test_before_the_first_epoch_there_is_nothing_to_save(script, here, monkeypatch, capsys):
-    fail_in(monkeypatch, script, 1, KeyError("a bug"))
-    with pytest.raises(KeyError):
-        script.main(TINY)
-    assert made(here) == {} and NOTHING in capsys.readouterr().out
 
 
 def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
@@ -159,9 +157,6 @@ def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsy
     assert made(here) == {1: True, 2: True} and "evaluation" not in out
 
 
-# ---- signals -------------------------------------------------------------------------------------
-
-
 def test_a_stop_in_a_long_epoch_says_when_it_ends():
     class Long:
         epoch, stop = 11, False
@@ -195,17 +190,14 @@ def test_a_reader_that_leaves_ends_the_run_after_its_epoch(script, here, monkeyp
     assert script.main(["squared", "--resume", "latest", "--stop-at", "1"]) == 0
 
 
-def test_a_full_disk_under_standard_output_ends_nothing(script, here, monkeypatch, capsys):
+def test_standard_output_that_cant_be_written_ends_nothing(script, here, monkeypatch, capsys):
+    """A full disk; a terminal that is gone, while the run isn't (nohup, disown)."""
     lose(monkeypatch, errno.ENOSPC, after=3)
     assert script.main(TINY) == 0
     assert made(here)[EPOCHS] and len(records(here)) == EPOCHS + 1
     first, saved, _ = capsys.readouterr().err.splitlines()
     expected = "can't write standard output: No space left on device; the run and its log go on"
     assert first == expected and saved.startswith("saved ")
-
-
-def test_a_dashboard_that_cant_be_drawn_ends_nothing(script, here, monkeypatch, capsys):
-    """A terminal that is gone, while the run isn't (nohup, disown)."""
     stream = lose(monkeypatch, errno.EIO, after=5)
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -279,26 +271,23 @@ class Finder:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder)
 """
-DOORS = {
-    "module": [sys.executable, "-m", "puffer_mlx", "train"],
-    "script": command("train"),
-}
-IMPORTED = [
-    "puffer_mlx.system.blas",
-    "puffer_mlx.cli.main",
-    "puffer_mlx.training.trainer",
-]
 
 
 @pytest.mark.parametrize(
     ("door", "name"),
-    [*(("module", name) for name in IMPORTED), ("script", "mlx.core")],
+    [
+        ("module", "puffer_mlx.system.blas"),
+        ("module", "puffer_mlx.training.trainer"),
+        ("script", "mlx.core"),
+    ],
 )
 def test_ctrl_c_while_a_command_is_imported(tmp_path, door, name):
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
     paths = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "INTERRUPT_AT": name}
-    with started([*DOORS[door], *TINY], tmp_path, env=environment) as process:
+    module = [sys.executable, "-m", "puffer_mlx", "train"]
+    words = module if door == "module" else command("train")
+    with started([*words, *TINY], tmp_path, env=environment) as process:
         assert process.end() == (130, "", "stopped\n")
 
 

@@ -5,15 +5,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from running import command, errors, only, run
-from running import records as all_records
+from running import command, errors, only, records, run, started
 
 from puffer_mlx import checkpoint
 
@@ -67,11 +65,6 @@ class Line(gymnasium.Env):
 '''
 
 
-def records(folder: Path) -> list[dict[str, float]]:
-    """Those of epochs; the last one of a log is of the evaluation."""
-    return [record for record in all_records(folder) if "epoch" in record]
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder and the output of a run."""
@@ -94,7 +87,7 @@ def test_a_run(whole):
     contents = {path.name for path in made.iterdir()}
     assert contents >= {"weights.safetensors", "state.safetensors", "normalization.safetensors"}
     assert float(checkpoint.read_statistics(made)["observations.count"]) == N * (8 * T + 1)
-    log = records(folder)
+    log = [record for record in records(folder) if "epoch" in record]
     assert len(log) == 8 and sum("env/episode_return" in record for record in log) > 3
     assert all(
         record["env/score"] == record["env/episode_length"] for record in log if "env/n" in record
@@ -120,7 +113,7 @@ def test_going_on(whole, there):
     out = there("train", CARTPOLE[0], "--resume", "latest", "--train.total-timesteps", 12 * N * T)
     assert "environments restarted: those of Python can't save their state" in out
     assert "counts from here" not in out  # the last episodes' scores are in the checkpoint
-    log = records(folder)
+    log = [record for record in records(folder) if "epoch" in record]
     assert [record["epoch"] for record in log] == list(range(1, 13))
     made = only(folder, f"checkpoints/gym-CartPole-v1/*/{12 * N * T:016d}")
     # what was learned of observations goes on; a restart's first rows come in addition
@@ -128,15 +121,12 @@ def test_going_on(whole, there):
     assert count == N * (12 * T + 2)
 
 
-def test_evaluating(whole, there):
+def test_evaluating_and_exporting(whole, there):
     there("evaluate", CARTPOLE[0], "latest", "--episodes", 6, "--json", "scores.json")
     scores = json.loads((whole[0] / "scores.json").read_text())
     assert len(scores["episodes"]) == 6  # the same number from each of three
     assert all(8 <= record["episode_return"] <= 500 for record in scores["episodes"])
     assert {record["env"] for record in scores["episodes"]} == {0, 1, 2}
-
-
-def test_exporting(whole, there):
     out = there("export", "latest", "--to", "torch", "--env", "gym-CartPole-v1")
     assert "observations are normalised inside" in out
     torch = pytest.importorskip("torch")
@@ -200,43 +190,32 @@ def test_a_fault_ends_the_run_with_its_checkpoint(own, backend, fault, said):
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_ctrl_c(own, backend):
     options = [*TINY, "--vec.backend", backend, "--train.total-timesteps", 10_000_000]
-    process = subprocess.Popen(
-        command("train", "line:Line", *options),
-        cwd=own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    words = command("train", "line:Line", *options)
+    with started(words, own, start_new_session=True) as process:
+        process.wait_for(" steps | ")
+        os.killpg(process.popen.pid, signal.SIGINT)  # as a terminal does: all processes get it
+        code, out, err = process.end()
+        group = process.popen.pid
+    assert code == 0 and "saved" in out
+    assert err == "\nstopping after this epoch; again to stop at once\n"
     deadline = time.monotonic() + 60
-    while not any(log.stat().st_size for log in own.glob("logs/*/*.jsonl")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes get it
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0 and "saved" in out
-    assert errors(err) == "\nstopping after this epoch; again to stop at once\n"
-    deadline = time.monotonic() + 10
     with pytest.raises(ProcessLookupError):  # nobody is left
         while time.monotonic() < deadline:
-            os.killpg(process.pid, 0)
+            os.killpg(group, 0)
             time.sleep(0.05)
-
-
-MISTAKES = {
-    "gym:CartPol-v1": "CartPole",
-    "gym:CartPole-v1 --env.gravty 9": "gravty",
-    "line:Lin": "line has no Lin",
-    "nothing:Line": "No module named 'nothing'",
-    "gone.py:Line": "there is no file gone.py",
-    "line:Line --vec.backend vector": "vec.backend is vector",
-    "line:Line --vec.total-agents 3 --vec.num-buffers 2": "not a multiple",
-}
 
 
 def test_mistakes_are_one_message(own, script, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(own))
-    for line, said in MISTAKES.items():
+    for line, said in {
+        "gym:CartPol-v1": "CartPole",
+        "gym:CartPole-v1 --env.gravty 9": "gravty",
+        "line:Lin": "line has no Lin",
+        "nothing:Line": "No module named 'nothing'",
+        "gone.py:Line": "there is no file gone.py",
+        "line:Line --vec.backend vector": "vec.backend is vector",
+        "line:Line --vec.total-agents 3 --vec.num-buffers 2": "not a multiple",
+    }.items():
         env, *words = line.split()
         assert script.main([env, *TINY, *words]) == 2
         error = capsys.readouterr().err

@@ -2,10 +2,10 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from native_envs import OURS, folder_of
+from running import records
 
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
@@ -25,15 +25,13 @@ SMALL = f"""
 """.split()
 
 
-def records(here: Path) -> list[dict]:
-    (log,) = here.glob("logs/*/*.jsonl")
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
 def test_the_ladder_after_training(script, here, capsys):
-    """Instead of the evaluation, and its mean is the score."""
+    """Instead of the evaluation, and its mean is the score. It is that of evaluate.
+
+    Of connect4_two-openings in games that begin with the empty board, as its own don't.
+    """
     line = "--selfplay.eval-bot-games 20 --selfplay.eval-bots 1"
-    assert script.main(["connect4_two", *SMALL, *line.split()]) == 0
+    assert script.main(["connect4_two-openings", *SMALL, *line.split()]) == 0
     *epochs, last = records(here)
     rungs = [f"env/ladder/bot_{skill}" for skill in ("0", "0.25", "0.5", "0.75", "1")]
     assert list(last) == ["agent_steps", "env/score", "env/n", *rungs]
@@ -46,21 +44,10 @@ def test_the_ladder_after_training(script, here, capsys):
     names = [line.split()[0] for line in lines[first + 2 : first + 8]]
     assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
     assert not any("evaluation of the final weights" in line for line in lines)
-
-
-def test_the_ladder_is_that_of_evaluate(script, here):
-    """Of connect4_two-openings in games that begin with the empty board, as its own don't."""
-    line = "--selfplay.eval-bot-games 20"
-    assert script.main(["connect4_two-openings", *SMALL, *line.split()]) == 0
-    last = records(here)[-1]
-    assert (
-        evaluate.main(["connect4_two", "latest", "--ladder", "--games", "20", "--json", "x.json"])
-        == 0
-    )
-    found = json.loads((here / "x.json").read_text())["rungs"]
-    assert [rung["score"] for rung in found] == [
-        last[f"env/ladder/{rung['name'].replace(':', '_')}"] for rung in found
-    ]
+    words = ["connect4_two", "latest", "--ladder", "--games", "20", "--json", "x.json"]
+    assert evaluate.main(words) == 0
+    ladder = json.loads((here / "x.json").read_text())["rungs"]
+    assert [rung["score"] for rung in ladder] == [last[name] for name in rungs]
 
 
 def test_the_pools_oldest_after_training(script, here, capsys):
@@ -113,23 +100,12 @@ def test_bots_of_an_environment_after_training(script, here, capsys):
     assert "ladder of peloton" in out and "unused here: selfplay" not in out
 
 
-@pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        (str(folder_of("locks")), "locks has no scripted opponents"),
-        ("pettingzoo:zoo_duel", "zoo_duel has no scripted opponents"),
-    ],
-)
-def test_no_bots_are_refused_before_training(script, here, capsys, env, said):
+def test_no_bots_are_refused_before_training(script, here, capsys):
     shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
-    assert script.main([env, *SMALL, "--selfplay.eval-bot-games", "20"]) == 2
-    assert said in capsys.readouterr().err
+    for env, name in (str(folder_of("locks")), "locks"), ("pettingzoo:zoo_duel", "zoo_duel"):
+        assert script.main([env, *SMALL, "--selfplay.eval-bot-games", "20"]) == 2
+        assert f"{name} has no scripted opponents" in capsys.readouterr().err
     assert not list(here.glob("checkpoints/*/*"))
-
-
-def test_without_games_the_run_ends_as_others_do(script, here):
-    assert script.main(["connect4_two", *SMALL]) == 0
-    assert not any(name.startswith("env/ladder") for name in records(here)[-1])
 
 
 def test_self_play_in_python(script, here, capsys):

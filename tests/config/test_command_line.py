@@ -13,19 +13,13 @@ from puffer_mlx.errors import UserError
 SOME = ("base.seed", "vec")
 
 
-def test_what_a_script_obeys():
-    assert obeys(None, "train.gamma") and obeys(None, "base.overlap")
-    assert not obeys(None, "base.rank")
-    assert obeys(SOME, "base.seed") and obeys(SOME, "vec.num_buffers") and obeys(SOME, "env.size")
-    assert not obeys(SOME, "base.log_dir") and not obeys(SOME, "base.overlap")
-    assert obeys(["train.overlap"], "base.overlap")
-
-
 def test_keys_that_are_not_obeyed_are_taken_and_named(capsys):
-    words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1"
+    words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1 --env.size 3"
     config, _ = c.parse_command_line(["squared", *words.split()], obeyed=SOME)
     names = "train.gamma, base.cudagraphs, base.overlap"
     assert config.notes == [f"unused here: {names} (--help all shows what is used)"]
+    taken, _ = c.parse_command_line(["squared", "--overlap", "0"], obeyed=["train.overlap"])
+    assert taken.notes == []
     with pytest.raises(SystemExit):
         c.parse_command_line(["squared", "--help", "all"], obeyed=SOME)
     shown = capsys.readouterr().out

@@ -18,17 +18,6 @@ from puffer_mlx.vec.native.make import find_environment
 TYPED = "command line"
 
 
-@pytest.fixture
-def ini(here):
-    """Write an .ini file into the working directory, return its name."""
-
-    def write(text: str, name: str = "toy.ini") -> str:
-        (here / name).write_text(text)
-        return name
-
-    return write
-
-
 # ---- buffers and agents --------------------------------------------------------------------------
 
 
@@ -67,41 +56,30 @@ def test_what_fits_environments_of_several_agents():
         assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected"), [("puffer4", (4092, 2)), ("puffer5", (3840, 2))]
-)
-def test_puffer5s_agents_are_lowered_to_whole_minibatches(algorithm, expected):
-    config = sized(4096, 2)  # of 3 agents each: in 2 groups a multiple of 6, and of 8192 / 64
-    config.train.algorithm = algorithm
-    fit_agents(config, [3] * 1366)
-    assert (config.vec.total_agents, config.vec.num_buffers) == expected
-    assert [note.rpartition(": ")[2] for note in config.notes] == [f"lowered to {expected[0]}"]
+def test_puffer5s_agents_are_lowered_to_whole_minibatches():
+    for algorithm, agents in ("puffer4", 4092), ("puffer5", 3840):
+        config = sized(4096, 2)  # of 3 agents each: in 2 groups a multiple of 6, and of 8192 / 64
+        config.train.algorithm = algorithm
+        fit_agents(config, [3] * 1366)
+        assert (config.vec.total_agents, config.vec.num_buffers) == (agents, 2)
+        assert [note.rpartition(": ")[2] for note in config.notes] == [f"lowered to {agents}"]
 
 
-REFUSED = [  # the same, and what the message and the hint say
-    (
-        [5] * 410,
-        2048,
-        2,
-        "N",
-        "2048 is not a multiple of vec.num_buffers 2 times the 5 agents",
-        2040,
-    ),
-    ([5] * 410, 2048, 2, "N", "(command line; toy.ini:3)", "2040 or 2050"),
-    ([5] * 410, 2048, 2, "NQ", "2048 is not a multiple", "2040 or 2050"),
-    ([10], 8, 1, "", "8 is not a multiple of vec.num_buffers 1 times the 10 agents", "_agents 10"),
-    ([1, 2, 3, 1, 2, 3], 11, 2, "N", "of 1 to 3 agents don't fill vec.total_agents 11", "agents 6"),
-]
-
-
-@pytest.mark.parametrize(("counts", "N", "Q", "typed", "said", "hint"), REFUSED)
-def test_what_does_not_fit_is_refused_with_what_would(counts, N, Q, typed, said, hint):
-    config = sized(N, Q, typed)
-    before = replace(config.vec)
-    with pytest.raises(UserError) as caught:
-        fit_agents(config, counts)
-    assert said in caught.value.message and str(hint) in caught.value.hint
-    assert config.vec == before and config.notes == []
+def test_what_does_not_fit_is_refused_with_what_would():
+    mixed, times = [1, 2, 3, 1, 2, 3], "is not a multiple of vec.num_buffers"
+    for counts, N, Q, typed, said, hint in (
+        ([5] * 410, 2048, 2, "N", f"2048 {times} 2 times the 5 agents", "2040 or 2050"),
+        ([5] * 410, 2048, 2, "N", "(command line; toy.ini:3)", "2040 or 2050"),
+        ([5] * 410, 2048, 2, "NQ", "2048 is not a multiple", "2040 or 2050"),
+        ([10], 8, 1, "", f"8 {times} 1 times the 10 agents", "_agents 10"),
+        (mixed, 11, 2, "N", "of 1 to 3 agents don't fill vec.total_agents 11", "agents 6"),
+    ):
+        config = sized(N, Q, typed)
+        before = replace(config.vec)
+        with pytest.raises(UserError) as caught:
+            fit_agents(config, counts)
+        assert said in caught.value.message and hint in caught.value.hint
+        assert config.vec == before and config.notes == []
 
 
 def test_fewer_agents_must_still_be_enough_to_train():
@@ -220,32 +198,18 @@ THREADS = [  # words, cores -> threads
 ]
 
 
-def test_threads_of_a_rollout(ini, here):
+def test_threads_of_a_rollout(here):
+    (here / "toy.ini").write_text("[vec]\nnum_threads = 2\n")
     for words, cores, expected in THREADS:
-        config = c.load(ini("[vec]\nnum_threads = 2\n"), words.split())
+        config = c.load("toy.ini", words.split())
         assert rollout_threads(config, cores) == expected, words
         c.write_ini(config, here / "again.ini")  # a resumed run has what was typed
         assert rollout_threads(c.load("again.ini"), cores) == expected, words
-
-
-def test_a_file_that_says_no_threads_gets_the_cores(ini):
-    """As PufferLib's g2048; one thread would act for all 8192 agents."""
-    config = c.load(ini("[vec]\nnum_threads = 0\n"))
-    assert rollout_threads(config, 16) == 16
-    config.train.rollout_device = "gpu"
-    assert rollout_threads(config, 16) == 2
-
-
-def test_environments_have_the_threads():
-    for words, expected in (
-        ([], 4),
-        (["--vec.num-threads", "1"], 1),
-        (["--vec.max-threads", "3"], 3),
-    ):
-        config = c.load("connect4", words)
-        config.vec.num_threads = 2  # as PufferLib's file
-        with vec.make(config, 4) as made:
-            assert made.description.startswith(f"C, {expected} thread")
+    # PufferLib's g2048 has none: one thread would act for all 8192 agents
+    (here / "toy.ini").write_text("[vec]\nnum_threads = 0\n")
+    for device, expected in ("auto", 16), ("gpu", 2):
+        config = c.load("toy.ini", ["--train.rollout-device", device])
+        assert rollout_threads(config, 16) == expected
 
 
 def test_trajectories_do_not_depend_on_the_threads(script, here, monkeypatch):

@@ -29,59 +29,48 @@ def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
     )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
+def test_what_does_not_fit(gigabytes):
+    gigabytes(20)
+    for wrong, said in (
         # 3 copies x 4 bytes x (2 x 10^14 + 10^9), and 1,000 bytes for each of two layers
-        (
-            {"H": 10**7},
-            "policy.hidden_size 10000000 with policy.num_layers 2 makes weights of 2,40",
-        ),
+        ({"H": 10**7}, "hidden_size 10000000 with policy.num_layers 2 makes weights of 2,40"),
         ({"L": 10**9}, "makes weights of"),
         ({"N": 2 * 10**9}, "vec.total_agents 2000000000 with train.horizon 64 makes rollouts of"),
-        ({"T": 10**9}, "vec.total_agents 4096 with train.horizon 1000000000 makes rollouts of"),
-        ({"M": 10**12}, "train.minibatch_size 1000000000000 with policy.hidden_size 64 computes"),
-    ],
-)
-@pytest.mark.parametrize("spec", [None, SPEC])
-def test_what_does_not_fit(gigabytes, wrong, said, spec):
-    gigabytes(20)
-    memory_needs.refuse_training(config(), spec)
-    with pytest.raises(UserError, match="this machine has 20 GB") as caught:
-        memory_needs.refuse_training(config(**wrong), spec)
-    assert said in str(caught.value) and "hint: choose " in str(caught.value)
+        ({"T": 10**9}, "total_agents 4096 with train.horizon 1000000000 makes rollouts of"),
+        ({"M": 10**12}, "minibatch_size 1000000000000 with policy.hidden_size 64 computes"),
+    ):
+        for spec in None, SPEC:
+            memory_needs.refuse_training(config(), spec)
+            with pytest.raises(UserError, match="this machine has 20 GB") as caught:
+                memory_needs.refuse_training(config(**wrong), spec)
+            assert said in str(caught.value) and "hint: choose " in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "said"), [("muon", "2,40"), ("adam", "3,20")])
-def test_an_optimizers_state_counts(gigabytes, name, said):
+def test_an_optimizers_state_counts(gigabytes):
     # copies x 4 bytes x (2 x 10^14 + 10^9): weights, gradients, and momentum; of adam two moments
     gigabytes(20)
-    kept = optimizers.kept(optimizers.find(name))
-    with pytest.raises(UserError, match=f"makes weights of {said}"):
-        memory_needs.refuse_training(config(H=10**7), kept=kept)
+    for name, said in ("muon", "2,40"), ("adam", "3,20"):
+        kept = optimizers.kept(optimizers.find(name))
+        with pytest.raises(UserError, match=f"makes weights of {said}"):
+            memory_needs.refuse_training(config(H=10**7), kept=kept)
 
 
-@pytest.mark.parametrize(
-    ("given", "copies"),
-    [
-        ({"enabled": False, "max_size": 100, "snapshot_interval": 1}, 3),
-        ({"enabled": True, "max_size": 100, "snapshot_interval": 0}, 3),
-        ({"enabled": True, "max_size": 100, "snapshot_interval": 1000}, 3 + 10),
-        ({"enabled": True, "max_size": 5, "snapshot_interval": 1000}, 3 + 4),
-    ],
-)
-def test_the_pool_of_opponents_counts(gigabytes, given, copies):
+def test_the_pool_of_opponents_counts(gigabytes):
     """Each copy of the weights: 4 bytes x (2 x 10^8 + 10^4), and 1,000 for each of two layers."""
-    asked = config(H=10**4)
-    asked.train.total_timesteps = 10_000
-    asked.selfplay = Selfplay(**given)
-    needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9
-    gigabytes(needed * 1.001)
-    memory_needs.refuse_training(asked)
-    gigabytes(needed * 0.999)
-    with pytest.raises(UserError, match="makes weights of") as caught:
-        memory_needs.refuse_training(asked)
-    assert ("selfplay.max_size" in str(caught.value)) == (copies > 3)
+    for enabled, max_size, interval, copies in (
+        *((False, 100, 1, 3), (True, 100, 0, 3)),
+        *((True, 100, 1000, 3 + 10), (True, 5, 1000, 3 + 4)),
+    ):
+        settings = config(H=10**4)
+        settings.train.total_timesteps = 10_000
+        settings.selfplay = Selfplay(enabled, max_size=max_size, snapshot_interval=interval)
+        needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9
+        gigabytes(needed * 1.001)
+        memory_needs.refuse_training(settings)
+        gigabytes(needed * 0.999)
+        with pytest.raises(UserError, match="makes weights of") as caught:
+            memory_needs.refuse_training(settings)
+        assert ("selfplay.max_size" in str(caught.value)) == (copies > 3)
 
 
 def test_observations_count_once_they_are_known(gigabytes):
@@ -100,6 +89,10 @@ def test_a_policy_alone(gigabytes):
             make_policy(SPEC, policy)
     # one's own network may be of any size
     memory_needs.refuse_policy(config(H=10**6, network="mine:Net", encoder="mine:Encoder"))
+    gigabytes(6)  # a layer of 10^9 weights has 4 GB; values with their own network need it twice
+    memory_needs.refuse_policy(Config(policy=Policy(31623, 1)))
+    with pytest.raises(UserError, match="makes weights of 8 GB"):
+        memory_needs.refuse_policy(Config(policy=Policy(31623, 1, separate_value=True)))
 
 
 def test_what_is_shipped_fits_into_4_gb(gigabytes):
@@ -130,10 +123,3 @@ def test_agents_of_the_evaluation_after_training():
     assert "fewer base.eval_agents" in caught.value.hint
     asked.base.eval_episodes = 0
     memory_needs.refuse_training(asked)
-
-
-def test_values_with_a_network_of_their_own_need_twice_as_much(gigabytes):
-    gigabytes(6)  # a layer of 10^9 weights has 4 GB
-    memory_needs.refuse_policy(Config(policy=Policy(31623, 1)))
-    with pytest.raises(UserError, match="makes weights of 8 GB"):
-        memory_needs.refuse_policy(Config(policy=Policy(31623, 1, separate_value=True)))

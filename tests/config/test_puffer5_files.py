@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files import read_ini_5
-from puffer_mlx.config.schema import KEYS, SECTIONS
-from puffer_mlx.config.trainer_choice import trainer_note, unread
-from puffer_mlx.errors import UserError
+from puffer_mlx.config.notes import trainer_note, unread
+from puffer_mlx.config.resolve import ESSENCE
+from puffer_mlx.config.schema import DECLARED, SECTIONS
 
 TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"
 OF_5 = "is a 5.0 file"
@@ -24,19 +22,15 @@ PUBLISHED = {  # variant of Breakout -> agents, E, K, first agent of each miniba
 }
 
 
-@pytest.mark.parametrize("variant", PUBLISHED)
-def test_the_published_runs_have_their_published_lengths(variant):
-    agents, epochs, minibatches, offsets, steps = PUBLISHED[variant]
-    config = c.load(f"breakout-{variant}")
-    assert (config.env_name, config.vec.total_agents) == ("breakout", agents)
-    assert (config.epochs, config.minibatches) == (epochs, minibatches)
-    assert [j * config.segments % agents for j in range(config.minibatches)] == offsets
-    assert config.epochs * config.batch_size == steps
-    assert config.train.algorithm == "puffer5" and config.unused == config.notes == []
-    assert config.env == c.load("breakout").env | {"frameskip": 3}
-
-
-# --- its defaults ---
+def test_the_published_runs_have_their_published_lengths():
+    for variant, (agents, epochs, minibatches, offsets, steps) in PUBLISHED.items():
+        config = c.load(f"breakout-{variant}")
+        assert (config.env_name, config.vec.total_agents) == ("breakout", agents)
+        assert (config.epochs, config.minibatches) == (epochs, minibatches)
+        assert [j * config.segments % agents for j in range(config.minibatches)] == offsets
+        assert config.epochs * config.batch_size == steps
+        assert config.train.algorithm == "puffer5" and config.unused == config.notes == []
+        assert config.env == c.load("breakout").env | {"frameskip": 3}
 
 
 def test_its_whole_table_of_defaults_is_read_and_is_what_the_layer_says(here):
@@ -49,19 +43,14 @@ def test_its_whole_table_of_defaults_is_read_and_is_what_the_layer_says(here):
     for section in SECTIONS:
         assert getattr(theirs, section) == getattr(ours, section)
     assert theirs.notes == [] and unread(theirs) == []
-    known = {f"{s}.{k}" for s, keys in KEYS.items() for k in keys} | {*RENAMES, "base.env_name"}
+    known = {*DECLARED, *RENAMES, "base.env_name"}
     given = {s.name for s in read_ini_5(TABLE) if s.section not in ("env", *theirs.sweep)}
     assert set(theirs.unused) == given - known <= UNUSED.keys()
 
 
 def test_what_the_layer_changes():
     five, four = c.load("default", ["--train.algorithm", "puffer5"]), c.load("default")
-    changed = {
-        f"{section}.{key}": getattr(getattr(five, section), key)
-        for section, keys in KEYS.items()
-        for key in keys
-        if getattr(getattr(five, section), key) != getattr(getattr(four, section), key)
-    }
+    changed = {n: five.value(n) for n in DECLARED if five.value(n) != four.value(n)}
     assert changed == {
         "base.checkpoint_interval": 500,
         "base.reset_state": False,
@@ -97,15 +86,34 @@ def test_environments_of_5_have_its_common_parameters(here):
 # --- relations ---
 
 
-def test_minibatches_are_slices_of_the_agents():
-    small = ["--train.algorithm=puffer5", "--vec.total-agents=12", "--train.horizon=8"]
-    for segments in (1, 2, 3, 4, 6, 12):
-        c.load("squared", [*small, f"--train.minibatch-size={8 * segments}"])
-    wrong = [*small, "--train.minibatch-size=64"]
-    with pytest.raises(UserError) as caught:
-        c.load("squared", wrong)
-    assert "vec.total_agents 12 is not a multiple of a minibatch's 8 segments" in str(caught.value)
-    assert caught.value.hint == "train.minibatch_size 48 or 96, or vec.total_agents 8 or 16"
-    for legal in ("--train.minibatch-size=48", "--vec.total-agents=16"):
-        c.load("squared", [*wrong, legal])
-    c.load("squared", [*wrong, "--train.algorithm=puffer4"])  # which draws them
+# ---- whose trainer a run gets --------------------------------------------------------------------
+
+
+def test_what_the_trainers_are():
+    essence = {"puffer4": [True, False, True, False], "puffer5": [False, True, False, "auto"]}
+    for word, algorithm in (
+        *(("breakout", "puffer4"), ("breakout-a", "puffer5")),
+        *(("breakout --train.algorithm=puffer5", "puffer5"), ("squared", "puffer4")),
+        ("breakout-a --train.algorithm=puffer4", "puffer4"),
+        ("gym:CartPole-v1 --train.algorithm=puffer5", "puffer5"),
+    ):
+        env, *words = word.split()
+        config = c.load(env, words)
+        assert [config.value(name) for name in ESSENCE] == essence[algorithm], word
+
+
+def test_a_run_says_whose_trainer_it_has_and_what_that_does_not_read(here, script, capsys):
+    words = "--train.algorithm puffer5 --train.prio-alpha 0.5 --vec.num-policies=1"
+    small = "--vec.total-agents 8 --train.minibatch-size 64 --train.horizon 8"
+    small += " --train.total-timesteps 128 --eval-episodes 0 --base.checkpoint_dir=kept"
+    assert script.main(["squared", *words.split(), *small.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "squared: PufferLib 5.0's trainer (--train.algorithm)"
+    assert lines[1] == "unused here: train.prio_alpha, vec.num_policies (--help all says why)"
+    # Its own file says the rest, whatever the word before it is.
+    longer = "--resume latest --base.checkpoint_dir=kept --train.total-timesteps 256"
+    assert script.main(["squared", *longer.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("squared: PufferLib 5.0's trainer (kept/squared/")
+    assert lines[0].endswith("/config.ini says train.algorithm)")
+    assert lines[2].startswith("going on with ")

@@ -9,15 +9,16 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from golden import entries, write_toy
+from golden import entries, placed, write_toy
 
 from puffer_mlx import config as c
+from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.config.schema import COMMAND_LINE
-from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shipped
 
 NAME = "config/settings.txt"
+OWN = "toy.ini:", "config/", "mine/", "ocean/"  # files of an entry
 
 
 def prepare() -> None:
@@ -30,26 +31,31 @@ def outcome(given: list[str]) -> str:
     try:
         config = c.parse_command_line(shlex.split(given[0][2:]))[0]
     except UserError as error:
-        return re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error))
+        text = re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error))
+        return placed(text)
     Path("again.ini").write_text(c.ini_text(config))
     again = c.load("again.ini")
-    assert again == config and again.notes == [], given
+    assert again == config, given
+    assert all(": sources in " in note for note in again.notes), given
     assert again.chosen_by == "again.ini says train.algorithm"
-    return "\n".join(lines_about(config, given[0]))
+    return placed("\n".join(lines_about(config, given)))
 
 
-def lines_about(config: c.Config, words: str) -> Iterator[str]:
+def lines_about(config: c.Config, given: list[str]) -> Iterator[str]:
     """Lines about a configuration."""
     yield trainer_note(config)
     yield from config.notes
+    if config.python or any(line[0] == "%" for line in given):
+        yield f"files: {', '.join(config.files)}"
     if config.unused or unread(config):
         yield f"unused: {', '.join([*config.unused, *unread(config)])}"
+    words = given[0]
     whole = words == f"$ {config.env_name}"  # then all that isn't at its default
     for name, origin in config.origins.items():
-        if whole or origin == COMMAND_LINE or origin.startswith("toy.ini:"):
+        if whole or origin == COMMAND_LINE or origin.startswith(OWN):
             yield f"{name} = {config.value(name)!r}" + f" ({origin})" * (not whole)
     for key, value in config.env.items():
-        if config.env_name == "toy" or f"env.{key}" in words.replace("-", "_"):
+        if config.source or config.env_name == "toy" or f"env.{key}" in words.replace("-", "_"):
             yield f"env.{key} = {value!r}"
     if config.bot_eval:
         yield f"bot_eval = {config.bot_eval}"
@@ -64,5 +70,5 @@ def test_errors_say_where_they_are_from():
     errors = [entry for entry in entries(NAME) if "hint: " in entry[1]]
     assert len(errors) > 140
     for given, message in errors:
-        if "[train]" in given[-1] or "--train." in given[0]:
+        if (given[-1][0] == "|" and "[train]" in given[-1]) or "--train." in given[0]:
             assert COMMAND_LINE in message or "toy.ini" in message, given

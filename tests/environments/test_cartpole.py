@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_contract import plays_the_recording
-from native_envs import Stepper, draw_of
+from native_envs import Stepper, draw_of, plays_the_recording
 
 from puffer_mlx.config import load
 from puffer_mlx.vec.native.make import find_environment

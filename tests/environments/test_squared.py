@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from native_contract import plays_the_recording
-from native_envs import Stepper, make
+from native_envs import Stepper, make, plays_the_recording
 
 STAY, DOWN, UP, LEFT, RIGHT = range(5)
 

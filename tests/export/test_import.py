@@ -319,17 +319,17 @@ def test_onnx_files_that_name_other_files(here, where):
         run_onnx(path, np.zeros((1, 2, 13), np.float32), {"state": np.zeros((1, 2, 16), "f4")})
 
 
-@pytest.mark.parametrize("dialect", ["torch", "puffer3"])
-def test_names_do_not_tell_a_gelu(tmp_path, dialect):
+def test_names_do_not_tell_a_gelu(tmp_path):
     """Without metadata (of a checkpoint, say) the dialect has to be asked for."""
-    policy = policy_of(dialect, "LSTM")
-    weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
-    weight_files.save_safetensors(weights, path)
-    with pytest.raises(UserError, match="doesn't tell its dialect") as caught:
-        read(path)
-    assert "--policy.dialect puffer3" in caught.value.hint
-    found, loaded = read(path, **{"policy.dialect": dialect})
-    assert found == policy and same(loaded, weights)
+    for dialect in ["torch", "puffer3"]:
+        policy = policy_of(dialect, "LSTM")
+        weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
+        weight_files.save_safetensors(weights, path)
+        with pytest.raises(UserError, match="doesn't tell its dialect") as caught:
+            read(path)
+        assert "--policy.dialect puffer3" in caught.value.hint
+        found, loaded = read(path, **{"policy.dialect": dialect})
+        assert found == policy and same(loaded, weights)
 
 
 def test_names_tell_the_rest(tmp_path):
@@ -375,19 +375,16 @@ def read_flat(path, spec, **settings):
     return importing.weights_of(found, spec, settled)
 
 
-@pytest.mark.parametrize(
-    ("H", "L", "sizes"),
-    [(64, 2, (3,)), (128, 1, (2, 4, 9)), (128, 4, (1, 1, 1))],
-)
-def test_sizes_of_flat_files(tmp_path, H, L, sizes):
+def test_sizes_of_flat_files(tmp_path):
     """A file's size tells hidden size and layers, whatever the configuration says."""
-    spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec(sizes))
-    whole = spec.action.continuous
-    weights, path = flat_file(tmp_path, spec, H, L, whole=whole)
-    assert same(read_flat(path, spec)[1], weights)
-    told = sizes_of(path, spec, configuration_of({}))
-    expected = {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
-    assert told == ({} if (H, L) == (128, 4) else expected)  # the defaults
+    for H, L, sizes in [(64, 2, (3,)), (128, 1, (2, 4, 9)), (128, 4, (1, 1, 1))]:
+        spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec(sizes))
+        whole = spec.action.continuous
+        weights, path = flat_file(tmp_path, spec, H, L, whole=whole)
+        assert same(read_flat(path, spec)[1], weights)
+        told = sizes_of(path, spec, configuration_of({}))
+        expected = {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
+        assert told == ({} if (H, L) == (128, 4) else expected)  # the defaults
 
 
 def test_a_file_that_is_a_little_short(tmp_path):

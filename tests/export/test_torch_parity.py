@@ -237,8 +237,12 @@ def check(case):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_policy(products, name):
+def test_policy(name):
     check(Case(*CASES[name]))
+
+
+def test_policy_by_each_way_of_products(products):
+    check(Case(*CASES["torch-LSTM-3x4-masked"]))
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -57,9 +57,9 @@ def more_lag(patch):
     """What acts beside training is one update older still."""
     real = collector.Collector.begin
 
-    def begin(self, weights, key):
+    def begin(self, weights, *arguments):
         older, self.older = getattr(self, "older", weights), weights
-        return real(self, older if self.overlap else weights, key)
+        return real(self, older if self.overlap else weights, *arguments)
 
     patch.setattr(collector.Collector, "begin", begin)
 

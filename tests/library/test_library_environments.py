@@ -5,12 +5,10 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
-import pytest
 
 import puffer_mlx
 from puffer_mlx import config
-from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import configured, source_of, with_environment
+from puffer_mlx.library.settings import configured, source_of, with_environment
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 512,
@@ -68,8 +66,6 @@ def test_they_are_made_in_processes_too():
 def test_the_environments_own_arguments():
     with puffer_mlx.train(outside, {"env.size": 3}, **SMALL) as trainer:
         assert puffer_mlx.evaluate(trainer, episodes=2).score == (3, 0, 3, 3, 3)
-    with pytest.raises(UserError, match=r"it takes no env.sizes\n  hint: it takes size"):
-        puffer_mlx.train(outside, {"env.sizes": 3}, **SMALL)
 
 
 def test_an_object_where_one_is_enough_and_it_stays_open():
@@ -80,46 +76,11 @@ def test_an_object_where_one_is_enough_and_it_stays_open():
     assert env.closed == 0
 
 
-def test_an_object_is_refused_where_several_are_wanted():
-    wanted = "Count is one environment.*\n.*Count, or lambda: Count.*total_agents=1"
-    with pytest.raises(UserError, match=wanted):
-        puffer_mlx.train(Count(), backend="sync", **SMALL)
-    with pytest.raises(UserError, match='hint: give what makes it: "gym:CartPole-v1"'):
-        puffer_mlx.train(gymnasium.make("CartPole-v1"), backend="sync", **SMALL)
-
-
-def test_what_is_no_environment():
-    for env, message in [
-        (3, "the environment is an object of int\n  hint: a name"),
-        (gymnasium.make_vec("CartPole-v1", 2), "VectorEnv\n  hint: give what makes it"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            source_of(env)
-
-
-def test_one_must_be_given():
-    with pytest.raises(UserError, match="there is no environment\n  hint: a name"):
-        puffer_mlx.Trainer({"gamma": 0.9})
-
-
-def test_a_function_that_makes_none():
-    with pytest.raises(UserError, match=r"it made a builtins\.int, expected a gymnasium\.Env"):
-        puffer_mlx.train(lambda: 3, **SMALL)
-
-
 def test_names_are_lines_of_a_file(here):
     for env in (Count, lambda: Count(), source_of):
         (here / "config.ini").write_text(config.ini_text(configured(None, env, {})))
         assert re.fullmatch(r"[\w.]+:[\w.]+", source_of(env).name)
         assert config.load("config.ini", []).env_name == source_of(env).name
-
-
-def test_an_environment_other_than_the_configurations():
-    settings = config.Config("squared")
-    with pytest.raises(UserError, match="is for squared, the environment is breakout"):
-        with_environment(settings, source_of("breakout"))
-    with pytest.raises(UserError, match="is for squared, in C, and the environment is in Python"):
-        with_environment(settings, source_of(Count))
 
 
 def test_what_a_file_names_is_allowed_by_naming_it():

@@ -9,7 +9,6 @@ from native_envs import OURS
 
 import puffer_mlx
 from puffer_mlx import config
-from puffer_mlx.errors import UserError
 from puffer_mlx.playing.results import Tally
 
 SMALL: dict[str, Any] = {
@@ -66,19 +65,6 @@ def test_an_environment_in_python(dueling):
     assert sum(found.total) == 8 and found.sides[0] == Tally(*reversed(found.sides[1]))
     other = puffer_mlx.play_match(dueling, "random", env=Duel, games=8)
     assert other.total.games == 8
-
-
-def test_refused(trainer):
-    for against, how, said in [
-        ("nobody", {}, "'nobody' is no player"),
-        ("bot:3", {}, "'3' is no skill"),
-        ("random", {"games": 1}, "games is 1"),
-        ("random", {"env": "gym:CartPole-v1"}, "CartPole-v1 has 1 agents an environment"),
-        ("random", {"env": "soccer"}, "a policy of connect4_two sees"),
-        ("random", {"games": 8, "max_steps": 3}, "had not ended 1 games after 3 steps"),
-    ]:
-        with pytest.raises(UserError, match=said):
-            puffer_mlx.play_match(trainer, against, **how)
 
 
 def test_the_run_is_left_as_it_is(trainer):

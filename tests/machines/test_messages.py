@@ -21,7 +21,7 @@ def three_posts():
     """Those of three ranks, and the first one's connections."""
     pairs = {rank: Pipe() for rank in (2, 1)}
     ours = {rank: pair[0] for rank, pair in pairs.items()}
-    posts = [Post(ours, lambda: None), *(Post({0: pairs[r][1]}, lambda: None) for r in (1, 2))]
+    posts = [Post(peers, 3, lambda: None) for peers in (ours, {0: pairs[1][1]}, {0: pairs[2][1]})]
     with contextlib.ExitStack() as stack:
         for pair in pairs.values():
             for end in pair:
@@ -78,7 +78,7 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
             stack.callback(stranger.close)
             stranger.sendall(part)
         assert ranks[2].connect(address) and ranks[1].connect(address)
-        posts = [Post(each.messages, lambda: None) for each in ranks]
+        posts = [Post(each.messages, 3, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
         until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: nobody else gets in
     until(lambda: not any(thread.name == "attendance" for thread in threading.enumerate()))

@@ -41,14 +41,8 @@ WAITS = 300  # seconds for a run of a few, on a machine that does other things, 
 LINE = re.compile(r"[\d,]+ of [\d,]+ steps")
 SERVING = [sys.executable, str(Path(__file__).with_name("serving_ranks.py"))]
 
-LONG = (
-    "--train.total-timesteps",
-    str(10**12),
-    "--train.rank-timeout",
-    "5",
-    "--checkpoint-interval",
-    "0",
-)
+LONG = ["--train.total-timesteps", str(10**12), "--train.rank-timeout", "5"]
+LONG += ["--checkpoint-interval", "0"]
 
 
 @contextlib.contextmanager
@@ -61,27 +55,17 @@ def started(
     """
     hosts = folder / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(len(commands))]))
-    processes = []
-    for rank, words in enumerate(commands):
-        said = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
-        with open(folder / f"out{rank}", "w") as out:
-            own = {"stdout": out, "stderr": out, "cwd": folder, "env": {**os.environ, **said}}
-            processes.append(subprocess.Popen(words, **{**own, **how}))
-    try:
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for rank, words in enumerate(commands):
+            env = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
+            out = stack.enter_context(open(folder / f"out{rank}", "w"))
+            streams = {"stdout": out, "stderr": out, **how}
+            process = subprocess.Popen(words, cwd=folder, env=env, **streams)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            processes.append(process)
         yield processes
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()
-            for pipe in filter(None, (process.stdin, process.stdout)):
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def ranks(count: int, folder: Path, *words: str):
-    """Processes of their own that train."""
-    return started([program.of_package(*SMALL, *words)] * count, folder)
 
 
 class Serving:
@@ -93,6 +77,7 @@ class Serving:
 
     def run(self, folder: Path, words: list[str], fault: str = "", of: dict | None = None):
         """Exit codes of a run; ``of`` has further words of some ranks."""
+        codes = []
         for _ in range(3):  # another program takes a port now and then
             codes = self._run(folder, words, fault, of or {})
             if not any("can't join" in text(folder, rank) for rank in range(self.count)):
@@ -105,23 +90,23 @@ class Serving:
     def _run(self, folder: Path, words: list[str], fault: str, of: dict) -> list[int]:
         if not self._processes:
             pipes: dict = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self._processes = self._stack.enter_context(
-                started([SERVING] * self.count, self._folder, **pipes)
-            )
+            ranks = started([SERVING] * self.count, self._folder, **pipes)
+            self._processes = self._stack.enter_context(ranks)
         for rank, process in enumerate(self._processes):
-            own = [*SMALL[1:], *words, *of.get(rank, [])]
-            asked = {"folder": str(folder), "words": own, "fault": fault}
-            process.stdin.write(json.dumps(asked) + "\n")  # type: ignore
-            process.stdin.flush()  # type: ignore
-        found = []
+            job = {"words": [*SMALL[1:], *words, *of.get(rank, [])], "folder": str(folder)}
+            print(json.dumps({**job, "fault": fault}), file=process.stdin, flush=True)
+        codes = []
         for rank, process in enumerate(self._processes):
-            assert select.select([process.stdout], [], [], WAITS)[0], text(folder, rank)  # type: ignore
-            line = process.stdout.readline()  # type: ignore
+            assert process.stdout and select.select([process.stdout], [], [], WAITS)[0]
+            line = process.stdout.readline()
             assert line, text(self._folder, rank) + text(folder, rank)
-            found.append(int(line))
-        return found
+            codes.append(int(line))
+        return codes
 
     def close(self) -> None:
+        for pipe in (pipe for each in self._processes for pipe in (each.stdin, each.stdout)):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()  # type: ignore
         self._processes = []
         self._stack.close()
 
@@ -142,11 +127,11 @@ def train(serving):
     """Train on two ranks, or as many, to the end; what the first rank said."""
 
     def run(folder: Path, *words: str, fault: str = "", count: int = 2) -> str:
-        found = serving
         with contextlib.ExitStack() as stack:
+            ranks = serving
             if count != 2:
-                found = stack.enter_context(contextlib.closing(Serving(count, folder)))
-            codes = found.run(folder, [*words], fault)
+                ranks = stack.enter_context(contextlib.closing(Serving(count, folder)))
+            codes = ranks.run(folder, [*words], fault)
         assert codes == [0] * count, [text(folder, rank) for rank in range(count)]
         return text(folder)
 
@@ -176,14 +161,8 @@ def newest(folder: Path) -> Path:
     return sorted(folder.glob("checkpoints/squared/*/0*"))[-1]
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    found = mx.load(str(newest(folder) / "weights.safetensors"))
-    return {name: np.array(array) for name, array in found.items()}  # type: ignore
-
-
-def state(folder: Path) -> list[str]:
-    found: dict = mx.load(str(newest(folder) / "state.safetensors"))  # type: ignore
-    return [*found]
+def arrays(folder: Path, name: str = "weights") -> dict[str, mx.array]:
+    return mx.load(str(newest(folder) / f"{name}.safetensors"))  # type: ignore
 
 
 def records(folder: Path) -> list[dict]:
@@ -192,9 +171,9 @@ def records(folder: Path) -> list[dict]:
 
 
 def differ(a: Path, b: Path) -> float:
-    one, other = weights(a), weights(b)
+    one, other = arrays(a), arrays(b)
     assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+    return max(mx.abs(one[name] - other[name]).max().item() for name in one)  # type: ignore
 
 
 @pytest.fixture
@@ -248,14 +227,14 @@ def test_a_run_that_goes_on_is_the_run(two_folders, train):
     assert records(stopped)[-1]["epoch"] == 5
     train(stopped, "--resume", "latest")
     assert differ(whole, stopped) == 0
-    assert "ranks.1" in state(stopped)
+    assert "ranks.1" in arrays(stopped, "state")
 
 
 def test_ranks_are_started_here(tmp_path, train_alone, script, capsys):
     """Another number of ranks doesn't go on with them."""
     train_alone(tmp_path, *TOGETHER, "--train.gpus", "2")
     assert "gpus = 2" in (newest(tmp_path) / "config.ini").read_text()
-    assert "ranks.1" in state(tmp_path)
+    assert "ranks.1" in arrays(tmp_path, "state")
     capsys.readouterr()
     assert script.main([*SMALL[1:], "--resume", "latest", "--train.gpus", "1"]) == 2
     said = capsys.readouterr().err
@@ -302,7 +281,7 @@ def test_ranks_end_when_what_started_them_is_killed(tmp_path):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         parent.wait()
-    assert "ranks.1" in state(tmp_path)
+    assert "ranks.1" in arrays(tmp_path, "state")
     said = text(tmp_path)
     assert said.count("the process that started the ranks has ended") == 1
     assert re.search(r"saved \S+$", said, re.MULTILINE)
@@ -330,7 +309,7 @@ def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
 )
 def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
     left = 1 - lost
-    with ranks(2, tmp_path, *LONG) as processes:
+    with started([program.of_package(*SMALL, *LONG)] * 2, tmp_path) as processes:
         wait_for_epochs(tmp_path, processes[0])
         processes[lost].send_signal(number)
         assert processes[left].wait(WAITS) == 2
@@ -351,18 +330,18 @@ def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
     assert begun == [False, True, True]
 
 
-BAD = {
-    "options": (["--train.gamma", "0.9"], "rank 0 has train.gamma 0.99, and rank 1 has 0.9"),
-    "agents": (["--vec.total-agents", "48"], "rank 0 has vec.total_agents 24, and rank 1 has 48"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_ranks_that_were_started_otherwise(case, tmp_path, serving):
-    words, message = BAD[case]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train.gamma", "0.9"], "rank 0 has train.gamma 0.99, and rank 1 has 0.9"),
+        (["--vec.total-agents", "48"], "rank 0 has vec.total_agents 24, and rank 1 has 48"),
+    ],
+    ids=["options", "agents"],
+)
+def test_ranks_that_were_started_otherwise(words, said, tmp_path, serving):
     assert serving.run(tmp_path, [], of={1: words}) == [2, 2]
     for rank in range(2):
-        assert f"error: {message}" in text(tmp_path, rank)
+        assert f"error: {said}" in text(tmp_path, rank)
 
 
 def test_environments_of_other_sources(tmp_path, serving):
@@ -392,36 +371,39 @@ def test_waiting_for_ranks_that_never_come(tmp_path):
     )
 
 
+NO_LIST = "MLX_HOSTFILE hosts.json is no list of each rank's addresses"
+
+
+WRONG = [  # MLX_RANK, what MLX_HOSTFILE has, further words
+    ("x", "[]", "", "MLX_RANK is 'x', not a rank's number: 0, 1, ..."),
+    ("3", None, "", "rank 3 can't join: MLX_HOSTFILE 'hosts.json' is no file"),
+    ("3", "no list", "", f"rank 3 can't join: {NO_LIST}"),
+    ("3", '{"0": "127.0.0.1:5000"}', "", f"rank 3 can't join: {NO_LIST}"),
+    ("3", '[["127.0.0.1:1"]]', "", "MLX_HOSTFILE hosts.json has no rank 3: it lists 1"),
+    (
+        None,
+        None,
+        f"--train.gpus 2 --train.minibatch-size {3 * T}",
+        "train.minibatch_size 24 is not a multiple of 2 ranks x train.horizon 8",
+    ),
+]
+
+
 def test_a_wrong_start_is_one_message(here, script, monkeypatch, capsys):
-    monkeypatch.setenv("MLX_HOSTFILE", "hosts.json")
-    no_list = "rank 3 can't join: MLX_HOSTFILE hosts.json is no list of each rank's addresses"
-    for rank, hosts, said in (
-        ("x", "[]", "MLX_RANK is 'x', not a rank's number: 0, 1, ..."),
-        ("3", None, "rank 3 can't join: MLX_HOSTFILE 'hosts.json' is no file"),
-        ("3", "no list", no_list),
-        ("3", '{"0": "127.0.0.1:5000"}', no_list),
-        ("3", "[]", "rank 3 can't join: MLX_HOSTFILE hosts.json has no rank 3: it lists 0"),
-        ("3", '[["127.0.0.1:1"]]', "MLX_HOSTFILE hosts.json has no rank 3: it lists 1"),
-    ):
-        monkeypatch.setenv("MLX_RANK", rank)
+    for rank, hosts, words, said in WRONG:
+        with monkeypatch.context() as patch:
+            if rank:
+                patch.setenv("MLX_RANK", rank)
+                patch.setenv("MLX_HOSTFILE", "hosts.json")
+            if hosts:
+                (here / "hosts.json").write_text(hosts)
+            assert script.main([*SMALL[1:], *words.split()]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("error: ") and said in err and err.count("error") == 1
         (here / "hosts.json").unlink(missing_ok=True)
-        if hosts is not None:
-            (here / "hosts.json").write_text(hosts)
-        assert script.main(SMALL[1:]) == 2
-        found = capsys.readouterr().err
-        assert found.startswith("error: ") and said in found and found.count("error") == 1
 
 
-def test_what_cannot_be_divided_is_one_message(here, script, capsys):
-    words = "--train.gpus", "2", "--train.minibatch-size", str(3 * T)
-    assert script.main([*SMALL[1:], *words]) == 2
-    found = capsys.readouterr().err
-    message = "error: train.minibatch_size 24 is not a multiple of 2 ranks x train.horizon 8"
-    assert found.startswith(message) and found.count("error") == 1
-
-
-def test_the_first_process_asks_for_no_machine_of_others():
-    """Without a launcher nothing of it is made."""
+def test_a_process_without_a_launcher_is_alone():
     assert joining.join(load("squared")) is SINGLE_PROCESS
 
 

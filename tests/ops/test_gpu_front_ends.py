@@ -39,7 +39,7 @@ CUDA = [
 ]
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
-    *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
+    *("-include", str(HEADERS / "as_metal.h")),
     *("-Xclang", "-cl-ext=-__opencl_c_pipes,-__opencl_c_device_enqueue"),
 ]
 METAL = [*METAL_4_1[:-1], METAL_4_1[-1] + ",-__opencl_c_generic_address_space"]
@@ -49,8 +49,8 @@ LOW = {"cuda": ("float", "__half")} | dict.fromkeys(("metal", "metal 4.1"), ("fl
 MACRO = re.compile(r"^ *#define (\w+)", re.MULTILINE)
 WORD = re.compile(r"\b[A-Za-z_]\w*")
 KEYWORDS = WORD.findall("""
-    Low __CUDA_ARCH__ alignas asm auto bool break case char class const constant constexpr continue
-    default define defined do double elif else endif false for goto if ifdef ifndef include inline
+    Low alignas auto bool break case char class const constant constexpr continue
+    default define defined do double else endif false for goto if ifdef ifndef include inline
     int pragma return short signed sizeof static struct switch template true typename undef union
     unroll unsigned using while
 """)

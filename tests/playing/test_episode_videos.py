@@ -115,18 +115,15 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     assert found == {f"videos/{7:016d}.gif", "videos/.mine.gif"}
 
 
-@pytest.mark.parametrize(
-    ("interval", "every", "epochs"),
-    [
+def test_of_which_evaluations():
+    """Those of an interval of 97 steps are after 192, 288 and 384: every second is the second."""
+    for interval, every, epochs in [
         *((1, 0, []), (1, 1, [1, 2, 3, 4]), (1, 3, [3, 4])),
         *((N * T * 3, 1, [3, 4]), (N * T + 1, 2, [3, 4])),
-    ],
-)
-def test_of_which_evaluations(interval, every, epochs):
-    """Those of an interval of 97 steps are after 192, 288 and 384: every second is the second."""
-    words = "--eval-interval", str(interval), "--eval-video-interval", str(every)
-    config = configure("squared", *words)
-    assert [epoch for epoch in range(E + 1) if video_is_due(config, epoch)] == epochs
+    ]:
+        words = "--eval-interval", str(interval), "--eval-video-interval", str(every)
+        config = configure("squared", *words)
+        assert [epoch for epoch in range(E + 1) if video_is_due(config, epoch)] == epochs
 
 
 # ---- what they show ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from puffer_mlx import vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import evaluation
 from puffer_mlx.training.collector import Collector
-from puffer_mlx.training.epoch_logs import importance
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
 
@@ -204,13 +203,6 @@ def test_puffer4_goes_on_with_its_own_environments():
 
 
 # ---- what an epoch's record has ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ratio", [1.5, 0.75])
-def test_importance_is_the_mean_ratio(ratio):
-    losses = {"kl": ratio - 1 - np.log(ratio), "old_kl": -np.log(ratio)}
-    assert importance(losses, "5.0") == {"importance": pytest.approx(ratio, rel=1e-12)}
-    assert importance(losses, "4.0") == {}
 
 
 def test_importance_of_a_run():

@@ -11,7 +11,6 @@ from films import gif_pages, read_video
 from rich.console import Console
 from running import files
 
-from puffer_mlx.display.terminal_video import HalfBlocks, _style, caption, play_in_terminal
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import (
     Frame,
@@ -22,6 +21,7 @@ from puffer_mlx.playing.frames import (
     write_gif,
     write_mp4,
 )
+from puffer_mlx.playing.terminal_video import HalfBlocks, _style, caption, play_in_terminal
 
 
 def frame(image, step=0, terminal=False, episode=0, total=0.0) -> Frame:

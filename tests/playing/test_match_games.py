@@ -14,7 +14,7 @@ from small_policies import weights_of
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.games import play_pair, watch
+from puffer_mlx.playing.games import play_pair
 from puffer_mlx.playing.players import Player, policy_player, random_player, scripted_player
 from puffer_mlx.playing.results import PairResult, Tally
 from puffer_mlx.policy.policy import make_policy
@@ -269,14 +269,14 @@ def choosing(n: int) -> Player:
     return constant(float(n))
 
 
-@pytest.mark.parametrize("agents", [2, 4])
-def test_games_in_python(agents):
+def test_games_in_python():
     """Last observations have rows of their own, in which nothing is won twice."""
-    found = zoo(choosing(2), choosing(1), agents=agents)
-    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
-    assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
-    assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
-    assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
+    for agents in [2, 4]:
+        found = zoo(choosing(2), choosing(1), agents=agents)
+        assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
+        assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
+        assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
+        assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
 
 
 def test_who_leaves_before_the_game_is_over():
@@ -347,31 +347,16 @@ def test_a_policy_against_itself():
     assert result != play(player, player, seed=1)
 
 
-def test_one_game_to_look_at():
-    with make("connect4_two", total_agents=2) as vec:
-        game = watch(bot(1), RANDOM, vec, 0)
-        seen = []
-        with pytest.raises(StopIteration) as end:
-            while True:
-                seen.append(next(game))
-    assert end.value.value == 2.0  # the scripted player's 1, less the other's -1
-    stones = [int(observation[:84].sum()) for observation in seen]
-    assert stones == list(range(len(seen))) and 7 <= len(seen) <= 42
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "defines no function choose"),
-        ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
-    ],
-)
-def test_a_script_that_is_none(tmp_path, text, said):
+def test_a_script_that_is_none(tmp_path):
     with pytest.raises(UserError, match="has no scripted player"):
         scripted_player("bot", tmp_path, 1, 1)
-    (tmp_path / "bot.py").write_text(text)
-    with pytest.raises(UserError, match=said):
-        play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
+    for text, said in (
+        ("", "defines no function choose"),
+        ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
+    ):
+        (tmp_path / "bot.py").write_text(text)
+        with pytest.raises(UserError, match=said):
+            play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
 
 
 def test_random_choices_are_legal_and_even():

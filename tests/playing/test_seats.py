@@ -43,24 +43,21 @@ def test_blocks_of_teams_are_whole_environments():
     assert seats.rows(1).tolist() == [27, 28, 29, 33, 34, 35]
 
 
-@pytest.mark.parametrize(
-    ("opponents", "part", "why"),
-    [
+def test_blocks_that_are_refused():
+    for opponents, part, why in [
         (1, 0.01, "plays|play in 0 of 16"),  # less than a team
         (2, 0.25, "play in 16 of 16"),  # half of the agents: 4.0 wants less
         (0, 0.25, "0 opponents"),
         (9, 0.05, "9 opponents"),
-    ],
-)
-def test_blocks_that_are_refused(opponents: int, part: float, why: str):
-    with pytest.raises(UserError, match=why):
-        seats_in_blocks(python_vec(32, 2), opponents, part)
+    ]:
+        with pytest.raises(UserError, match=why):
+            seats_in_blocks(python_vec(32, 2), opponents, part)
 
 
-@pytest.mark.parametrize("build", [seats_in_blocks, seats_as_declared])
-def test_odd_numbers_of_agents_are_refused(build):
-    with pytest.raises(UserError, match="fake has 3 agents an environment"):
-        build(python_vec(12, 3), 1, 0.3)
+def test_odd_numbers_of_agents_are_refused():
+    for build in [seats_in_blocks, seats_as_declared]:
+        with pytest.raises(UserError, match="fake has 3 agents an environment"):
+            build(python_vec(12, 3), 1, 0.3)
 
 
 def test_environments_of_several_sizes_are_refused():

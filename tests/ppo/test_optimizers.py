@@ -95,10 +95,10 @@ def check(form, name, case, trees, bound=5e-6, lr=LR, steps=STEPS, max_norm=1.5,
     """A step against float64; numbers are ``decay`` and betas."""
     found, made, ok = form(name, case, trees, lr=lr, steps=steps, max_norm=max_norm, **numbers)
     assert ok == 1
-    weights, grads, *moments = ([oracles.f64(a) for a in tree] for tree in trees)
+    weights, grads, *moments = [[oracles.f64(a) for a in tree] for tree in trees]
     decay, beta = numbers.get("decay", 0.3), numbers.get("beta1", 0.9)
     if name == "muon":
-        expected = oracles.muon(weights, grads, *moments, lr, beta, max_norm, decay)
+        expected = oracles.muon(weights, grads, moments[0], lr, beta, max_norm, decay)
     else:
         assert made == np.float32(steps) + np.float32(1)
         betas = beta, numbers.get("beta2", 0.999)
@@ -157,8 +157,8 @@ def test_muon_of_a_tiny_gradient(form):
     for tree in trees[1:]:
         tree[:] = [a * np.float32(1e-10) for a in tree]
     (found, _), _, _ = form("muon", "tall, wide, square", trees, decay=0.0, lr=lr)
-    exact = ([oracles.f64(a) for a in tree] for tree in trees)
-    expected, _ = oracles.muon(*exact, lr, 0.9, 1.5)
+    weights, grads, momentum = [[oracles.f64(a) for a in tree] for tree in trees]
+    expected, _ = oracles.muon(weights, grads, momentum, lr, 0.9, 1.5)
     for one, other, before in zip(found, expected, trees[0], strict=True):
         assert np.abs(other - before).max() > 100
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)

@@ -117,12 +117,12 @@ def test_the_scale_against_python(kind, monkeypatch):
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
 def test_the_kernel_agrees(backend, tmp_path):
     """From states at which something happens, on a GPU as in plain MLX, to the bit."""
-    names = "scale", "good", "skipped", "in_a_row", "longest"
+    names: tuple[str, ...] = ("scale", "good", "skipped", "in_a_row", "longest")
     states = [(1.0, 0, 3, 3, 3), (1.0, 198, 3, 0, 3), (64.0, 199, 7, 4, 9), (2.0**24, 199, 0, 0, 0)]
 
     def following(kind):
         def function(*arrays):
-            state = dict(zip(names, arrays[:5], strict=True))
+            state: precision.Scaler = dict(zip(names, arrays[:5], strict=True))
             found = precision.next_scaler(state, arrays[5], kind)
             return [found[name] for name in names]
 

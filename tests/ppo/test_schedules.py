@@ -5,7 +5,7 @@ import math
 import pytest
 
 from puffer_mlx.config import load
-from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.config.notes import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import adapted, annealed
 

@@ -60,20 +60,6 @@ def test_what_holds_anywhere(results):
     assert median(results, "operations queued before async_eval blocks") <= 200
 
 
-def test_chains_are_as_long_as_they_say():
-    """Each operation doubles."""
-    stream = mx.default_stream(mx.cpu)
-    assert device_costs._chain(mx.ones(1), 5, stream).item() == 32
-    assert device_costs._through(mx.ones(1), (stream,) * 3).item() == 8
-
-
-def test_operations_and_eval_are_counted_right(monkeypatch):
-    """async_eval that returns after three quarters of 40 operations has ten queued."""
-    monkeypatch.setattr(device_costs, "_timed", lambda build: (0.75, 1.0))
-    stream = mx.default_stream(mx.cpu)
-    assert device_costs._depth(TINY, 40, stream) == {"median": 10, "min": 10, "max": 10}
-
-
 def test_a_fence_is_half_of_what_two_crossings_take(monkeypatch):
     """With a clock that only evaluations move: 9 us alone, 20 more through another stream."""
     now, home, peer = [0.0], mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)
@@ -84,15 +70,6 @@ def test_a_fence_is_half_of_what_two_crossings_take(monkeypatch):
     monkeypatch.setattr(device_costs.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(device_costs.mx, "eval", lambda took: now.__setitem__(0, now[0] + took))
     assert device_costs._fence(TINY, home, peer)["median"] == pytest.approx(10)
-
-
-def test_two_graphs_that_overlap_fully_are_twice_as_fast(monkeypatch):
-    """With a clock that only evaluations move: by a second, whatever they evaluate."""
-    now = [0.0]
-    monkeypatch.setattr(device_costs.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(device_costs.mx, "eval", lambda *_: now.__setitem__(0, now[0] + 1.0))
-    stream = mx.default_stream(mx.cpu)
-    assert device_costs._overlap(TINY, stream, stream)["median"] == 2
 
 
 @pytest.mark.parametrize("column", ["cpu", "gpu"])

@@ -36,8 +36,7 @@ def train(captured: MetalCapture, calls: list[str], first: int, epochs: int) -> 
             calls.append("done")
 
 
-@pytest.mark.parametrize("first", [0, 700])
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(("first", "epochs"), [(0, 1), (700, 2)])
 def test_the_first_epochs_are_left_out(metal, tmp_path, first, epochs):
     """Also of a run that goes on: kernels are compiled anew."""
     path = tmp_path / "new" / "run.gputrace"
@@ -47,23 +46,18 @@ def test_the_first_epochs_are_left_out(metal, tmp_path, first, epochs):
     expected = [f"epoch {first + i}" for i in range(5)]
     expected[2 + epochs : 2 + epochs] = ["synchronize", "stop", "done"]
     expected.insert(2, f"start {path}")
-    assert metal.calls == expected
-    assert path.parent.is_dir()
+    assert metal.calls == expected and path.parent.is_dir()
 
 
-def test_a_run_that_ends_within_it(metal, tmp_path):
+@pytest.mark.parametrize(
+    ("epochs", "last"), [(4, ["epoch 3", "synchronize", "stop"]), (2, ["epoch 0", "epoch 1"])]
+)
+def test_a_run_that_ends_within_it_or_before_it(metal, tmp_path, epochs, last):
     captured = MetalCapture(tmp_path / "run.gputrace", 5)
-    train(captured, metal.calls, 0, 4)
+    train(captured, metal.calls, 0, epochs)
     captured.close()
     captured.close()
-    assert metal.calls[-3:] == ["epoch 3", "synchronize", "stop"]
-
-
-def test_a_run_that_ends_before_it(metal, tmp_path):
-    captured = MetalCapture(tmp_path / "run.gputrace")
-    train(captured, metal.calls, 0, 2)
-    captured.close()
-    assert metal.calls == ["epoch 0", "epoch 1"]
+    assert metal.calls[-len(last) :] == last
 
 
 def test_metal_may_refuse(metal, tmp_path):

@@ -127,36 +127,24 @@ def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):
 
 
 def test_which_epochs_are_sampled():
-    times = Profiler()
-    sampled = [epoch for epoch in range(2 * SAMPLE_EVERY + 2) if times.samples(epoch)]
-    assert sampled == [1, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
-    assert not any(Profiler(enabled=False).samples(epoch) for epoch in range(50))
+    """Of a resumed run its second one too: else its phases would long be unknown."""
+    first, resumed = Profiler(), Profiler()
+    epochs = range(2 * SAMPLE_EVERY + 2)
+    later = [SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
+    assert [epoch for epoch in epochs if first.samples(epoch)] == [1, *later]
+    sampled = [epoch for epoch in epochs[4:] if not resumed.begin(epoch) and resumed.samples(epoch)]
+    assert sampled == [5, *later]
+    assert not any(Profiler(enabled=False).samples(epoch) for epoch in epochs)
 
 
-def test_a_resumed_run_is_sampled_in_its_second_epoch():
-    """Else its phases would be unknown until the next sampled one, up to 19 epochs later."""
-    times, sampled = Profiler(), []
-    for epoch in range(4, 2 * SAMPLE_EVERY + 2):
-        times.begin(epoch)
-        sampled += [epoch] * times.samples(epoch)
-    assert sampled == [5, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
-
-
-def test_both_lanes_are_taken(clock):
-    times = Profiler(clock=clock)
-    charge(times.rollout, clock, eval_act=1)
-    times.train.start()
-    charge(times.train, clock, train_wait=2)
-    assert times.take() == {"eval_act": 1, "train_wait": 2}
-    times.close()  # nothing to write
-
-
-def test_a_profiler_that_is_off_says_nothing(clock):
-    times = Profiler(enabled=False, clock=clock)
+@pytest.mark.parametrize("enabled", [True, False])
+def test_both_lanes_are_taken(clock, enabled):
+    times = Profiler(enabled=enabled, clock=clock)
     charge(times.rollout, clock, eval_act=1)
     charge(times.train, clock, train_misc=1)
     times.train.divide(sampled=True)
-    assert times.take() == times.rollout.take() == times.train.take() == {}
+    assert times.take() == ({"eval_act": 1, "train_misc": 2} if enabled else {})
+    times.close()  # nothing to write
 
 
 def test_taking_in_another_thread_loses_nothing():

@@ -136,18 +136,25 @@ def test_memory_is_bounded_and_the_file_says_so(tmp_path, capsys):
     assert "first 5 spans; 7 later ones were left out" in said
 
 
-def test_a_file_that_cannot_be_written_at_the_end_does_not_end_the_run(
-    tmp_path, capsys, monkeypatch
-):
+def test_a_file_that_cannot_be_written(tmp_path, capsys, monkeypatch):
+    """At the end, that doesn't end the run; before, it is refused."""
+
+    def fails(number):
+        def fail(*_, **__):
+            raise OSError(number, os.strerror(number))
+
+        return fail
+
     trace = Trace(tmp_path / "t.json", 0, 1)
     trace.begin(0)
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_text", full)
-    trace.begin(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fails(errno.ENOSPC))
+        trace.begin(1)
     assert "no trace: can't write" in capsys.readouterr().err and files(tmp_path) == set()
+    monkeypatch.setattr(module.tempfile, "TemporaryFile", fails(errno.EACCES))
+    with pytest.raises(UserError, match=r"can't write .*Permission denied"):
+        Trace(tmp_path / "new" / "t.json", 0, 1)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_path_that_will_not_do_is_refused_before_the_run(tmp_path):
@@ -160,13 +167,3 @@ def test_a_path_that_will_not_do_is_refused_before_the_run(tmp_path):
         with pytest.raises(UserError, match=expected) as error:
             Trace(tmp_path / name, 0, 1)
         assert error.value.hint and files(tmp_path) == {"taken"}
-
-
-def test_a_folder_that_nobody_may_write_to(tmp_path, monkeypatch):
-    def refuse(**_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(module.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(UserError, match=r"can't write .*Permission denied"):
-        Trace(tmp_path / "new" / "t.json", 0, 1)
-    assert not (tmp_path / "new").exists()

@@ -4,14 +4,11 @@ import importlib
 import json
 import sys
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from native_envs import Stepper, folder_of
 from running import ROOT
 
-from puffer_mlx.config import load
-from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.vec.native.vec import NativeVec
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -81,19 +78,6 @@ def test_what_is_seen_and_won_is_the_game_s():
             pasts = 9 * pasts + (3 * choices[:, 0] + choices[:, 1]).astype(int)
         assert rows.terminals.all()
     assert payoffs(players[0], [players[1]]) == pytest.approx(won.mean(), abs=0.08)
-
-
-def test_a_policy_s_behaviour():
-    """The chances of what it sees, round by round."""
-    settings = load("rock_paper_scissors")
-    with played(1, 4) as vec:
-        policy = configured_policy(vec.spec, settings)
-    weights = policy.init(mx.random.key(0))
-    found = behaviour(policy, weights, 3)
-    assert [mixes.shape for mixes in found] == [(1, 3), (9, 3), (81, 3)]
-    for d, mixes in enumerate(found):
-        logits, _, _ = policy.step(weights, mx.array(observations(d)), policy.initial_state(9**d))
-        np.testing.assert_allclose(mixes, np.asarray(mx.softmax(logits, axis=0)).T, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The benchmarks on Gymnasium's environments: they run, and their numbers hang together."""
 
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -9,14 +9,8 @@ import pytest
 from running import ROOT, benchmark, files
 
 pytest.importorskip("gymnasium")
-
-
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.append(str(ROOT / "benchmarks"))
+peers, learning = (importlib.import_module(f"gym_{name}") for name in ("peers", "learning"))
 
 
 # ---- gym_peers.py --------------------------------------------------------------------------------
@@ -43,24 +37,14 @@ def test_peers_speeds(tmp_path):
 
 
 def test_ratios_are_medians_of_each_pass():
-    module = load("gym_peers")
     rates = {"puffer_mlx": [10.0, 40.0, 20.0], "sbx": [10.0, 10.0, 5.0]}
     runs = {
         name: [{"steps/s": r, "steps/CPU-s": 2 * r, "peak MiB": 1.0} for r in row]
         for name, row in rates.items()
     }
-    found = module.summary({"8": runs})["8"]
-    assert found["ratios"] == {"puffer_mlx / sbx": {"steps/s": 4.0, "steps/CPU-s": 4.0}}
-    assert found["medians"]["puffer_mlx"]["steps/CPU-s"] == 40.0
-
-
-@pytest.mark.slow
-def test_peers_errors(tmp_path):
-    done = benchmark("gym_peers", "--trainers", "nobody", cwd=tmp_path)
-    assert done.returncode == 2 and "no trainer 'nobody'; there are puffer_mlx;" in done.stderr
-    words = ["--trainers", "sbx", "--passes", 1, "--peers", sys.executable]
-    done = benchmark("gym_peers", *words, cwd=tmp_path)  # this Python hasn't it
-    assert done.returncode == 1 and "sbx with 8 environments failed" in done.stderr
+    summary = peers.summary({"8": runs})["8"]
+    assert summary["ratios"] == {"puffer_mlx / sbx": {"steps/s": 4.0, "steps/CPU-s": 4.0}}
+    assert summary["medians"]["puffer_mlx"]["steps/CPU-s"] == 40.0
 
 
 # ---- gym_learning.py -----------------------------------------------------------------------------
@@ -89,7 +73,7 @@ def test_learning_to_a_limit(tmp_path):
 
 
 def test_the_score_by_hand():
-    score = load("gym_learning").Score(10.0)
+    score = learning.Score(10.0)
     assert not score.add([0.0] * 50, 100)
     assert not score.add([19.0] * 49, 200)  # 99 episodes
     assert not score.add([20.0], 300)  # 951 / 100
@@ -99,24 +83,11 @@ def test_the_score_by_hand():
     record = score.record(600, ("gymnasium",))
     assert record["best"] == pytest.approx(10.11) and record["episodes"] == 203
     assert record["curve"] == [[100, 0.0], [200, 19.0], [300, 20.0], [500, 20.0], [600, 0.0]]
-
-
-def test_within_the_budget_takes_every_seed():
-    summary = load("gym_learning").summary
     runs = [{"reached": steps, "CPU s": 1.0} for steps in (50, 90, 70)]
-    found = summary(runs, 90)
-    assert (found["median"], found["within the budget"]) == (70, True)
-    assert not summary(runs, 89)["within the budget"]
-    failed = summary([*runs, {"reached": None, "CPU s": 9.0}], 90)
-    assert failed["median"] is None and not failed["within the budget"]
-
-
-@pytest.mark.slow
-def test_learning_errors(tmp_path):
-    done = benchmark("gym_learning", "Nothing-v0", cwd=tmp_path)
-    assert done.returncode == 2 and "no task Nothing-v0; there are CartPole-v1" in done.stderr
-    done = benchmark("gym_learning", "CartPole-v1", "--train.gama", "0.9", cwd=tmp_path)
-    assert done.returncode == 1 and "train.gama" in done.stderr
-    for name in ("gym_learning", "gym_peers"):
-        done = benchmark(name, "--core", 4000, cwd=tmp_path)
-        assert done.returncode == 2 and "may not use core 4000" in done.stderr
+    for each, budget, median, within in (
+        (runs, 90, 70, True),  # which takes every seed
+        (runs, 89, 70, False),
+        ([*runs, {"reached": None, "CPU s": 9.0}], 90, None, False),
+    ):
+        summary = learning.summary(each, budget)
+        assert (summary["median"], summary["within the budget"]) == (median, within)

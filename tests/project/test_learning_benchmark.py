@@ -46,8 +46,8 @@ def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> 
 
 
 def test_a_tasks_settings_are_legal():
-    for name in tasks.TASKS:
-        task = tasks.TASKS[name]
+    """The night's, too; and every published score and setting belongs to a task."""
+    for name, task in tasks.TASKS.items():
         environment, *words = runs.training(runs.Run(name, OURS, 3), runs.Place(Path()))
         settings = config.load(environment, words)
         assert (settings.base.seed, settings.vec.seed) == (3, 3000)
@@ -59,48 +59,13 @@ def test_a_tasks_settings_are_legal():
             batch = given.get("n_envs", 1) * given.get("n_steps", 2048)
             assert batch % given.get("batch_size", 64) == 0
             assert json.loads(json.dumps(given)) == given
-
-
-def test_every_published_score_and_setting_belongs_to_a_task():
     assert set(zoo.PUBLISHED) <= set(tasks.IN_PYTHON)
     used = [peer for task in tasks.TASKS.values() for peer in task.peers.values()]
     assert all(settings in used for settings in zoo.SETTINGS.values())
-
-
-def test_the_evaluations_words():
+    assert all(0 <= stop < (tasks.TASKS[n].steps or 10**9) for n, stop in nightly.STEPS.items())
     for name, greedy, backend in (("Ant-v5", True, "sync"), ("ALE/Pong-v5", False, "auto")):
         words = runs.evaluation(tasks.TASKS[name], "cpu")
         assert ("--greedy" in words, words[words.index("--vec.backend") + 1]) == (greedy, backend)
-        assert words[words.index("--vec.seed") + 1] == "10000"
-        assert words[words.index("--vec.total-agents") + 1] == "30"
-
-
-def test_names_of_tasks(tmp_path):
-    assert learning.names_of(["gym"], None) == list(tasks.IN_PYTHON)
-    assert learning.names_of(["partial"], None) == list(tasks.IN_PART)
-    assert learning.names_of(["catch", "c"], None)[0] == "catch"
-    assert len(learning.names_of(["catch", "c"], None)) == len(tasks.IN_C)
-    with pytest.raises(UserError, match="no task Nothing-v0"):
-        learning.names_of(["Nothing-v0"], None)
-    with pytest.raises(UserError, match="upstream-moba needs PufferLib"):
-        learning.names_of(["upstream-moba"], None)
-    assert learning.names_of(["upstream-moba"], tmp_path) == ["upstream-moba"]
-    assert tasks.find("upstream-moba", tmp_path).words == f"{tmp_path}/ocean/moba"
-
-
-def test_tasks_that_need_memory():
-    """A peer has one record for each task, whichever of our networks it is trained beside."""
-    names = [name for name in tasks.IN_PART if name.startswith("partial-t_maze-")]
-    assert [tasks.in_part(name, OURS) for name in names] == [
-        ("t_maze", network) for network in ("MinGRU", "LSTM", "GRU", "MLP")
-    ]
-    plan = runs.plan(names, [OURS, *learning.PEERS], range(1, 2))
-    assert [run.trainer for run in plan] == [OURS, "RecurrentPPO", OURS, OURS, OURS]
-    assert tasks.stem(*plan[1][:2]) == "partial-t_maze-RecurrentPPO"
-    assert tasks.stem(*plan[2][:2]) == "partial-t_maze-LSTM"
-    told = runs.about(plan[0], runs.Place(Path()), {})["command"]
-    words = "PYTHONPATH=benchmarks python scripts/train.py partial_environments:t_maze"
-    assert told.startswith(f"{words} --torch.network MinGRU ")
 
 
 def test_seeds_of_training_and_evaluation_differ():
@@ -113,32 +78,17 @@ def test_seeds_of_training_and_evaluation_differ():
             runs.plan(["catch"], [OURS], seeds)
 
 
-def test_a_peers_curve_and_schedule_by_hand():
-    means = [(100, 1.0), (149, 2.0), (151, 3.0), (900, 4.0), (1000, 5.0)]
-    curve = peers.curve(means, 1000)
-    assert curve[:3] == [[100, 1.0], [150, 2.0], [200, 3.0]]  # nothing ended before 50
-    assert curve[-3:] == [[900, 4.0], [950, 4.0], [1000, 5.0]] and len(curve) == 19
-    assert peers.scheduled(0.5) == 0.5
-    assert peers.scheduled("lin_0.2")(0.25) == pytest.approx(0.05)
-
-
 # ---- numbers -------------------------------------------------------------------------------------
 
 
-def test_interquartile_mean_by_hand():
-    mean = table.interquartile_mean
-    assert mean(np.array([100.0, 1, 2, 3, 4])) == 3  # the middle three
-    assert mean(np.array([9.0, 1, 2])) == 4  # of three: all
-    assert mean(np.array([[8.0, 1, 2, 4], [1, 1, 1, 5]])).tolist() == [3, 1]
-
-
 def test_the_interval_is_that_of_all_resamples():
+    """Of interquartile means: of five scores the middle three count."""
+    assert table.interquartile_mean(np.array([[8.0, 1, 2, 4], [1, 1, 1, 5]])).tolist() == [3, 1]
     scores = [3.0, 7.0, 8.0, 12.0, 20.0]
     every = [sorted(drawn)[1:4] for drawn in itertools.product(scores, repeat=5)]
     low, high = np.quantile([statistics.fmean(middle) for middle in every], [0.025, 0.975])
-    found = table.interval(scores)
-    assert found[0] == 9
-    assert found[1] == pytest.approx(low, abs=0.4) and found[2] == pytest.approx(high, abs=0.4)
+    mean, *interval = table.interval(scores)
+    assert mean == 9 and interval == pytest.approx([low, high], abs=0.4)
     assert table.interval([1.0]) is None
 
 
@@ -148,11 +98,6 @@ def test_probability_of_improvement_by_hand():
     assert mean == pytest.approx((0.5 + 0.875) / 2)
     assert 0 <= low < mean < high <= 1
     assert table.improvement([([2.0, 3.0], [0.0, 1.0])]) == (1, 1, 1)
-
-
-def test_the_tail_is_the_last_tenth():
-    curve = [[edge, float(edge)] for edge in range(25, 1001, 25)]
-    assert table.tail({"steps": 1000, "curve": curve}) == (925 + 950 + 975 + 1000) / 4
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -247,14 +192,20 @@ def test_runs_that_are_there_are_left_out(tmp_path, fakes):
     assert files(tmp_path) == {"catch.json", "CartPole-v1.json"}
 
 
-@pytest.mark.parametrize("error", [UserError("broken", "mend it"), KeyError("broken")])
-def test_a_run_that_fails_loses_nothing_else(tmp_path, fakes, error):
-    fakes.broken, fakes.error = {2}, error
-    work, said = fakes.work(tmp_path, 3)
-    assert work.failed == ["catch puffer_mlx seed 2", "CartPole-v1 puffer_mlx seed 2"]
-    assert any(re.search("seed 2 failed: .*broken", line) for line in said)
-    for name in ("catch", "CartPole-v1"):
-        assert list(json.loads((tmp_path / f"{name}.json").read_text())["seeds"]) == ["1", "3"]
+def test_a_run_that_fails_loses_nothing_else(tmp_path, fakes):
+    fakes.broken = {2}
+    for error in UserError("broken", "mend it"), KeyError("broken"):
+        fakes.error = error
+        work, said = fakes.work(tmp_path / type(error).__name__, 3)
+        assert work.failed == ["catch puffer_mlx seed 2", "CartPole-v1 puffer_mlx seed 2"]
+        assert any(re.search("seed 2 failed: .*broken", line) for line in said)
+        for name in ("catch", "CartPole-v1"):
+            path = tmp_path / type(error).__name__ / f"{name}.json"
+            assert list(json.loads(path.read_text())["seeds"]) == ["1", "3"]
+    fakes.made.clear()
+    work, said = fakes.work(tmp_path, 2, max_seconds=-1.0)
+    assert (fakes.made, work.failed) == ([], [])
+    assert said == ["4 of 4 runs weren't begun in time; the same goes on"]
 
 
 def test_other_settings_are_another_record(tmp_path, fakes):
@@ -270,12 +221,6 @@ def test_other_settings_are_another_record(tmp_path, fakes):
     assert record["settings"] == fakes.settings and list(record["seeds"]) == ["1"]
 
 
-def test_none_is_begun_after_the_time(tmp_path, fakes):
-    work, said = fakes.work(tmp_path, 2, max_seconds=-1.0)
-    assert (fakes.made, work.failed) == ([], [])
-    assert said == ["4 of 4 runs weren't begun in time; the same goes on"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="threads can't be bound here")
 def test_cores_of_runs(monkeypatch):
     monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {2, 3, 5, 7, 8})
@@ -283,17 +228,6 @@ def test_cores_of_runs(monkeypatch):
     assert processes.cores_of(5, 1) == [{2}, {3}, {5}, {7}, {8}]
     with pytest.raises(UserError, match="need 6 cores; there are 5"):
         processes.cores_of(3, 2)
-
-
-def test_parts_of_a_curve_by_hand():
-    records = [
-        {"agent_steps": 10, "loss/total": 0, "env/n": 1, "env/score": 1.0},
-        {"agent_steps": 20, "loss/total": 0, "env/n": 3, "env/score": 5.0},
-        {"agent_steps": 30, "loss/total": 0},
-        {"agent_steps": 800, "loss/total": 0, "env/n": 2, "env/score": 7.0},
-        {"agent_steps": 800, "env/n": 2, "env/score": 99.0},  # the evaluation
-    ]
-    assert runs.parts(records, "env/score") == [[20, 4.0], [800, 7.0]]
 
 
 # ---- a night -------------------------------------------------------------------------------------
@@ -312,44 +246,37 @@ def test_what_was_reached_by_hand():
         {"agent_steps": 100 * i, "loss/total": 0, "env/n": i, "env/perf": i, "env/score_100": -i}
         for i in (1, 2, 3)
     ]
-    records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})
+    records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})  # the evaluation
     assert nightly.reached(records, "env/perf", 0) == (300, -3)
     assert nightly.reached(records, "env/perf", 150) == (300, (4 + 9) / 5)
-    silent = [{"agent_steps": 300, "loss/total": 0}]
-    for window in (0, 100):
-        with pytest.raises(UserError, match="no episode ended"):
-            nightly.reached(silent, "env/perf", window)
+    assert runs.parts(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
+    with pytest.raises(UserError, match="no episode ended"):
+        nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
 
-@pytest.mark.parametrize(("reached", "passes"), [(81.0, True), (79.0, False)])
-def test_a_night_fails_below_what_it_expects(tmp_path, monkeypatch, capsys, reached, passes):
+def test_a_night_fails_below_what_it_expects(tmp_path, monkeypatch, capsys):
     """The records say 100 at the end and 5 at first: at least 81 with a margin of 0.2."""
     write_record(tmp_path, "CartPole-v1", s1=(100, 1))
     write_record(tmp_path, "catch", s1=(100, 1))
-    log = [{"agent_steps": 1000, "loss/total": 0, "env/n": 2, "env/score": 90.0}]
+    log = {"agent_steps": 1000, "loss/total": 0, "env/n": 2, "env/score": 90.0}
     monkeypatch.setattr(nightly, "process", lambda *_: None)
-    monkeypatch.setattr(nightly, "log_of", lambda _: [{**log[0], "env/score_100": reached}])
     words = ["--nightly", "CartPole-v1", "catch", "--out", str(tmp_path)]
-    assert learning.main(words) == (0 if passes else 1)
-    first, second = capsys.readouterr().out.splitlines()
-    word = "ok  " if passes else "FAIL"
     after = "after 1,000 steps, expected at least 81.00"
-    failed = "0 of 3 seeds failed" if passes else "3 of 3 seeds failed"
-    assert first == f"{word} CartPole-v1: {', '.join([f'{reached:.2f}'] * 3)} {after}: {failed}"
-    assert second == f"ok   catch: 90.00, 90.00, 90.00 {after}: 0 of 3 seeds failed"
+    for reached, word, failed in (81.0, "ok  ", 0), (79.0, "FAIL", 3):
+        scores = ", ".join([f"{reached:.2f}"] * 3)
+        monkeypatch.setattr(nightly, "log_of", lambda _, r=reached: [{**log, "env/score_100": r}])
+        assert learning.main(words) == bool(failed)
+        first, second = capsys.readouterr().out.splitlines()
+        assert first == f"{word} CartPole-v1: {scores} {after}: {failed} of 3 seeds failed"
+        assert second == f"ok   catch: 90.00, 90.00, 90.00 {after}: 0 of 3 seeds failed"
     assert learning.main([*words, "--margin", "-1"]) == 1  # more than the record has
-
-
-@pytest.mark.parametrize(("share", "passes"), [("0.3", False), ("0.34", True)])
-def test_a_night_fails_by_the_share_of_seeds(tmp_path, monkeypatch, capsys, share, passes):
-    write_record(tmp_path, "catch", s1=(100, 1))
-    scores = iter([90.0, 10.0, 90.0])
-    log = {"agent_steps": 1000, "loss/total": 0, "env/n": 2}
-    monkeypatch.setattr(nightly, "process", lambda *_: None)
-    monkeypatch.setattr(nightly, "log_of", lambda _: [{**log, "env/score": next(scores)}])
-    words = ["--nightly", "catch", "--out", str(tmp_path), "--fail-share", share]
-    assert learning.main(words) == (0 if passes else 1)
-    assert capsys.readouterr().out.endswith("1 of 3 seeds failed\n")
+    capsys.readouterr()
+    for share, code in ("0.3", 1), ("0.34", 0):
+        each = iter([90.0, 10.0, 90.0])
+        monkeypatch.setattr(nightly, "log_of", lambda _, s=each: [{**log, "env/score": next(s)}])
+        words = ["--nightly", "catch", "--out", str(tmp_path), "--fail-share", share]
+        assert learning.main(words) == code
+        assert capsys.readouterr().out.endswith("1 of 3 seeds failed\n")
 
 
 def test_seeds_that_failed_by_hand(tmp_path, capsys):
@@ -361,19 +288,6 @@ def test_seeds_that_failed_by_hand(tmp_path, capsys):
     assert learning.too_many_failed(["catch"], tmp_path, 0.19)
     assert capsys.readouterr().out == "catch: 1 of 5 seeds failed (3)\n" * 2
     assert table.fell_short({"seeds": {"1": {"score": 3, "curve": []}}}) == []
-
-
-def test_a_night_without_a_record_is_an_error(tmp_path, capsys):
-    assert learning.main(["--nightly", "catch", "--out", str(tmp_path)]) == 2
-    assert "no record of catch to compare with" in capsys.readouterr().err
-    assert learning.main(["--nightly", "Ant-v5", "--out", str(tmp_path)]) == 2
-    assert "Ant-v5 is none of the night's: CartPole-v1" in capsys.readouterr().err
-
-
-def test_a_nights_tasks_exist():
-    assert set(nightly.STEPS) <= set(tasks.TASKS)
-    for name, stop in nightly.STEPS.items():
-        assert 0 <= stop < (tasks.TASKS[name].steps or 10**9)
 
 
 # ---- all of it -----------------------------------------------------------------------------------
@@ -405,16 +319,23 @@ def test_a_small_run(tmp_path):
 
 
 def test_words_that_do_nothing(tmp_path, capsys):
-    for words, told in [
+    for words, said in [
         ("--write", "--write needs --table"),
         ("--seeds 0", "at least 1"),
         ("catch --trainers sb3", "needs an interpreter of its own"),
         ("catch --trainers nobody", "no trainer nobody"),
         ("catch --jobs 4000", "need 4000 cores"),
+        ("--nightly catch", "no record of catch to compare with"),
+        ("--nightly Ant-v5", "Ant-v5 is none of the night's: CartPole-v1"),
+        ("Nothing-v0", "no task Nothing-v0"),
+        ("upstream-moba", "upstream-moba needs PufferLib"),
     ]:
         with contextlib.suppress(SystemExit):
             assert learning.main([*words.split(), "--out", str(tmp_path)]) == 2
-        assert told in capsys.readouterr().err and not files(tmp_path)
+        assert said in capsys.readouterr().err and not files(tmp_path)
+    assert learning.names_of(["gym"], None) == list(tasks.IN_PYTHON)
+    assert learning.names_of(["catch", "c"], None)[0] == "catch"
+    assert learning.names_of(["upstream-moba"], tmp_path) == ["upstream-moba"]
 
 
 # ---- many seeds ----------------------------------------------------------------------------------

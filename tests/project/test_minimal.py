@@ -117,38 +117,14 @@ def test_the_page_trains_the_weights_of_the_trainer(page, words):
 
 
 # What each key of [train] is changed to; the page refuses those that it doesn't have.
-CHANGES = {
-    "total_timesteps": T * N,
-    "optimizer": "adam",
-    "learning_rate": 0.02,
-    "anneal_lr": 0,
-    "lr_schedule": "linear",
-    "min_lr_ratio": 0.1,
-    "weight_decay": 0.1,
-    "gamma": 0.9,
-    "gae_lambda": 0.5,
-    "replay_ratio": 1,
-    "clip_coef": 0.005,
-    "vf_coef": 1,
-    "vf_clip_coef": 0.5,
-    "max_grad_norm": 0.1,
-    "ent_coef": 0.01,
-    "anneal_ent_coef": 0,
-    "min_ent_coef_ratio": 0.5,
-    "beta1": 0.5,
-    "beta2": 0.9,
-    "eps": 1e-3,
-    "minibatch_size": 2 * T,
-    "horizon": 4,
-    "vtrace": 0,
-    "vtrace_rho_clip": 1.5,
-    "vtrace_c_clip": 0.5,
-    "reward_clip": 1,
-    "bootstrap_truncated": 0,
-    "prio_alpha": 0.2,
-    "prio_beta0": 0.9,
-    "advantage": "S",
-}
+CHANGES = f"""
+    total_timesteps={T * N} optimizer=adam learning_rate=0.02 anneal_lr=0 lr_schedule=linear
+    min_lr_ratio=0.1 weight_decay=0.1 gamma=0.9 gae_lambda=0.5 replay_ratio=1 clip_coef=0.005
+    vf_coef=1 vf_clip_coef=0.5 max_grad_norm=0.1 ent_coef=0.01 anneal_ent_coef=0
+    min_ent_coef_ratio=0.5 beta1=0.5 beta2=0.9 eps=1e-3 minibatch_size={2 * T} horizon=4 vtrace=0
+    vtrace_rho_clip=1.5 vtrace_c_clip=0.5 reward_clip=1 bootstrap_truncated=0 prio_alpha=0.2
+    prio_beta0=0.9 advantage=S
+""".split()
 REFUSED = {"algorithm": "puffer5", "overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
 REFUSED |= {"launch_steps": 8, "gpus": 2, "draw_from": "all", "loss": "mine:loss"}
 OTHERS = {"target_kl", "desired_kl"}  # of another algorithm, and of a schedule that is refused
@@ -159,29 +135,24 @@ ELSEWHERE = {"bootstrap_truncated": CARTPOLE, "beta2": ADAM, "eps": ADAM}
 
 
 def test_every_key_of_training_is_obeyed_or_refused(page, command):
-    assert sorted({*CHANGES, *REFUSED} | OTHERS) == sorted(KEYS["train"])
+    changes = dict(word.split("=") for word in CHANGES)
+    assert sorted({*changes, *REFUSED} | OTHERS) == sorted(KEYS["train"])
     assert {f"train.{key}" for key in REFUSED} | {"selfplay.enabled"} == command.LEFT_OUT.keys()
     plain = functools.cache(lambda *words: of_page(page, *words))
-    for key, value in CHANGES.items():
+    for key, value in changes.items():
         words = *ELSEWHERE.get(key, SQUARED), *FASTER
         option = f"--train.{key.replace('_', '-')}={value}"
         assert not np.array_equal(of_page(page, *words, option), plain(*words)), key
 
 
-def test_what_the_page_has_not_is_refused(command):
-    for key in [*REFUSED, "advantage"]:
-        option = f"--train.{key.replace('_', '-')}={REFUSED.get(key, 'mine:function')}"
+def test_what_the_page_has_not_is_refused(page, command):
+    words = {key: f"--train.{key.replace('_', '-')}={value}" for key, value in REFUSED.items()}
+    for key, word in {**words, "advantage": "--train.advantage=mine:function"}.items():
         with pytest.raises(UserError, match=rf"not on this page: train\.{key}"):
-            command.refuse_left_out(configure(*SQUARED, option))
-
-
-def test_self_play_is_refused(command):
-    words = "--selfplay.enabled=1", "--vec.num-frozen-banks=1", "--vec.frozen-bank-pct=0.25"
+            command.refuse_left_out(configure(*SQUARED, word))
+    play = "--selfplay.enabled=1", "--vec.num-frozen-banks=1", "--vec.frozen-bank-pct=0.25"
     with pytest.raises(UserError, match=r"not on this page: selfplay\.enabled"):
-        command.refuse_left_out(configure("connect4_two", *words))
-
-
-def test_a_learning_rate_that_depends_on_the_run_is_refused(page):
+        command.refuse_left_out(configure("connect4_two", *play))
     with pytest.raises(UserError, match="lr_schedule adaptive needs the epochs before"):
         of_page(page, *SQUARED, "--train.lr-schedule", "adaptive")
 

@@ -143,14 +143,6 @@ def test_make_installs_what_a_target_needs(tmp_path):
         assert tool in found and not found & {"torch", *COMPILERS}
 
 
-def test_wheels_for_macs_are_built_where_there_is_a_runner_and_run_on_macos_14():
-    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
-    assert re.findall(r"runner: (macos-\d+), tag: (\S+) ", text) == [
-        ("macos-15", "macosx_14_0_arm64")
-    ]
-    assert 'MACOSX_DEPLOYMENT_TARGET: "14.0"' in text
-
-
 COMPILER = """#!/bin/sh
 while [ $# -gt 0 ]; do [ "$1" = -o ] && echo 'machine code' > "$2"; shift; done
 """

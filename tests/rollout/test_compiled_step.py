@@ -250,16 +250,6 @@ def test_the_only_legal_action():
         np.testing.assert_array_equal(logprobs[0], 0)
 
 
-def test_equal_chances():
-    """Of k legal actions the log-probability is that of 1 / k."""
-    k = np.arange(1, 70)
-    case = chooser((69,), np.zeros((69, 69), np.float32), masked=True)
-    legal = (k <= k[:, None]).astype(np.uint8)
-    case.views = case.views._replace(masks=legal[None])
-    _, logprobs, *_ = case.run().found()
-    np.testing.assert_allclose(logprobs[0], -np.log(k), rtol=2e-7)
-
-
 def test_uniforms_at_the_ends():
     """1 takes the last action, however unlikely; the smallest one the first that has any chance."""
     logits = np.tile(np.array([-200, 0, 1, -200], np.float32), (2, 1))

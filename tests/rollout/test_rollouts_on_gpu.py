@@ -14,6 +14,7 @@ from oracles import named
 from puffer_mlx import config
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
+from puffer_mlx.policy import acting_on_gpu
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
@@ -182,22 +183,6 @@ def test_a_rollout_that_is_always_ended_is_one_message():
     np.testing.assert_array_equal(run.vec.state(), before)
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(0.016, 2), (1, 1), (1e-6, T)])
-def test_on_a_mac_steps_of_a_launch_are_measured(monkeypatch, seconds, steps):
-    """By a clock for which a launch takes so long."""
-    run, host = Run("squared", True), Run("squared", False)
-    run.way._kernel = watchdog = Watchdog(run.way._kernel, T)
-    times = iter([0, 9, 0, seconds])  # the first launch is compiled
-    clock = SimpleNamespace(perf_counter=lambda: next(times))
-    monkeypatch.setattr(on_gpu_rollouts, "time", clock)
-    monkeypatch.setattr(on_gpu_rollouts, "backend", lambda: "metal")
-    monkeypatch.setattr(on_gpu_rollouts, "stand_in", lambda: None)
-    with emulated_gpu():
-        found = run.rollout(0)
-    assert watchdog.launches == [4, 4, *[steps] * (T // steps)]
-    np.testing.assert_array_equal(found["observations"], host.rollout(0)["observations"])
-
-
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
 def test_texts(backend, name, tmp_path):
     """Each back-end's text, a block's threads in two orders: see ``Compiled.run``."""
@@ -271,10 +256,36 @@ def test_training_is_the_hosts(on_gpu, monkeypatch):
         )
 
 
-@pytest.mark.parametrize(("asked", "launches"), [("0", [4, 4, 8]), ("3", [3, 3, 2]), ("99", [8])])
-def test_train_launch_steps(on_gpu, monkeypatch, asked, launches):
-    """On a Mac, where 0 is measured, by a clock for which no launch takes any time."""
-    clock = SimpleNamespace(perf_counter=iter([0, 9, 0, 1e-6]).__next__)
+@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
+def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
+    """Where it is not, it counts as long as the last one that was, and training as much less."""
+    waited = []
+    with emulated_gpu():
+        ours = make_trainer()
+        collect = ours.collector.acting.collect
+
+        def observed(*arguments: Any) -> Any:
+            waited.append(ours.collector.acting.waits)  # type: ignore
+            return collect(*arguments)
+
+        ours.collector.acting.collect = observed
+        for record in ours:
+            assert record["env/n"] > 0 and record["perf/train"] >= 0
+            if not ours.collector.overlap:
+                assert record["perf/rollout"] + record["perf/train"] <= record["perf/epoch"]
+    assert waited == ([True] * EPOCHS if ours.collector.overlap else [False, True, False, False])
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "launches"),
+    [
+        *(("0", 1e-6, [4, 4, 8]), ("0", 0.016, [4, 4, 2, 2, 2, 2]), ("0", 1, [4, 4, *[1] * 8])),
+        *(("3", 0, [3, 3, 2]), ("99", 0, [8])),
+    ],
+)
+def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
+    """On a Mac, where 0 is measured, by a clock for which a launch takes so long."""
+    clock = SimpleNamespace(perf_counter=iter([0, 9, 0, seconds]).__next__)  # 9: it is compiled
     monkeypatch.setattr(on_gpu_rollouts, "time", clock)
     monkeypatch.setattr(on_gpu_rollouts, "backend", lambda: "metal")
     monkeypatch.setattr(on_gpu_rollouts, "stand_in", lambda: None)
@@ -343,24 +354,8 @@ def test_what_no_kernel_does(monkeypatch):
     assert "the rules of target compile for a CPU alone" in refused("target")
     assert "no kernel knows this policy" in refused("squared", "--policy.hidden-size", "512")
     assert "no kernel knows this policy" in refused("catch")
-    monkeypatch.setattr(kernels, "SHARED_BYTES", 1000)
+    monkeypatch.setattr(acting_on_gpu, "SHARED_BYTES", 1000)
     assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
-
-
-@pytest.mark.parametrize(("seconds", "whole"), [(1.0, True), (1.1, False)])
-def test_auto_takes_one_launch_where_it_is_faster(monkeypatch, seconds, whole):
-    measured = {"cpu": 2.0, "gpu": 1.0, placement.WHOLE: seconds}
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    monkeypatch.setattr(placement, "_cached", lambda *_: (measured, False))
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    given = config.load("squared", [*OPTIONS.split(), "--train.overlap", "auto"])
-    with opened("squared", 16, 1, given.env) as vec:
-        policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(given, vec, policy, None, None, {})  # type: ignore
-    assert (found.whole is not None) == whole == (not found.overlap)
-    assert found.rollout == mx.gpu or not whole
-    assert found.rollout_device == ("gpu-kernel" if whole else "cpu")
-    assert ("in one launch" in found.reason) == whole
 
 
 def test_a_kernel_counts_in_32_bits(monkeypatch):

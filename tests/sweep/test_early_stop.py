@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from puffer_mlx.sweep.early_stop import EarlyStop, Threshold, quantile_line, threshold
-from puffer_mlx.sweep.observations import Observations
+from puffer_mlx.sweep.observations import (
+    EarlyStop,
+    Observations,
+    Threshold,
+    quantile_line,
+    threshold,
+)
 from puffer_mlx.sweep.settings import SweepSettings
 
 LINE = Threshold(slope=1.0, constant=0.0, front_cost=1000.0, near_best=9.0)
@@ -40,13 +45,12 @@ def test_slope_is_not_negative_and_few_points_say_nothing():
     assert quantile_line(np.ones(29), np.ones(29), 0.3) is None
 
 
-@pytest.mark.parametrize("near_best", [9.0, -np.inf])
-def test_threshold_by_hand(near_best):
+def test_threshold_by_hand():
     """Free to 310 s; from 1200 s on near the best, unless dear runs are spared."""
-    line = LINE._replace(near_best=near_best)
-    dear = 9.0 if near_best == 9.0 else np.log(1201.0)
-    at = [line.at(cost) for cost in (309.0, 311.0, 1201.0)]
-    assert at == [-np.inf, pytest.approx(np.log(311.0)), pytest.approx(dear)]
+    for near_best, dear in (9.0, 9.0), (-np.inf, np.log(1201.0)):
+        line = LINE._replace(near_best=near_best)
+        at = [line.at(cost) for cost in (309.0, 311.0, 1201.0)]
+        assert at == [-np.inf, pytest.approx(np.log(311.0)), pytest.approx(dear)]
 
 
 def test_threshold_of_observations():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from puffer_mlx.sweep.sobol import sobol
+from puffer_mlx.sweep.methods import sobol
 
 
 @pytest.mark.parametrize("points", [1, 64])

@@ -71,9 +71,9 @@ def test_the_noise_seen_is_the_median_of_deviations():
     assert noise(several) == pytest.approx(4 / math.sqrt(2))
 
 
-@pytest.mark.parametrize(
-    ("score", "cost", "noise", "enough", "beaten"),
-    [
+def test_what_is_beaten():
+    rivals = [Judged([7.0, 9.0], 5.0), Judged([1.0], 1.0)]
+    for score, cost, differ, enough, beaten in (
         (9.0, 10, 1.5, math.inf, False),  # better than 8 after 5 s
         (7.0, 10, 1.5, math.inf, False),  # 8 is within the noise
         (6.5, 10, 1.5, math.inf, True),
@@ -82,11 +82,9 @@ def test_the_noise_seen_is_the_median_of_deviations():
         (8.0, 10, 5.0, 8.0, True),  # more isn't asked for: the cheaper one is better
         (8.0, 10, 5.0, 9.0, False),
         (8.0, 4, 5.0, 8.0, False),
-    ],
-)
-def test_what_is_beaten(score, cost, noise, enough, beaten):
-    rivals = [Judged([7.0, 9.0], 5.0), Judged([1.0], 1.0)]
-    assert is_beaten(Judged([score], cost), rivals, "mean", noise, enough) == beaten
+    ):
+        one = Judged([score], cost)
+        assert is_beaten(one, rivals, "mean", differ, enough) == beaten, (score, cost, enough)
 
 
 def test_a_score_above_the_target_counts_as_the_target():
@@ -255,7 +253,7 @@ def test_a_run_has_its_cores_alone(here, monkeypatch):
     assert own_cores() == before
 
 
-@pytest.mark.parametrize(("text", "gpus"), [("2, 5", ["2", "5"]), ("", [])])
-def test_gpus_are_those_that_are_visible(monkeypatch, text, gpus):
-    monkeypatch.setenv(VISIBLE, text)
-    assert own_gpus() == gpus
+def test_gpus_are_those_that_are_visible(monkeypatch):
+    for text, gpus in ("2, 5", ["2", "5"]), ("", []):
+        monkeypatch.setenv(VISIBLE, text)
+        assert own_gpus() == gpus

@@ -40,35 +40,33 @@ def trainings(swept, *words):
 FITS = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
 
 
-@pytest.mark.parametrize(
-    ("swept", "fitted"),
-    [
-        (FITS, FITS),
-        ({MINIBATCH: 4096}, {MINIBATCH: 1024}),
-        ({MINIBATCH: 4096, HORIZON: 8}, {MINIBATCH: 512, HORIZON: 8}),
-        ({HORIZON: 8, AGENTS: 16}, {HORIZON: 32, AGENTS: 16}),
-        ({AGENTS: 16}, {AGENTS: 32}),
-        ({HORIZON: 64, AGENTS: 256, STEPS: 2000}, {HORIZON: 64, AGENTS: 256, STEPS: 18626}),
-        ({REPLAY: 0.25}, {REPLAY: 0.25 * 1.25**4}),
-        ({BUFFERS: 7, MINIBATCH: 2048}, {BUFFERS: 4, MINIBATCH: 1024}),
-    ],
-)
-def test_sizes_give_way(swept, fitted):
+GIVES_WAY = [
+    (FITS, FITS),
+    ({MINIBATCH: 4096}, {MINIBATCH: 1024}),
+    ({MINIBATCH: 4096, HORIZON: 8}, {MINIBATCH: 512, HORIZON: 8}),
+    ({HORIZON: 8, AGENTS: 16}, {HORIZON: 32, AGENTS: 16}),
+    ({AGENTS: 16}, {AGENTS: 32}),
+    ({HORIZON: 64, AGENTS: 256, STEPS: 2000}, {HORIZON: 64, AGENTS: 256, STEPS: 18626}),
+    ({REPLAY: 0.25}, {REPLAY: 0.25 * 1.25**4}),
+    ({BUFFERS: 7, MINIBATCH: 2048}, {BUFFERS: 4, MINIBATCH: 1024}),
+]
+NOTHING_HELPS: list[tuple[dict[str, int | float], list[str]]] = [
+    ({HORIZON: 8}, ["--train.minibatch-size", "8192"]),  # its range ends at 64
+    ({MINIBATCH: 4096}, ["--train.learning-rate", "-1"]),  # not for its size
+]
+
+
+def test_sizes_give_way():
     """What can be run stays as it is."""
-    settled = trainings(swept).settle(swept)
-    assert settled == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
-    assert all(isinstance(value, int) for name, value in settled.items() if name != REPLAY)
+    for swept, fitted in GIVES_WAY:
+        settled = trainings(swept).settle(swept)
+        assert settled == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
+        assert all(isinstance(value, int) for name, value in settled.items() if name != REPLAY)
 
 
-@pytest.mark.parametrize(
-    ("swept", "words"),
-    [
-        ({HORIZON: 8}, ["--train.minibatch-size", "8192"]),  # its range ends at 64
-        ({MINIBATCH: 4096}, ["--train.learning-rate", "-1"]),  # not for its size
-    ],
-)
-def test_what_nothing_helps_stays_as_it_is(swept, words, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
-        sweep = trainings(swept, *words)
-    assert sweep.settle(swept) == swept
+def test_what_nothing_helps_stays_as_it_is(monkeypatch):
+    for swept, words in NOTHING_HELPS:
+        with monkeypatch.context() as patch:
+            patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
+            sweep = trainings(swept, *words)
+        assert sweep.settle(swept) == swept

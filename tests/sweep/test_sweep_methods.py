@@ -7,7 +7,7 @@ import pytest
 
 from puffer_mlx.sweep.methods import Protein, make_method
 from puffer_mlx.sweep.observations import Observations, pareto_front, pruned
-from puffer_mlx.sweep.settings import OURS, SweepSettings
+from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
 SECTION, KEY = COST.split(".")
@@ -34,19 +34,6 @@ def run(method, count, sign=1):
         score, cost = outcome(vectors[-1])
         method.observe(vectors[-1], sign * score, cost)
     return np.array(vectors)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_sweep_goes_on_as_if_it_had_not_stopped(name):
-    settings = replace(SETTINGS, method=name)
-    through = run(make_method(SPACE, settings, 5), 12)
-    resumed = make_method(SPACE, settings, 5)
-    for vector in through[:8]:
-        resumed.observe(vector, *outcome(vector))
-    assert np.array_equal(resumed.suggest(number=8), through[8])
-    resumed.observe(through[8], *outcome(through[8]))
-    assert np.array_equal(resumed.suggest(), through[9])
-    assert not np.array_equal(run(make_method(SPACE, settings, 6), 8), through[:8])
 
 
 @pytest.mark.parametrize("goal", ["maximize", "minimize"])

@@ -18,18 +18,16 @@ def one(distribution, low, high, whole=False, **more):
     return Parameter("train", distribution, distribution, low, high, whole=whole, **more)
 
 
-@pytest.mark.parametrize(("distribution", "low", "high", "unit", "value"), BY_HAND)
-def test_values_by_hand(distribution, low, high, unit, value):
-    parameter = one(distribution, low, high)
-    assert parameter.to_value(unit) == pytest.approx(value, rel=1e-12)
-    assert parameter.to_value(-1) == low and parameter.to_value(1) == high
-    assert parameter.to_value(-3) == low and parameter.to_value(7) == high
-    assert parameter.to_unit(low) == pytest.approx(-1) and parameter.to_unit(high) == pytest.approx(
-        1
-    )
-    back = parameter.to_unit(parameter.to_value(unit))
-    assert parameter.to_value(back) == pytest.approx(value)
+def test_values_by_hand():
     assert {each[0] for each in BY_HAND} == set(DISTRIBUTIONS)
+    for distribution, low, high, unit, value in BY_HAND:
+        parameter = one(distribution, low, high)
+        ends = [parameter.to_value(unit) for unit in (-3, -1, 1, 7)]
+        assert ends == [low, low, high, high]
+        assert [parameter.to_unit(end) for end in (low, high)] == pytest.approx([-1, 1])
+        assert parameter.to_value(unit) == pytest.approx(value, rel=1e-12)
+        back = parameter.to_unit(parameter.to_value(unit))
+        assert parameter.to_value(back) == pytest.approx(value)
 
 
 def test_whole_values_are_ints_within_the_range():

@@ -1,6 +1,7 @@
 """MLX's matrix products against NumPy in float64, and which BLAS computes them."""
 
 import ctypes
+import itertools
 import platform
 import re
 import subprocess
@@ -21,19 +22,8 @@ numpy_openblas = pytest.mark.skipif(
 
 # (M, K, N): single rows and columns, and both sides of OpenBLAS's blocks (64 to 512) and of the
 # size from which it uses threads.
-SHAPES = [
-    (1, 1, 1),
-    (1, 7, 1),
-    (3, 1, 5),
-    (1, 64, 128),
-    (64, 128, 1),
-    (17, 31, 13),
-    (64, 64, 64),
-    (65, 63, 129),
-    (384, 256, 192),
-    (513, 385, 257),
-    (4096, 118, 128),
-]
+SHAPES = [(1, 1, 1), (1, 7, 1), (3, 1, 5), (1, 64, 128), (64, 128, 1), (17, 31, 13), (64, 64, 64)]
+SHAPES += [(65, 63, 129), (384, 256, 192), (513, 385, 257), (4096, 118, 128)]
 
 
 @pytest.fixture
@@ -47,26 +37,28 @@ def check(ours: mx.array, exact: np.ndarray, terms: int):
     np.testing.assert_allclose(np.array(ours), exact, rtol=2e-5, atol=4e-7 * max(terms, 8))
 
 
+def single(x: np.ndarray) -> mx.array:
+    return mx.array(x, mx.float32)
+
+
 def transposed(x: np.ndarray) -> mx.array:
     """``x``, stored column by column: BLAS is told to transpose it."""
     return mx.array(np.ascontiguousarray(x.T), mx.float32).T
 
 
-@pytest.mark.parametrize(("m", "k", "n"), SHAPES)
-def test_products_and_transposes(random, m, k, n):
-    for right in ["b", "bT"]:
-        for left in ["a", "aT"]:
-            a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
-            a32 = mx.array(a, mx.float32) if left == "a" else transposed(a)
-            b32 = mx.array(b, mx.float32) if right == "b" else transposed(b)
-            check(a32 @ b32, a @ b, k)
+def test_products_and_transposes(random):
+    for (m, k, n), left, right in itertools.product(
+        SHAPES, (single, transposed), (single, transposed)
+    ):
+        a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
+        check(left(a) @ right(b), a @ b, k)
 
 
 def test_batches_and_broadcasts(random):
     for shape in [(3, 5, 7, 4), (6, 64, 65, 33), (2, 300, 129, 140)]:
         batch, m, k, n = shape
         a, b = random.standard_normal((batch, m, k)), random.standard_normal((batch, k, n))
-        a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
+        a32, b32 = single(a), single(b)
         check(a32 @ b32, a @ b, k)
         check(a32 @ b32[0], a @ b[0], k)
         check(a32[0] @ b32, a[0] @ b, k)
@@ -76,7 +68,7 @@ def test_batches_and_broadcasts(random):
 
 def test_strided_operands(random):
     a, b = random.standard_normal((130, 260)), random.standard_normal((390, 70))
-    a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
+    a32, b32 = single(a), single(b)
     check(a32[:, ::2] @ b32[::3], a[:, ::2] @ b[::3], 130)  # every 2nd column, every 3rd row
     check(a32[::2, 5:135] @ b32[:130, 1:], a[::2, 5:135] @ b[:130, 1:], 130)  # rows with gaps
     check(a32[:, 130:] @ b32[130:260], a[:, 130:] @ b[130:260], 130)  # an offset
@@ -86,9 +78,9 @@ def test_addmm(random):
     for m, k, n in [(5, 3, 4), (200, 129, 65)]:
         for alpha, beta in [(1.0, 1.0), (0.5, -2.0), (1.0, 0.0)]:
             a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
-            a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
+            a32, b32 = single(a), single(b)
             for c in (random.standard_normal((m, n)), random.standard_normal(n)):
-                ours = mx.addmm(mx.array(c, mx.float32), a32, b32, alpha=alpha, beta=beta)
+                ours = mx.addmm(single(c), a32, b32, alpha=alpha, beta=beta)
                 check(ours, alpha * (a @ b) + beta * c, k)
 
 
@@ -195,30 +187,23 @@ def system_openblas() -> bool:
     return True
 
 
-@linux
-@pytest.mark.skipif(system_openblas(), reason="the system's OpenBLAS would serve")
-def test_without_a_compiler_one_line_says_so(tmp_path):
-    done = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path), PATH="/nonexistent")
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(SLOW, done.stderr)
-    assert done.stdout.splitlines() == ["reference (slow)", *["not global"] * 3]
+LOSSES = {  # code before the import, the environment, what is said
+    "no compiler": ("", {"PATH": "/nonexistent"}, ""),
+    "an unwritable cache": ("", {"PUFFER_MLX_CACHE": "{}/file"}, ""),
+    "MLX came first": ("import mlx.core\n", {}, "mlx was imported first"),
+}
 
 
 @linux
 @pytest.mark.skipif(system_openblas(), reason="the system's OpenBLAS would serve")
-def test_an_unwritable_cache_is_no_error(tmp_path):
+@pytest.mark.parametrize("what", LOSSES)
+def test_one_line_says_that_products_are_slow(tmp_path, what):
     (tmp_path / "file").touch()
-    done = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path / "file"))
+    before, environment, said = LOSSES[what]
+    environment = {key: value.format(tmp_path) for key, value in environment.items()}
+    done = python(before + WHERE, **{"PUFFER_MLX_CACHE": str(tmp_path), **environment})
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(SLOW, done.stderr)
-
-
-@linux
-def test_mlx_imported_first_is_said_once(tmp_path):
-    done = python("import mlx.core\n" + WHERE, PUFFER_MLX_CACHE=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(SLOW, done.stderr)
-    assert "mlx was imported first" in done.stderr
+    assert re.fullmatch(SLOW, done.stderr) and said in done.stderr
     assert done.stdout.splitlines() == ["reference (slow)", *["not global"] * 3]
 
 

@@ -11,14 +11,21 @@ from pathlib import Path
 
 import pytest
 from kept import compile_program, edit, kept_copy
-from native_envs import Stepper
+from native_envs import make
 from running import ROOT
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import compiler
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
-from puffer_mlx.vec.native.vec import NativeVec
+
+
+def fake(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have a shell script be the compiler."""
+    script = source.with_name("cc")
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
 
 
 @pytest.fixture
@@ -46,22 +53,16 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_library_is_compiled_again(source: Path, how: str):
+def test_a_damaged_library_is_compiled_again(source: Path):
     """A library that is cut off ends the process that loads it: SIGBUS."""
     library = compile_one(source)
     whole = library.read_bytes()
-    library.write_bytes(DAMAGES[how](whole))
-    assert compile_one(source) == library
-    assert library.read_bytes() == whole and returned(library) == 1
+    for damage in DAMAGES.values():
+        library.write_bytes(damage(whole))
+        assert compile_one(source) == library and library.read_bytes() == whole
     before = library.stat().st_mtime_ns
     assert compile_one(source) == library and library.stat().st_mtime_ns == before
-
-
-def test_a_library_whose_hash_is_missing_is_compiled_again(source: Path):
-    """As of a machine that went down between the two."""
-    library = compile_one(source)
-    (seal,) = library.parent.glob(".*")
+    (seal,) = library.parent.glob(".*")  # of a machine that went down between the two
     seal.unlink()
     library.write_bytes(b"")
     assert returned(compile_one(source)) == 1 and seal.exists()
@@ -128,7 +129,7 @@ def test_what_does_not_load_is_compiled_again_once(source: Path):
         return returned(path)
 
     compile_one(source)
-    compiler._made.clear()  # as if another process had
+    compiler._compiled_now.clear()  # as if another process had
     assert compiler.load_compiled(make, load) == 1 and compiled == [False, True]
 
     loads, compiled = iter([ImportError("no such symbol")]), []
@@ -137,35 +138,19 @@ def test_what_does_not_load_is_compiled_again_once(source: Path):
     assert compiled == [False]
 
 
-def test_a_damaged_environment_is_compiled_again(tmp_path: Path, monkeypatch):
+def test_a_damaged_environment_and_shim_are_compiled_again(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path))
     library = compile_environment(find_environment("squared"))
     library.write_bytes(library.read_bytes()[:5000])
-    with NativeVec(find_environment("squared"), total_agents=2, env={"size": 5}) as vec:
-        Stepper(vec)
-
-
-def test_a_damaged_blas_shim_is_compiled_again(tmp_path: Path):
-    if sys.platform != "linux":
-        pytest.skip("macOS uses Accelerate")
-    environment = {**os.environ, "PUFFER_MLX_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    said = []
-    for _ in range(2):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "from puffer_mlx.system.blas import blas_name; print(blas_name())",
-            ],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0
-        said.append(done.stdout)
-        for shim in tmp_path.glob("blas_shim*.so"):
-            shim.write_bytes(shim.read_bytes()[:3000])
-    assert said[0] == said[1]
+    make("squared", total_agents=2).close()
+    if sys.platform == "linux":  # macOS uses Accelerate
+        code = "from puffer_mlx.system.blas import blas_name; print(blas_name())"
+        said = []
+        for _ in range(2):
+            said.append(subprocess.check_output([sys.executable, "-c", code]))
+            for shim in tmp_path.glob("blas_shim*.so"):
+                shim.write_bytes(shim.read_bytes()[:3000])
+        assert said[0] == said[1]
 
 
 # ---- several sources ----------------------------------------------------------------------------
@@ -203,34 +188,22 @@ def test_sources_are_compiled_at_the_same_time(source: Path, monkeypatch):
     sources = two_sources(source, "int two(void) { return 1; }\n")
     waiting = source.with_name("waiting")
     waiting.mkdir()
-    slow = source.with_name("cc")
-    slow.write_text(
-        f"""#!/bin/sh
-case " $* " in *" -c "*)
+    script = f"""case " $* " in *" -c "*)
   mktemp {waiting}/XXXXXX
   for i in $(seq 1000); do [ $(ls {waiting} | wc -l) -gt 1 ] && exec cc "$@"; sleep 0.01; done
   exit 3;;
 esac
 exec cc "$@"
 """
-    )
-    slow.chmod(0o755)
-    monkeypatch.setenv("CC", str(slow))
+    fake(source, monkeypatch, script)
     assert returned(compiler.compile_shared("one", sources, [])) == 1
 
 
 def test_the_same_thing_is_compiled_once(source: Path, monkeypatch):
     """By four processes that begin at the same time: the first ranks of a run, say."""
     calls = source.with_name("calls")
-    slow = source.with_name("cc")
-    slow.write_text(
-        f"""#!/bin/sh
-case " $* " in *" -shared "*) echo >> {calls}; sleep 0.5;; esac
-exec cc "$@"
-"""
-    )
-    slow.chmod(0o755)
-    monkeypatch.setenv("CC", str(slow))
+    slow = f'case " $* " in *" -shared "*) echo >> {calls}; sleep 0.5;; esac\nexec cc "$@"'
+    fake(source, monkeypatch, slow)
     code = f"""
 from pathlib import Path
 from puffer_mlx.system.compiler import compile_shared
@@ -257,10 +230,7 @@ print(compile_shared("one", [Path({str(source)!r})], []))
 
 def test_how_long_it_takes_is_said(source: Path, monkeypatch, capsys):
     monkeypatch.setattr(compiler, "NOTICE_SECONDS", 0.0)
-    slow = source.with_name("slow")
-    slow.write_text('#!/bin/sh\ncase "$*" in *-shared*) sleep 0.3;; esac\nexec cc "$@"\n')
-    slow.chmod(0o755)
-    monkeypatch.setenv("CC", str(slow))
+    fake(source, monkeypatch, 'case "$*" in *-shared*) sleep 0.3;; esac\nexec cc "$@"')
     compile_one(source, usually="half a minute")
     compile_one(source)
     first, last = capsys.readouterr().err.splitlines()
@@ -294,10 +264,7 @@ def test_the_hint_is_the_systems_own(tmp_path: Path, monkeypatch):
 
 def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):
     """macOS has a cc that asks for Xcode's tools."""
-    shim = source.with_name("cc")
-    shim.write_text("#!/bin/sh\necho 'xcrun: error: invalid active developer path' >&2\nexit 1\n")
-    shim.chmod(0o755)
-    monkeypatch.setenv("CC", str(shim))
+    fake(source, monkeypatch, "echo 'xcrun: error: invalid active developer path' >&2\nexit 1")
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UserError, match="invalid active developer path") as caught:
         compile_one(source)

@@ -20,9 +20,8 @@ def chosen(monkeypatch):
 
     def chosen(before: int, metal: bool = False, memory: int = 64 * GIB) -> int:
         monkeypatch.setattr(mlx_memory.mx.metal, "is_available", lambda: metal)
-        monkeypatch.setattr(
-            mlx_memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory)
-        )
+        of_all = SimpleNamespace(total=memory)
+        monkeypatch.setattr(mlx_memory.psutil, "virtual_memory", lambda: of_all)
         mx.set_cache_limit(before)
         choose_cache_limit.__wrapped__()
         return mx.set_cache_limit(0)
@@ -31,12 +30,9 @@ def chosen(monkeypatch):
     mx.set_cache_limit(limit)
 
 
-def test_mlxs_own_limit_on_a_cpu_is_raised(chosen):
+def test_own_limit(chosen):
+    """MLX's on a CPU is raised; a program's stays, and so does CUDA's, of all memory."""
     assert chosen(CPU_DEFAULT) == BYTES == 2 * GIB
-
-
-def test_a_programs_own_limit_stays(chosen):
-    """So does CUDA's, which is MLX's limit of all memory."""
     for before in [0, 1 << 20, CPU_DEFAULT + 1, 4 * GIB]:
         assert chosen(before) == before
 

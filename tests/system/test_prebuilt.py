@@ -44,11 +44,7 @@ def test_what_it_was_made_for_must_be_here(bring, what):
     path, why, made_for = prebuilt.find("ops", HERE)
     assert path is None and made_for[what] == "another"
     assert why == f"the one that came with puffer_mlx is for {what} another, not {HERE[what]}"
-
-
-def test_one_that_says_less_is_not_taken(bring):
-    bring("")
-    assert prebuilt.find("ops", HERE | {"sources": "abc"}).path is None
+    assert prebuilt.find("ops", HERE | {"sources": "abc"}).path is None  # it says less
 
 
 def test_one_for_newer_cpus_is_not_taken(bring, monkeypatch):
@@ -58,28 +54,25 @@ def test_one_for_newer_cpus_is_not_taken(bring, monkeypatch):
     assert path is None and why == "the one that came with puffer_mlx is for newer CPUs"
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"for x"), lambda p: p.unlink()])
-def test_a_damaged_one_is_not_taken(bring, tmp_path, damage):
+def test_a_damaged_one_is_not_taken(bring, tmp_path):
     bring("")
-    damage(tmp_path / "ops.so")
-    path, why, _ = prebuilt.find("ops", HERE)
-    assert path is None and why.endswith("is damaged")
+    for damage in (lambda path: path.write_bytes(b"for x"), lambda path: path.unlink()):
+        damage(tmp_path / "ops.so")
+        path, why, _ = prebuilt.find("ops", HERE)
+        assert path is None and why.endswith("is damaged")
 
 
-def test_nothing_is_said_where_there_is_none(bring, tmp_path):
-    """A checkout's; and another library's."""
-    assert prebuilt.find("ops", HERE) == prebuilt.Found(None)
+def test_nothing_is_said_where_there_is_none(bring, tmp_path, monkeypatch):
+    """A checkout's; another library's; or it is refused."""
+    nothing = prebuilt.SearchResult(None)
+    assert prebuilt.find("ops", HERE) == nothing
     bring("")
-    assert prebuilt.find("others", HERE) == prebuilt.Found(None)
+    assert prebuilt.find("ops", HERE).path and prebuilt.find("others", HERE) == nothing
+    with monkeypatch.context() as patch:
+        patch.setenv("PUFFER_MLX_NO_PREBUILT", "1")
+        assert prebuilt.find("ops", HERE) == nothing
     (tmp_path / prebuilt.LIST).write_text('[{"name": "ops"}]')
-    assert prebuilt.find("ops", HERE) == prebuilt.Found(None)
-
-
-def test_it_can_be_refused(bring, monkeypatch):
-    bring("")
-    assert prebuilt.find("ops", HERE).path
-    monkeypatch.setenv("PUFFER_MLX_NO_PREBUILT", "1")
-    assert prebuilt.find("ops", HERE) == prebuilt.Found(None)
+    assert prebuilt.find("ops", HERE) == nothing
 
 
 def test_the_list_is_what_was_added(bring, tmp_path):

@@ -47,9 +47,11 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_of_ones_own(mine: Path):
-    assert private_folders.fault(mine) == ""
-    assert private_folders.fault(mine / "not" / "there" / "yet") == ""
-    assert private_folders.fault(Path("/usr/lib")) == ""  # root's
+    for folder in mine, mine / "not" / "there" / "yet", Path("/usr/lib"):  # that one is root's
+        assert private_folders.fault(folder) == ""
+    private_folders.make(mine / "one" / "two")
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (mine / "one", mine / "one" / "two", mine)]
+    assert modes == [0o700, 0o700, 0o755]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
@@ -59,17 +61,16 @@ def test_others_may_write(mine: Path, mode: int):
     inside = mine / "inside"
     inside.mkdir(mode=0o755)
     expected = "" if mode & stat.S_ISVTX else f"others may write to {mine}"  # as in /tmp
-    assert private_folders.fault(inside) == expected
     (mine.parent / "link").symlink_to(inside)
-    assert private_folders.fault(mine.parent / "link") == expected
+    for folder in inside, mine.parent / "link":
+        assert private_folders.fault(folder) == expected
 
 
 def test_a_group_may_write(mine: Path, monkeypatch: pytest.MonkeyPatch):
     mine.chmod(0o775)
-    monkeypatch.setattr(private_folders, "_own_group", lambda gid: gid == mine.stat().st_gid)
-    assert private_folders.fault(mine) == ""  # many systems give each user a group
-    monkeypatch.setattr(private_folders, "_own_group", lambda gid: False)
-    assert private_folders.fault(mine) == f"others may write to {mine}"
+    for own, expected in ((True, ""), (False, f"others may write to {mine}")):
+        monkeypatch.setattr(private_folders, "_own_group", lambda gid, own=own: own)
+        assert private_folders.fault(mine) == expected  # many systems give each user a group
 
 
 @root
@@ -83,15 +84,6 @@ def test_another_user(mine: Path):
     assert private_folders.fault(link).startswith(f"{link} belongs to another user (")
 
 
-def test_made_folders_are_private(mine: Path):
-    private_folders.make(mine / "one" / "two")
-    assert [stat.S_IMODE(p.stat().st_mode) for p in (mine / "one", mine / "one" / "two")] == [
-        0o700
-    ] * 2
-    private_folders.make(mine / "one")
-    assert stat.S_IMODE(mine.stat().st_mode) == 0o755
-
-
 # ---- The cache of compiled libraries ------------------------------------------------------------
 
 
@@ -102,7 +94,8 @@ def temporary(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(mine))
     monkeypatch.setattr(private_folders, "_SHARED", (str(mine),))
     for name in private_folders._TEMPORARY:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.delenv(name)
     return mine
 
 
@@ -133,36 +126,39 @@ def test_a_cache_of_all_is_not_used(temporary: Path, monkeypatch, capsys):
 def test_where_the_private_folder_is_somebody_elses(temporary: Path, capsys):
     private(temporary).mkdir()
     private(temporary).chmod(0o777)
-    made = private_folders.private()
-    assert made and made.parent == temporary and made != private(temporary)
-    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    other = private_folders.private()
+    assert other and other.parent == temporary and other != private(temporary)
+    assert stat.S_IMODE(other.stat().st_mode) == 0o700
     assert f"hint: remove {private(temporary)}" in capsys.readouterr().err
-    shutil.rmtree(made)
-
-
-def test_a_temporary_directory_that_is_nobodys(temporary: Path):
+    shutil.rmtree(other)
     temporary.chmod(0o777)  # without the sticky bit everybody can take everything's place
+    private_folders.private.cache_clear()
     assert private_folders.private() is None
 
 
 # ---- MLX's own ----------------------------------------------------------------------------------
 
 
-def test_mlx_is_sent_to_a_private_folder(temporary: Path):
-    private_folders.keep_mlx_private()
-    assert os.environ["TEMPDIR"] == str(private(temporary))
-    assert "TMPDIR" not in os.environ and tempfile.gettempdir() == str(temporary)
-    private_folders.keep_mlx_private()  # in a process started by this one
-    assert os.environ["TEMPDIR"] == str(private(temporary))
+WHERE = {  # variables that name temporary directories, and which names MLX's then
+    "none": ({}, "TEMPDIR"),
+    "TMPDIR": ({"TMPDIR": "{}"}, "TMPDIR"),
+    "TMP": ({"TMP": "{}", "TMPDIR": ""}, "TMPDIR"),
+    "a file": ({"TMPDIR": "{}/file"}, "TMPDIR"),  # MLX stops at it; Python takes another one
+}
 
 
-@pytest.mark.parametrize("name", ["TMPDIR", "TMP"])
-def test_a_variable_that_names_the_folder_of_all(temporary: Path, monkeypatch, name: str):
-    monkeypatch.setenv(name, str(temporary))
-    monkeypatch.setenv("TMPDIR", os.environ.get("TMPDIR", ""))  # put back afterwards
-    private_folders.keep_mlx_private()
-    assert os.environ["TMPDIR"] == str(private(temporary))
-    assert tempfile.gettempdir() == str(temporary)
+@pytest.mark.parametrize("what", WHERE)
+def test_mlx_is_sent_to_a_private_folder(temporary: Path, monkeypatch, what: str):
+    (temporary / "file").write_text("")
+    variables, name = WHERE[what]
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value.format(temporary))
+    for _ in range(2):  # also in a process started by this one
+        private_folders.keep_mlx_private()
+        assert os.environ[name] == str(private(temporary))
+        assert tempfile.gettempdir() == str(temporary)
+    if what == "none":
+        assert "TMPDIR" not in os.environ
 
 
 def test_a_temporary_directory_of_ones_own_stays(temporary: Path, monkeypatch):
@@ -171,14 +167,6 @@ def test_a_temporary_directory_of_ones_own_stays(temporary: Path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(own))
     private_folders.keep_mlx_private()
     assert os.environ["TMPDIR"] == str(own) and "TEMPDIR" not in os.environ
-
-
-def test_a_temporary_directory_that_is_a_file(temporary: Path, monkeypatch):
-    """MLX stops at it; Python takes another one."""
-    (temporary / "file").write_text("")
-    monkeypatch.setenv("TMPDIR", str(temporary / "file"))
-    private_folders.keep_mlx_private()
-    assert os.environ["TMPDIR"] == str(private(temporary))
 
 
 CANT_WRITE = "MLX can't write the kernels that it compiles to {}: "

@@ -17,7 +17,7 @@ from oracles import named
 from running import learned
 from watching import acting
 
-from puffer_mlx import checkpoint, config, vec
+from puffer_mlx import config, vec
 from puffer_mlx.ops import take_rows
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.training import collector as collector_module
@@ -117,8 +117,8 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     """Copies of every rollout, taken when training takes it: then nothing is under way."""
     seen, take = [], trainer.collector.take
 
-    def watched(*arguments):
-        rollout = take(*arguments)
+    def watched(**ahead):
+        rollout = take(**ahead)
         seen.append(copies(rollout))
         return rollout
 
@@ -381,8 +381,8 @@ class Whole(NamedTuple):
     end: dict[str, Any]
 
 
-def undisturbed(name: str, *more: str, before: Before | None = nothing) -> Whole:
-    trainer = start(name, True, *more, before=before)
+def undisturbed(name: str, before: Before | None = nothing) -> Whole:
+    trainer = start(name, True, before=before)
     records, weights = [], [trainer.weights]
     for logs in trainer:
         records.append(told(logs))
@@ -520,31 +520,6 @@ def test_training_that_breaks_without_overlap():
     other.step()
     expected = [other.vec.rows(np.arange(8), 2 * T + t)[0] for t in range(T)]
     np.testing.assert_array_equal(rollouts[0]["observations"][:T], np.asarray(expected, np.float32))
-
-
-@pytest.mark.parametrize(
-    ("name", "reset", "algorithm", "network"),
-    [
-        ("coded", True, "puffer4", "LSTM"),
-        ("squared", False, "puffer4", "MinGRU"),
-        ("relay", False, "puffer5", "LSTM"),
-    ],
-)
-def test_going_on_after_any_epoch(tmp_path, name, reset, algorithm, network):
-    """Through the files of a checkpoint."""
-    more = [f"--reset-state={reset}", "--torch.network", network, "--train.algorithm", algorithm]
-    records, weights, end = undisturbed(name, *more, before=None)
-    trainer = start(name, True, *more)
-    keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
-    for epoch in range(E):
-        check_same(trainer.weights, weights[epoch])
-        what = trainer.vec.spec, trainer.policy, trainer.weights, trainer.state()
-        saved = keeper.save(epoch, *what)
-        other = start(name, True, *more)
-        assert other.restore(checkpoint.load(saved).weights, checkpoint.load_state(saved))
-        assert [told(logs) for logs in other] == records[epoch:]
-        check_same(outcome(other), end)
-        assert told(trainer.step()) == records[epoch]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -98,7 +98,7 @@ def test_a_loss_where_an_epoch_would_be_one_operation(capfd):
 
 
 def test_a_loss_beside():
-    settings = {"overlap": True, "separate_value": True}
+    settings: dict[str, Any] = {"overlap": True, "separate_value": True}
     plain, other = trained(**settings), trained(loss=larger, **settings)
     assert same(plain, trained(loss=ours, **settings)) and not same(plain, other)
 
@@ -209,6 +209,8 @@ def test_an_optimizer(env):
     usual, other = trained(env, optimizer="adam"), trained(env, optimizer=SGD)
     assert not same(usual, other) and other.train_state.optimizer["count"].item() > 1
     assert other.config.train.optimizer == "test_custom_functions:SGD"
+    with pytest.warns(UserWarning, match=r"train\.beta1 is unused here"):
+        trained(env, optimizer=SGD, beta1=0.5)
     called = trained(env, optimizer=OUR_ADAM)
     assert called.learner.algorithm.at_once is None
     np.testing.assert_allclose(weights(called), weights(usual), rtol=0, atol=1e-4)
@@ -216,11 +218,8 @@ def test_an_optimizer(env):
     for wrong in (sgd_step, Optimizer, 3.0):
         with pytest.raises(UserError, match=r"train\.optimizer .* not "):
             trained(env, optimizer=wrong)
-
-
-def test_keys_that_an_optimizer_does_not_obey_are_said():
-    with pytest.warns(UserWarning, match=r"train\.beta1 is unused here"):
-        trained(optimizer=SGD, beta1=0.5)
+    with pytest.raises(UserError, match=r"reads momentum, which \[train\] hasn't"):
+        trained(env, optimizer=SGD._replace(reads=("momentum",)))
 
 
 # ---- saved, and gone on with ---------------------------------------------------------------------

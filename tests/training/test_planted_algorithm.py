@@ -12,7 +12,7 @@ no ratios and no clips: that is right for minibatches as large as the rollout.
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Step, discounts

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx import config, vec
-from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.config.notes import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.sections import Pass
@@ -78,35 +78,6 @@ def test_a_rollout_of_which_nothing_is_known_ends_no_run():
     finals = np.array([[1.0], [0.0], [0.0]])
     assert learned_from(finals, 2, 1).all()
     assert learned_from(None, 3, 1)[:, 0].tolist() == [True, True, False]
-
-
-def test_all_at_once_is_what_the_steps_are(monkeypatch):
-    def run() -> Trainer:
-        chosen = settings()
-        with vec.make(chosen, 1) as environments:
-            trainer = Trainer(chosen, environments)
-            trainer.step()
-            return trainer
-
-    at_once = run()
-    monkeypatch.setattr(small_networks, "fits", lambda policy, train: False)
-    steps = run()
-    for (name, a), (_, b) in zip(named(at_once.weights), named(steps.weights), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=2e-5, err_msg=name)
-    assert at_once.train_state.optimizer["step"].item() == 22
-
-
-@pytest.mark.parametrize("name", ["gym:CartPole-v1", "gym:Pendulum-v1"])
-def test_the_same_seed_trains_the_same_bits(name):
-    def run() -> list[np.ndarray]:
-        chosen = settings(name)
-        with vec.make(chosen, 1) as environments:
-            trainer = Trainer(chosen, environments)
-            for _ in range(3):
-                trainer.step()
-            return [np.asarray(array) for _, array in named(trainer.weights)]
-
-    assert all(map(np.array_equal, run(), run()))
 
 
 @pytest.mark.parametrize("own", [[], ["--train.target-kl", "1e-4"]], ids=["", "target_kl"])

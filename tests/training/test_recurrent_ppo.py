@@ -62,10 +62,11 @@ def give_others_states(monkeypatch):
 
     real = ppo.segments
 
-    def mixed(fields, adv, learned, states, rows):
-        *made, _ = real(fields, adv, learned, states, rows)
+    def mixed(policy, fields, adv, learned, states, rows):
+        section = real(policy, fields, adv, learned, states, rows)
         rows = (rows + 1) % adv.shape[1]
-        return *made, tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
+        others = tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
+        return section._replace(state=others)
 
     monkeypatch.setattr(ppo, "segments", mixed)
 

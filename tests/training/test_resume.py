@@ -305,22 +305,6 @@ def test_a_run_is_gone_on_with_by_one_process_only(whole, script, here, capsys):
     assert len(list(here.glob("checkpoints/squared/*"))) == 2 and before <= files(here)
 
 
-def test_a_new_run_is_held_too(script, here, monkeypatch, capsys):
-    honest, refused = Trainer.step, []
-
-    def step(trainer):
-        if not refused:  # a checkpoint isn't needed to be refused
-            folder = only(here, "checkpoints/squared/*")
-            with pytest.raises(UserError, match="in use"), held(folder):
-                pass
-            refused.append(folder)
-        return honest(trainer)
-
-    monkeypatch.setattr(Trainer, "step", step)
-    assert script.main(TINY) == 0 and refused
-    assert not list(here.glob("checkpoints/squared/*/.*"))
-
-
 def test_what_a_kill_left_is_cleared_away(whole, script, here, capsys):
     run_folder = copied(whole, here)
     (run_folder / f".{64:016d}-abcd1234").mkdir()

@@ -140,44 +140,6 @@ def test_two_threads_get_one_extension(extension):
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-COUNT_THREADS = """
-    import os
-    import puffer_mlx
-    import mlx.core as mx
-    from puffer_mlx.ops import cpu_extension as cpu_ops
-    from puffer_mlx.training.streams import acting_streams, learner_width, set_width
-
-    extension = cpu_ops.load()
-    x = mx.ones((4096, 64))
-    stream, = acting_streams(mx.Device(mx.cpu), 1, 1)
-    mx.eval(x)
-
-    def new_threads():
-        before = len(os.listdir("/proc/self/task"))
-        with mx.stream(stream):
-            mx.eval(extension.gelu_forward(x))
-        return len(os.listdir("/proc/self/task")) - before
-
-    new_threads()  # the stream's own
-    for width in 1, 4, 3, 6, 1:
-        set_width(stream, width)
-        print(new_threads(), end=" ")
-    stream = mx.default_stream(mx.cpu)
-    for width in 6, 8:
-        learner_width(width)
-        print(new_threads(), end=" ")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_helpers_are_made_as_needed_and_shared(extension):
-    """An operation of width n has n - 1 helpers: those that there are, whoever they helped."""
-    code = textwrap.dedent(COUNT_THREADS)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0", "3", "0", "2", "0", "0", "2"]
-
-
 def values(shape, seed):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 

@@ -131,20 +131,6 @@ t.step()
         1,
         "ValueError: broken\n",
     ),
-    "after an error in the rollout": (
-        """
-t = trainer()
-t.step()
-t.step()
-def fails(*arguments):
-    raise ValueError("broken")
-t.vec.send = t.vec.collect = fails
-t.step()
-t.step()
-""",
-        1,
-        "ValueError: broken\n",
-    ),
     "with a job under way": (
         """
 t = trainer()

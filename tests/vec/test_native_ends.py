@@ -56,16 +56,12 @@ def test_exit_is_a_message_and_the_end_of_stepping(fault: str, agents: int):
         assert vec.log() == {}
 
 
-def test_exit_in_one_of_several_groups():
+def test_exit_in_one_of_several_groups_or_while_closing():
     said = pytest.raises(UserError, match=r"environments? \d.* called exit\(3\)")
     with make("EXIT_IN_STEP", 32, num_buffers=4, num_threads=3) as vec, said:
         step(vec, 10)
-
-
-def test_exit_while_closing_is_no_end():
-    vec = make("EXIT_IN_CLOSE")
-    step(vec, 3)
-    vec.close()
+    with make("EXIT_IN_CLOSE") as vec:  # which is no end
+        step(vec, 3)
 
 
 def training(fault: str) -> tuple[object, ...]:
@@ -89,9 +85,10 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
 # ---- what never ends, and what is deep ----------------------------------------------------------
 
 START = f'''
-import contextlib, ctypes, signal, sys
+import contextlib, signal, sys
 import numpy as np
 sys.path[:0] = {[str(Path(__file__).parent), str(ROOT / "tests")]!r}
+from stepping import address_of, times_of
 from test_native_ends import make, step
 
 def interrupted(work, vec):
@@ -116,13 +113,7 @@ HANGS = {
     """,
     "a rollout": """
         vec = make("HANG_IN_STEP", num_threads=2)
-        act = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int] * 3)(lambda *_: None)
-        at = ctypes.cast(act, ctypes.c_void_p).value, 0
-        rows = step(vec, 1).rows._replace(
-            observations=np.zeros((21, 8, 4), np.float32),
-            rewards=np.zeros((21, 8), np.float32),
-            terminals=np.zeros((21, 8), np.float32),
-        )
+        at, rows = address_of(lambda *_: None), times_of(vec, 20)
         interrupted(lambda: vec.collect(20, at, np.ones((20, 8, 1), np.float32), rows), vec)
     """,
 }
@@ -184,15 +175,11 @@ def test_an_interrupted_rollout_ends_with_the_step_under_way():
         import native_envs
         vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 20})
         acting = []
-        @ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int] * 3)
         def act(*_):
             acting.append(1)
             time.sleep(0.9)  # longer than a step is waited for
             acting.pop()
-        at = ctypes.cast(act, ctypes.c_void_p).value, 0
-        shapes = ((6, 4), np.uint8), ((6,), np.float32), ((6,), np.float32), ((6, 5), np.uint8)
-        rows = native_envs.Rows(*(np.zeros((13, *shape), kind) for shape, kind in shapes))
-        vec.reset(rows.part(0))
+        at, rows = address_of(act), times_of(vec, 12)
         def collect():
             try:
                 vec.collect(12, at, np.zeros((12, 6, 2), np.float32), rows)

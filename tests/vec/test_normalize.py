@@ -21,7 +21,7 @@ from puffer_mlx.playing.episodes import score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
-from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
+from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
 from puffer_mlx.vec.rows import allocate_rows
 
 N, GAMMA = 12, 0.9
@@ -63,20 +63,6 @@ def everything(steps: int, bad=lambda k: ([], [])):
         )
 
 
-def test_moments_are_those_of_all_rows():
-    rng = np.random.default_rng(0)
-    batches = [rng.normal(5, 3, (n, 4)) * [1, 10, 1e-3, 0] for n in (1, 7, 2, 100)]
-    moments = Moments(4)
-    assert (moments.count, moments.scale[0]) == (0, pytest.approx(1))
-    for batch in batches:
-        moments.add(batch.astype(np.float32))
-    rows = np.concatenate(batches).astype(np.float32).astype(np.float64)
-    assert moments.count == len(rows)
-    np.testing.assert_allclose(moments.mean, rows.mean(axis=0), rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(moments.variance, rows.var(axis=0), rtol=1e-10, atol=1e-15)
-    np.testing.assert_allclose(moments.scale, (rows.var(axis=0) + EPSILON) ** -0.5, rtol=1e-10)
-
-
 def test_rows():
     """By the definition: statistics over everything so far, this step included."""
     env = coded()
@@ -100,7 +86,7 @@ def test_rows():
 
 @pytest.mark.parametrize("which", ["observations", "rewards"])
 def test_one_of_the_two(which):
-    env, both = coded(**{"observations": False, "rewards": False, which: True}), coded()
+    env, both = coded(1, which == "observations", which == "rewards"), coded()
     one, two = step(env, started(env)), step(both, started(both))
     other = "rewards" if which == "observations" else "observations"
     plain = dict(zip(("observations", "rewards"), raw(1), strict=False))[other]
@@ -186,34 +172,6 @@ def test_what_can_be_normalised_is_decided_once(monkeypatch, normal):
         return
     with pytest.raises(UserError, match="statistics that observations are normalised by"):
         environment_statistics.require_statistics(settings, spec, {})
-
-
-def test_a_checkpoint_carries_the_statistics(tmp_path):
-    options = """--vec.total-agents 32 --vec.num-buffers 1 --train.horizon 8 --device cpu
-        --train.minibatch-size 64 --policy.hidden-size 8 --policy.num-layers 1
-        --vec.normalize-observations 1 --vec.normalize-rewards 1 --train.total-timesteps 2048"""
-    settings = config.load("cartpole", options.split())
-    with vec.make(settings, 1) as env:
-        trainer = Trainer(settings, env)
-        for _ in trainer:
-            pass
-        assert isinstance(env, Remembers)
-        memory = env.memory()
-        assert memory["observations.count"] == 32 * (1 + 2048 // 32)
-        about = settings, env.spec, trainer.policy, trainer.weights, trainer.state(), 1.0
-        made = checkpoint.write_weights(tmp_path, 2048, *about, memory)
-    for name, array in environment_statistics.read_statistics(made).items():
-        np.testing.assert_allclose(np.array(array), memory[name], rtol=1e-6)
-    with vec.make(settings, 1) as env:
-        assert isinstance(env, Remembers)
-        environment_statistics.restore_statistics(env, made, frozen=True)
-        np.testing.assert_allclose(env.memory()["return.mean"], memory["return.mean"], rtol=1e-6)
-        empty = tmp_path / "empty"
-        empty.mkdir()
-        with pytest.raises(UserError, match="missing"):
-            environment_statistics.restore_statistics(env, empty)
-    with make("squared", total_agents=8) as plain:
-        environment_statistics.restore_statistics(plain, empty)  # nothing to know
 
 
 def test_resume_is_bit_for_bit():

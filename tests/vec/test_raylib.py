@@ -587,32 +587,6 @@ def test_declarations_are_the_real_ones(installed: raylib.Raylib):
     assert count > 500
 
 
-def test_structs_are_the_real_ones(installed: raylib.Raylib, tmp_path: Path):
-    text = installed.header.read_text()
-    bodies = re.findall(r"^typedef struct (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
-    enums = (STAND_IN / "raylib_enums.h").read_text()
-    keys = re.findall(r"^ .*\b([A-Z]+_\w+)", enums, re.MULTILINE)
-    words = [f"sizeof({name})" for name, _ in bodies] + keys
-    for name, body in bodies:
-        for member in re.findall(r"(\w+)(?:\[\d+\])?[,;]", re.sub(r"//.*", "", body)):
-            words.append(f"offsetof({name}, {member})")
-    lines = "".join(f'    printf("{word} %d\\n", (int){word});\n' for word in words)
-    source = tmp_path / "sizes.c"
-    includes = '#include "raylib.h"\n#include <stddef.h>\n#include <stdio.h>\n'
-    source.write_text(f"{includes}int main(void) {{\n{lines}}}\n")
-    seen = []
-    for include in (installed.header.parent, STAND_IN):
-        flags = [f"-I{include}", str(source), "-c", "-o", str(tmp_path / "sizes.o")]
-        subprocess.run(["cc", "-w", *flags], check=True)
-        host = [str(environments_folder() / "src" / f"{name}.c") for name in ("host", "rand_r")]
-        subprocess.run(
-            ["cc", str(tmp_path / "sizes.o"), *host, "-o", str(tmp_path / "sizes"), "-lm"],
-            check=True,
-        )
-        seen.append(subprocess.run([tmp_path / "sizes"], capture_output=True, check=True).stdout)
-    assert seen[0] == seen[1] and len(bodies) > 30 and len(words) > 200
-
-
 @pytest.mark.parametrize("name", UPSTREAM)
 def test_environments_link_with_the_real_one(installed: raylib.Raylib, name: str):
     uses = name != "metro"

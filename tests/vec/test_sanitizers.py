@@ -6,8 +6,8 @@ show that the others would see them.
 
 import pytest
 from kept import edit, kept_copy
-from native_envs import NAMES, folder_of, parameters
-from sanitizers import SANITIZERS, environment_driver, run_environment
+from native_envs import NAMES, UPSTREAM, UPSTREAM_5, folder_of, parameters
+from sanitizers import SANITIZERS, environment_driver, run_environment, run_upstream
 
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environments_folder
@@ -16,8 +16,12 @@ from puffer_mlx.vec.native.sources import environments_folder
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("name", NAMES)
-def test_clean(name: str, sanitizer: str):
+@pytest.mark.parametrize("name", [*NAMES, *UPSTREAM, *UPSTREAM_5])
+def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
+    if name in UPSTREAM + UPSTREAM_5:
+        printed = run_upstream(name, sanitizer, monkeypatch)
+        assert "missing" in printed and "[env]" in printed
+        return
     driver = environment_driver(folder_of(name), sanitizer)
     done = run_environment(driver, name, 2000)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
@@ -30,50 +34,21 @@ def test_clean(name: str, sanitizer: str):
 HOLD = "puffer_pool_hold(self->pool, g);\n        puffer_ops.take_log"
 HOLD_ALL = "hold_all(self);\n    const int64_t"
 CLAIM = "atomic_fetch_sub(&leader->rest, chunk)"
+LEFT = "bytes > reader->left || fill_up(bytes) > reader->left"
+TWICE = "leader->rest; atomic_store(&leader->rest, end - chunk)"
+FREES = "    free(self->agents);\n"
+OVERFLOW, RACE = "heap-buffer-overflow", "data race"
 BUGS = {  # sanitizer, file, text, its replacement, what the report says
-    "copies too much": (
-        "memory",
-        "src/glue.h",
-        "(size_t)(agents[e + 1] - agents[e])",
-        "2",
-        "heap-buffer-overflow",
-    ),
-    "leaks": ("memory", "src/vec.c", "    free(self->agents);\n", "", "LeakSanitizer"),
-    "reads beyond the end of a state": (
-        "memory",
-        "src/state.c",
-        "bytes > reader->left || fill_up(bytes) > reader->left",
-        "false",
-        "heap-buffer-overflow",
-    ),
+    "copies too much": ("memory", "glue.h", "(size_t)(agents[e + 1] - agents[e])", "2", OVERFLOW),
+    "leaks": ("memory", "vec.c", FREES, "", "LeakSanitizer"),
+    "reads beyond the end of a state": ("memory", "state.c", LEFT, "false", OVERFLOW),
     "forgets the rows of a state": (
-        "memory",
-        "src/state.c",
-        "reader.load && arrays[i].bytes > 0",
-        "false",
+        *("memory", "state.c", "reader.load && arrays[i].bytes > 0", "false"),
         "the restored state is another",
     ),
-    "reads logs of steps under way": (
-        "threads",
-        "src/vec.c",
-        HOLD,
-        "puffer_ops.take_log",
-        "data race",
-    ),
-    "saves steps under way": (
-        "threads",
-        "src/vec.c",
-        HOLD_ALL,
-        "const int64_t",
-        "data race",
-    ),
-    "claims a chunk twice": (
-        "threads",
-        "src/pool.c",
-        CLAIM,
-        "leader->rest; atomic_store(&leader->rest, end - chunk)",
-        "data race",
-    ),
+    "reads logs of steps under way": ("threads", "vec.c", HOLD, "puffer_ops.take_log", RACE),
+    "saves steps under way": ("threads", "vec.c", HOLD_ALL, "const int64_t", RACE),
+    "claims a chunk twice": ("threads", "pool.c", CLAIM, TWICE, RACE),
 }
 
 
@@ -81,7 +56,9 @@ BUGS = {  # sanitizer, file, text, its replacement, what the report says
 def test_planted_bugs_are_seen(bug: str):
     sanitizer, file, old, new, report = BUGS[bug]
     root = kept_copy(
-        environments_folder(), lambda copy: edit(copy / file, old, new), only=("include", "src")
+        environments_folder(),
+        lambda copy: edit(copy / "src" / file, old, new),
+        only=("include", "src"),
     )
     driver = environment_driver(find_environment("squared"), sanitizer, root)
     races = sanitizer == "threads"  # which a busy machine meets in one of three runs

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept import edit, kept_copy
-from native_contract import has_spec, keeps_the_contract, learn, random_score
 from native_envs import (
     UPSTREAM_5,
     UPSTREAM_5_ROOT,
@@ -22,7 +21,6 @@ from native_envs import (
     make,
     parameters,
 )
-from sanitizers import SANITIZERS, run_upstream
 from stepping import copied
 
 from puffer_mlx.config import load
@@ -32,12 +30,6 @@ from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environment_files, needs
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
-
-SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
-    "glider": (7, np.float32, (1, 1), 0, 12),
-    "locks": (13, np.float32, (4, 3), 7, 6),
-    "peloton": (9, np.uint8, (3,), 0, 4),
-}
 
 
 def edited(name: str, *edits: tuple[str, str]) -> Path:
@@ -57,21 +49,7 @@ def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
     return [b"".join(a.tobytes() for a in rows if a is not None) for rows in every]
 
 
-# ---- The contract -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", UPSTREAM_5)
-def test_contract(name: str):
-    has_spec(name, *SHAPES[name])
-    keeps_the_contract(name)
-
-
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("name", UPSTREAM_5)
-def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
-    """Under the compiler's sanitizers, as test_sanitizers.py does."""
-    printed = run_upstream(name, sanitizer, monkeypatch)
-    assert "missing" in printed and "[env]" in printed
+# ---- Rows ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", UPSTREAM_5)
@@ -91,29 +69,6 @@ def test_a_state_goes_on_elsewhere(name: str):
         assert play(other, 30, 1) == expected
         vec.restore(state)
         np.testing.assert_array_equal(vec.state(), state)
-
-
-# ---- Learning -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "most_at_random", "least_learned"),
-    # Measured: 0.01 and 0.88, 0.51 and 0.83, 0.41 and 0.55.
-    [("glider", 0.05, 0.7), ("locks", 0.55, 0.75), ("peloton", 0.44, 0.5)],
-)
-def test_is_learned(name: str, most_at_random: float, least_learned: float):
-    """With the repository's own config/NAME.ini."""
-    config = load(str(folder_of(name)))
-    assert config.train.algorithm == "puffer5"
-    assert random_score(config) < most_at_random
-    score, record = learn(config)
-    assert score > least_learned
-    assert record.get("env/illegal", 0) == 0  # masks were obeyed
-    slashes = {"locks": "env/locks/opened", "peloton": "env/lead/changes"}
-    assert slashes.get(name, "env/n") in record
-
-
-# ---- Rows ---------------------------------------------------------------------------------------
 
 
 def test_bfloat16_arrives_as_the_same_numbers():

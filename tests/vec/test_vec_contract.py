@@ -4,7 +4,6 @@ What a kind adds to it is tested in a file of its own: test_native.py, test_gym.
 test_normalize.py, test_upstream_envs.py.
 """
 
-import ctypes
 import importlib
 import sys
 from collections.abc import Callable
@@ -14,7 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 from native_envs import folder_of, parameters
-from stepping import alike, copied, filled, group_of, played, same, send, started, step
+from stepping import (
+    address_of,
+    alike,
+    copied,
+    filled,
+    group_of,
+    played,
+    same,
+    send,
+    started,
+    step,
+    times_of,
+)
 
 from puffer_mlx import vec as vectorised
 from puffer_mlx.config import Config, Vec
@@ -54,17 +65,13 @@ def factory(**keywords: Any) -> ScoredVec:
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-    "native": lambda **k: native("squared", **k),
     "native, many agents, masks": lambda **k: native("relay", **k),
-    "upstream's folder": lambda **k: native("orbit", **k),
-    "upstream's folder, 5.0, agents change places": lambda **k: native("peloton", **k),
-    "upstream's folder, 5.0, masks": lambda **k: native("locks", **k),
-    "upstream's folder, 5.0, continuous": lambda **k: native("glider", **k),
+    "5.0, agents change places": lambda **k: native("peloton", **k),
+    "5.0, continuous": lambda **k: native("glider", **k),
     "gym vector": lambda **k: gym(**CARTPOLE, backend="vector", **k),
     "gym sync": lambda **k: gym(**CARTPOLE, backend="sync", **k),
-    "gym sync finals": lambda **k: gym(**WALK, backend="sync", finals=True, **k),
     "gym async finals": lambda **k: gym(**WALK, backend="async", finals=True, **k),
-    "module:factory": factory,
+    "module:factory, masks, finals": factory,
     "PufferEnv": puffer,
     "PufferEnv async": lambda **k: puffer(backend="async", num_threads=2, **k),
     "normalized": lambda **k: Normalized(gym(**CARTPOLE, backend="sync", **k), True, True, 0.9),
@@ -224,28 +231,17 @@ def test_actions_are_copied_and_left_as_they_are(pair):
         same(rows, other)
 
 
-ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
-
-
 def test_whole_rollouts(pair, kind: str):
     """What is collected at once is what stepping gives."""
     steps, rng = 15, np.random.default_rng(6)
     vec, twin = pair
     history = np.stack([actions_of(vec, rng) for _ in range(steps)])
-    actions = np.full_like(history, np.nan)
-    rows = Rows._make(
-        None if array is None else np.zeros((steps + 1, *array.shape), array.dtype)
-        for array in allocate_rows(vec, N)
-    )
-    vec.reset(rows.part(0))
+    actions, rows = np.full_like(history, np.nan), times_of(vec, steps)
 
-    def act(_: Any, t: int, first: int, count: int) -> None:
+    def act(t: int, first: int, count: int) -> None:
         actions[t, first : first + count] = history[t, first : first + count]
 
-    function = ACT(act)
-    address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    assert isinstance(vec, WholeRollouts)
-    result = vec.collect(steps, (address, 0), actions, rows, spans=1000)
+    result = vec.collect(steps, address_of(act), actions, rows, spans=1000)
     assert result.acting > 0 and result.stepping > 0 and result.spans
     np.testing.assert_array_equal(actions, history)
     if kind != "normalized":  # whose statistics depend on the order of the groups

@@ -91,8 +91,9 @@ def test_grey_small_and_four_frames():
     oracle = wrappers.FrameStackObservation(wrappers.ResizeObservation(oracle, (3, 4)), 4)
     oracle.reset()
     assert np.array_equal(seen, oracle.step(1)[0].transpose(1, 2, 0))
-    for wrap, size in (({}, (HEIGHT, WIDTH)), ({"resize_width": 5}, (5, 5))):
-        assert one(Wrap(grayscale=True, **wrap)).observation_space.shape == (*size, 1)
+    assert one(Wrap(grayscale=True)).observation_space.shape == (HEIGHT, WIDTH, 1)
+    wrap = Wrap(grayscale=True, resize_width=5)
+    assert one(wrap).observation_space.shape == (5, 5, 1)
 
 
 def test_rewards_and_length():
@@ -255,10 +256,13 @@ def test_the_preset_goes_before_arguments_of_the_game(atari):
 
 
 def test_an_id_of_atari_has_arguments_for_it(atari):
-    for key, value, argument in (("frame_stack", 2, "stack_num"), ("grayscale", True, "grayscale")):
+    for wrap, key, argument in (
+        (Wrap(frame_stack=2), "frame_stack", "stack_num"),
+        (Wrap(grayscale=True), "grayscale", "grayscale"),
+    ):
         said = rf"wrap\.{key} is not for Atari's games.*env\.{argument}"
         with pytest.raises(UserError, match=said):
-            GymRecipe("x", PONG, wrap=Wrap(**{key: value}))
+            GymRecipe("x", PONG, wrap=wrap)
 
 
 def test_a_limit_of_steps_not_of_frames(atari):

@@ -1,1 +1,1 @@
-"""What may be wrong with an environment, found by playing it: ``puffer-mlx check-env``."""
+"""Checks of an environment, which is played with: ``puffer-mlx check-env``."""

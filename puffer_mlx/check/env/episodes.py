@@ -1,4 +1,4 @@
-"""Items: episodes end, begin anew, and are told of."""
+"""Items: episodes end, begin anew, and are reported."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a check says: a verdict, what was found, and what to do about it."""
+"""Findings of a check: a verdict, its reason, and what to do about it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ class Finding(NamedTuple):
     Args:
         verdict: OK; WARN: it works, but may not be what its author wants; FAIL: it is wrong; SKIP:
             it could not be looked at, or doesn't apply.
-        text: what was found, in plain words.
+        text: the reason, in plain words.
         hint: what to do.
     """
 

@@ -147,7 +147,7 @@ def actions(subject: Subject) -> Findings:
 
 
 def effect(subject: Subject) -> int | None:
-    """The step in which two ways to act first led to something else; None: none was found."""
+    """The step in which two ways to act first led to something else; None: none did."""
     rng = np.random.default_rng(1)
     with subject.make() as one, subject.make() as other:
         tables = Table(one), Table(other)

@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
     Args:
         name: a word.
-        look: says what it found.
+        look: yields its findings.
         needs: items that must have passed before.
     """
 
@@ -76,7 +76,7 @@ BASIC = {name for item in ITEMS for name in item.needs}
 
 
 def judge(item: Item, subject: Subject, broken: set[str]) -> list[Finding]:
-    """What an item says; one that others need is added to ``broken`` if it fails."""
+    """An item's findings; one that others need is added to ``broken`` if it fails."""
     if missing := [name for name in item.needs if name in broken]:
         return [skip(f"{NOT_LOOKED_AT}: {missing[0]} failed")]
     findings: list[Finding] = []

@@ -1,1 +1,1 @@
-"""What ``puffer-mlx check-gpu`` checks on a machine: items, each a function that says a number."""
+"""The items of ``puffer-mlx check-gpu``: functions that return a number in words."""

@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of an item; ``text`` is the number behind it, or why."""
+    """An item's verdict; ``text`` is the number behind it, or why."""
 
     verdict: str
     text: str

@@ -33,7 +33,7 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    """The item found what it looked for; says what, and what was expected."""
+    """The item fails; says the number, and what was expected."""
 
 
 def require(condition: bool, text: str) -> None:

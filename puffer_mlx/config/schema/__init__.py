@@ -1,6 +1,6 @@
 """What a run is made of: every key once, with its type, default, unit, range and help.
 
-A file for each section, and `config.py` for all of them together. They are the only declaration:
+Files of sections, and `config.py` for all of them together. They are the only declaration:
 configuration files, command line, `--help` and `configs/default.ini` derive from them. Sections,
 names and defaults are PufferLib 4.0's; a key that is neither 4.0's nor 5.0's says "puffer_mlx
 only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `compatibility.py`.
@@ -17,22 +17,19 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 | B | opponents at the same time in self-play | `Config.opponents` |
 """
 
+from puffer_mlx.config.key import ARGUMENT, COMMAND_LINE
 from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
 from puffer_mlx.config.schema.config import (
-    ARGUMENT,
-    COMMAND_LINE,
     DECLARED,
     KEYS,
     SECTIONS,
     Config,
     minibatches,
 )
-from puffer_mlx.config.schema.policy import Policy
+from puffer_mlx.config.schema.policy import Policy, Torch, says_memory
 from puffer_mlx.config.schema.selfplay import Selfplay
-from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import OPTIMIZERS, Train
-from puffer_mlx.config.schema.vec import Vec
-from puffer_mlx.config.schema.wrap import Wrap
+from puffer_mlx.config.schema.vec import Vec, Wrap
 
 __all__ = [
     "ARGUMENT",

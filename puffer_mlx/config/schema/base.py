@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.families import AUTO, FAMILIES
-from puffer_mlx.config.key import key
+from puffer_mlx.config.key import Named, key
 from puffer_mlx.config.parts import log_formats, trackers
-from puffer_mlx.config.schema.section import Named
 
 JSON_LINES = "jsonl"
 NO_TRACKER = "none"
@@ -15,7 +14,7 @@ NO_TRACKER = "none"
 class Base(Named):
     """The run; options without a section: `--seed 1`."""
 
-    seed: int = key(73, "Seed of the initial weights and of action sampling.", minimum=0)
+    seed: int = key(73, "Seed of the initial weights and of action sampling.", ">= 0")
     device: str = key(
         "auto",
         "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
@@ -28,10 +27,8 @@ class Base(Named):
         " continuous.ini says of actions; auto is chosen from its spaces. puffer_mlx only.",
         choices=(AUTO, *FAMILIES),
     )
-    checkpoint_dir: str = key(
-        "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
-    )
-    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path")
+    checkpoint_dir: str = key("checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", "path")
+    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", "path")
     log_format: str = key(
         JSON_LINES,
         "jsonl: a record for each epoch; puffer5, puffer4: when the run ends also its log in"
@@ -50,33 +47,27 @@ class Base(Named):
     wandb_group: str = key("debug", "Group of the run in wandb, and in trackio.")
     tag: str = key("none", "Tag of the run in trackers; none is no tag.")
     checkpoint_interval: int = key(
-        200,
-        "Epochs from one checkpoint to the next; 0 writes only the last.",
-        unit="epochs",
-        minimum=0,
+        200, "Epochs from one checkpoint to the next; 0 writes only the last.", "epochs >= 0"
     )
     checkpoint_keep: int = key(
         3,
         "The newest checkpoints of a run that are kept, besides the best; 0 keeps all."
         " puffer_mlx only.",
-        unit="checkpoints",
-        minimum=0,
+        "checkpoints >= 0",
     )
     eval_episodes: int = key(
         10_000,
         "The evaluation after training ends when more have finished (puffer5 and eval_interval: so"
         " many; 0: there is none). With eval_interval it is 100, unless a file of yours or an"
         " option says otherwise.",
-        unit="episodes",
-        minimum=0,
+        "episodes >= 0",
     )
     eval_agents: int = key(
         -1,
         "Agents of that evaluation; -1 is vec.total_agents, with eval_interval as few of them as"
         " the episodes need. Without eval_interval puffer5's alone: puffer4 goes on with the agents"
         " it trained with.",
-        unit="agents",
-        minimum=-1,
+        "agents >= -1",
     )
     eval_interval: int = key(
         0,
@@ -84,16 +75,14 @@ class Base(Named):
         " reaches them, and after the last: eval_episodes whole episodes in environments of their"
         " own. Their score says which checkpoint is best. 0: PufferLib's, after training only."
         " puffer_mlx only.",
-        unit="steps",
-        minimum=0,
+        "steps >= 0",
     )
     eval_video_interval: int = key(
         0,
         "Of the evaluations of eval_interval every so many-th, and the last, also makes a GIF of an"
         " episode, RUN/videos/STEP.gif beside the checkpoints; 0 makes none. The environment must"
         " be one that can be drawn. puffer_mlx only.",
-        unit="evaluations",
-        minimum=0,
+        "evaluations >= 0",
     )
     eval_greedy: bool = key(
         False,

@@ -6,38 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from puffer_mlx.config.algorithms import Facts, facts
-from puffer_mlx.config.key import Key
+from puffer_mlx.config.key import Key, Named, sections_of
+from puffer_mlx.config.parts import Facts, facts
 from puffer_mlx.config.schema.base import Base
-from puffer_mlx.config.schema.policy import Policy
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.schema.policy import Policy, Torch, says_memory
 from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, RELEASES, RULES, Selfplay
-from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import Train
-from puffer_mlx.config.schema.vec import Vec
-from puffer_mlx.config.schema.wrap import Wrap
-
-COMMAND_LINE = "command line"  # the origin of a setting that no file gave
-ARGUMENT = "keyword or dictionary"  # the same in a program
-
-SECTIONS: dict[str, type] = {
-    "base": Base,
-    "vec": Vec,
-    "wrap": Wrap,
-    "policy": Policy,
-    "torch": Torch,
-    "train": Train,
-    "selfplay": Selfplay,
-}
-KEYS: dict[str, dict[str, Key]] = {
-    section: {item.name: item.metadata["key"] for item in fields(cls)}
-    for section, cls in SECTIONS.items()
-}
-DECLARED: dict[str, Key] = {  # the same by names with the section: "train.gamma"
-    f"{section}.{name}": declared
-    for section, keys in KEYS.items()
-    for name, declared in keys.items()
-}
+from puffer_mlx.config.schema.vec import Vec, Wrap
 
 
 @dataclass
@@ -160,6 +135,18 @@ class Config(Named):
         """The value of a key with its section: ``train.gamma``."""
         section, _, key = name.partition(".")
         return getattr(getattr(self, section), key)
+
+
+SECTIONS: dict[str, type] = sections_of(Config)
+KEYS: dict[str, dict[str, Key]] = {
+    section: {item.name: item.metadata["key"] for item in fields(cls)}
+    for section, cls in SECTIONS.items()
+}
+DECLARED: dict[str, Key] = {  # the same by names with the section: "train.gamma"
+    f"{section}.{name}": declared
+    for section, keys in KEYS.items()
+    for name, declared in keys.items()
+}
 
 
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:

@@ -1,9 +1,12 @@
-"""Section [policy]: the size and the dialect of the policy."""
+"""Sections [policy] and [torch]: the policy's size, dialect and parts."""
 
 from dataclasses import dataclass
 
-from puffer_mlx.config.key import key
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.key import Named, key
+from puffer_mlx.config.parts import encoder_files, network_folders
+
+FORGETFUL = "MLP"  # the network without a memory
+OWN = "own"  # a decoder that is part of a module of the user's own
 
 
 @dataclass
@@ -11,9 +14,9 @@ class Policy(Named):
     """The size and the dialect of the policy."""
 
     hidden_size: int = key(
-        128, "H: width of the encoder and of each layer of the network.", unit="units", minimum=1
+        128, "H: width of the encoder and of each layer of the network.", "units >= 1"
     )
-    num_layers: int = key(4, "L: layers of the network.", unit="layers", minimum=1)
+    num_layers: int = key(4, "L: layers of the network.", "layers >= 1")
     dialect: str = key(
         "native",
         "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"
@@ -42,6 +45,36 @@ class Policy(Named):
         0.0,
         "Log standard deviation of continuous actions before training; PufferLib's is 0."
         " puffer_mlx only.",
-        minimum=-20,
-        maximum=2,
+        "-20 to 2",
     )
+
+
+@dataclass
+class Torch(Named):
+    """The parts of the policy, by the class names of PufferLib's torch backend."""
+
+    network: str = key(
+        "MinGRU",
+        "What follows the encoder: a recurrent network, or MLP, which has no memory.",
+        choices=tuple(network_folders()),
+        custom="module:Class",
+    )
+    encoder: str = key(
+        "DefaultEncoder",
+        "Observation to hidden vector; Nature and Impala are convolutional, for images; Combined"
+        " has one of them for each image among the parts of a Dict or Tuple; auto is the one that"
+        " fits (Impala for small images), else the default.",
+        choices=("auto", *encoder_files()),
+        custom="module:Class",
+    )
+    decoder: str = key(
+        "DefaultDecoder",
+        "Hidden vector to action logits and value; own: the whole policy is an mlx.nn.Module that a"
+        " program gave (docs/library.md), of which network says only whether it has a memory.",
+        choices=("DefaultDecoder", OWN),
+    )
+
+
+def says_memory(network: str) -> bool:
+    """Whether a ``torch.network`` has a memory; one of a person's own may. Empty: none is named."""
+    return network not in ("", FORGETFUL)

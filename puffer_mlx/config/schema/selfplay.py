@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from puffer_mlx.config.key import key
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.key import Named, key
 
 AUTO, OF_4, OF_5 = "auto", "puffer4", "puffer5"  # whose rules
 RELEASES = {OF_4: "4.0", OF_5: "5.0"}  # of PufferLib, that have them
-LONGEST = 10**18  # steps
 
 
 class Rules(NamedTuple):
@@ -64,47 +62,37 @@ class Selfplay(Named):
         16,
         "The most weights in the pool. When there are more puffer4 drops every second one of the"
         " older half, puffer5 the oldest.",
-        unit="entries",
-        minimum=1,
+        "entries >= 1",
     )
     swap_winrate: float = key(
         0.8,
         "An opponent is replaced when the learner has won this part of min_games games against it."
         " puffer4's alone.",
-        minimum=0,
-        maximum=1,
+        "0 to 1",
     )
     min_games: int = key(
-        2048,
-        "Games against an opponent before its win rate counts. puffer4's alone.",
-        unit="games",
-        minimum=0,
+        2048, "Games against an opponent before its win rate counts. puffer4's alone.", "games >= 0"
     )
-    elo_init: float = key(0.0, "Elo rating of the first weights.", unit="points")
+    elo_init: float = key(0.0, "Elo rating of the first weights.", "points")
     elo_k: float = key(
         16.0,
         "Points that an epoch's games against one opponent move a rating, at most. Ratings are"
         " logged, and decide nothing.",
-        unit="points",
-        minimum=0,
+        "points >= 0",
     )
-    seed: int = key(42, "Seed of the draws from the pool.", minimum=0)
+    seed: int = key(42, "Seed of the draws from the pool.", ">= 0")
     snapshot_interval: int = key(
         1_000_000_000,
         "Steps, summed over agents, after which the learner's weights join the pool; 0: they don't,"
         " but when an opponent is beaten. puffer4's alone: puffer5's join it every"
         " base.checkpoint_interval epochs.",
-        unit="steps",
-        minimum=0,
-        maximum=LONGEST,
+        "steps 0 to 1e18",
     )
     opp_timeout_steps: int = key(
         500_000_000,
         "Steps, summed over agents, after which an opponent is replaced though it wasn't beaten:"
         " puffer4 as soon as its games have ended, puffer5 in the middle of them; 0: never.",
-        unit="steps",
-        minimum=0,
-        maximum=LONGEST,
+        "steps 0 to 1e18",
     )
     train_on_opponents: bool = key(
         False,
@@ -114,26 +102,21 @@ class Selfplay(Named):
     eval_pool_size: int = key(
         8,
         "After training: the pool's oldest entries that the final weights play against.",
-        unit="entries",
-        minimum=0,
+        "entries >= 0",
     )
     eval_games: int = key(
-        0,
-        "Games against each of them, whose mean score is the run's; 0: none.",
-        unit="games",
-        minimum=0,
+        0, "Games against each of them, whose mean score is the run's; 0: none.", "games >= 0"
     )
     eval_bot_games: int = key(
         0,
         "After training: games against each of the environment's scripted opponents, instead of"
         " the pool; 0: none.",
-        unit="games",
-        minimum=0,
+        "games >= 0",
     )
     eval_bots: str = key("0", "The numbers of those opponents, 16 at most: 0, 1, 2.")
     eval_bot_envs: int = key(
-        8192, "Agents of the environments that they are played in.", unit="agents", minimum=1
+        8192, "Agents of the environments that they are played in.", "agents >= 1"
     )
     eval_bot_threads: int = key(
-        0, "Threads of these environments; 0: as the run's.", unit="threads", minimum=0
+        0, "Threads of these environments; 0: as the run's.", "threads >= 0"
     )

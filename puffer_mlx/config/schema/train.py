@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from puffer_mlx.config.algorithms import facts
-from puffer_mlx.config.key import key
-from puffer_mlx.config.parts import algorithms, optimizers
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.key import Named, key
+from puffer_mlx.config.parts import algorithms, facts, optimizers
 
 ALGORITHMS, OPTIMIZERS = algorithms(), optimizers()
 SCHEDULES = "cosine", "linear", "adaptive"
@@ -22,7 +20,7 @@ class Train(Named):
         choices=ALGORITHMS,
     )
     total_timesteps: int = key(
-        10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
+        10_000_000, "Length of the run, summed over agents.", "steps 1 to 1e18"
     )
     optimizer: str = key(
         "muon",
@@ -35,7 +33,7 @@ class Train(Named):
     learning_rate: float = key(
         0.015,
         "The optimizer's step size in the first epoch.",
-        minimum=0,
+        ">= 0",
         advice=f"; how it falls, train.lr_schedule says: {', '.join(SCHEDULES)}",
     )
     anneal_lr: bool = key(
@@ -53,23 +51,21 @@ class Train(Named):
         "Of lr_schedule adaptive: after an epoch whose loss/kl is more than twice this the learning"
         " rate is divided by 1.5, after one with less than half of it multiplied, between a"
         " hundredth and ten times of learning_rate; as rsl_rl's and rl_games's. puffer_mlx only.",
-        above=0,
+        "> 0",
     )
     min_lr_ratio: float = key(
-        0.0, "Where cosine or line end, as a part of learning_rate.", minimum=0, maximum=1
+        0.0, "Where cosine or line end, as a part of learning_rate.", "0 to 1"
     )
     weight_decay: float = key(
         0.0,
         "Part of every weight that a step takes away, times the learning rate (AdamW's decay, for"
         " any optimizer). puffer_mlx only.",
-        minimum=0,
+        ">= 0",
     )
-    gamma: float = key(0.995, "Discount of one step.", minimum=0, maximum=1)
-    gae_lambda: float = key(
-        0.90, "Decay of the advantage recursion, times gamma.", minimum=0, maximum=1
-    )
+    gamma: float = key(0.995, "Discount of one step.", "0 to 1")
+    gae_lambda: float = key(0.90, "Decay of the advantage recursion, times gamma.", "0 to 1")
     replay_ratio: float = key(
-        1.0, "How often an epoch trains on its N x T steps, on average.", above=0, maximum=1000
+        1.0, "How often an epoch trains on its N x T steps, on average.", "> 0 <= 1000"
     )
     loss: str = key(
         "clipped",
@@ -78,70 +74,58 @@ class Train(Named):
         choices=("clipped",),
         custom="module:function",
     )
-    clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", above=0)
-    vf_coef: float = key(2.0, "Weight of the value loss.", minimum=0)
+    clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", "> 0")
+    vf_coef: float = key(2.0, "Weight of the value loss.", ">= 0")
     vf_clip_coef: float = key(
-        0.2, "A new value is clipped to this distance from the old one.", minimum=0
+        0.2, "A new value is clipped to this distance from the old one.", ">= 0"
     )
-    max_grad_norm: float = key(1.5, "The gradient's global norm is clipped to this.", above=0)
+    max_grad_norm: float = key(1.5, "The gradient's global norm is clipped to this.", "> 0")
     target_kl: float = key(
         0.0,
         "An epoch's steps end before the first minibatch on which the policy is more than 1.5 times"
         " this KL away from the rollout's, as in Stable-Baselines3; 0 sets no bound. ppo's alone."
         " puffer_mlx only.",
-        minimum=0,
+        ">= 0",
     )
-    ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", minimum=0)
+    ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", ">= 0")
     anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
-    min_ent_coef_ratio: float = key(
-        0.1, "Where that cosine ends, as a part of ent_coef.", minimum=0, maximum=1
-    )
+    min_ent_coef_ratio: float = key(0.1, "Where that cosine ends, as a part of ent_coef.", "0 to 1")
     beta1: float = key(
         0.95,
         "Momentum: what Muon keeps of the sum of gradients, Adam (usually 0.9) of their mean."
         " PufferLib 5.0's momentum.",
-        minimum=0,
-        below=1,
+        ">= 0 < 1",
     )
     beta2: float = key(
-        0.999,
-        "What Adam keeps of the mean of squared gradients; Muon has none.",
-        minimum=0,
-        below=1,
+        0.999, "What Adam keeps of the mean of squared gradients; Muon has none.", ">= 0 < 1"
     )
     eps: float = key(
         1e-5,
         "What Adam adds to the root of that mean; Muon has none. PufferLib's 1e-12 is a default"
         " that it doesn't read.",
-        above=0,
+        "> 0",
     )
     minibatch_size: int = key(
         8192,
         "M: length of a minibatch; a multiple of horizon, but for ppo's shuffled samples. Of"
         " puffer5 its segments, M / T, divide vec.total_agents.",
-        unit="steps",
-        minimum=1,
+        "steps >= 1",
     )
     horizon: int = key(
         64,
         "T: length of a rollout and of a training segment. PufferLib 5.0 wants a multiple of 8;"
         " here any will do.",
-        unit="steps",
-        minimum=2,
+        "steps >= 2",
     )
     vtrace: bool = key(
         True,
         "Weigh advantages by importance ratios, clipped as below; False: ratios count as 1."
         " PufferLib 4.0 always does.",
     )
-    vtrace_rho_clip: float = key(
-        1.0, "Largest importance ratio of a temporal difference.", minimum=0
-    )
-    vtrace_c_clip: float = key(
-        1.0, "Largest importance ratio of the advantage recursion.", minimum=0
-    )
+    vtrace_rho_clip: float = key(1.0, "Largest importance ratio of a temporal difference.", ">= 0")
+    vtrace_c_clip: float = key(1.0, "Largest importance ratio of the advantage recursion.", ">= 0")
     reward_clip: float = key(
-        1.0, "Rewards are clamped to +- this; PufferLib's is 1. puffer_mlx only.", above=0
+        1.0, "Rewards are clamped to +- this; PufferLib's is 1. puffer_mlx only.", "> 0"
     )
     bootstrap_truncated: bool = key(
         False,
@@ -151,14 +135,12 @@ class Train(Named):
     prio_alpha: float = key(
         0.8,
         "Segments are drawn by |advantage| to this power; 0 is uniform. puffer4's alone.",
-        minimum=0,
-        maximum=1,
+        "0 to 1",
     )
     prio_beta0: float = key(
         0.2,
         "How much importance weights undo that in the first epoch. puffer4's alone.",
-        minimum=0,
-        maximum=1,
+        "0 to 1",
     )
     advantage: str = key(
         "V",
@@ -179,8 +161,7 @@ class Train(Named):
         "Steps of one launch of rollout_device gpu-kernel; 0: on a Mac as many as take 8 ms, which"
         " is measured, as macOS may end longer launches; elsewhere a rollout's. Results are the"
         " same to the bit. puffer_mlx only.",
-        unit="steps",
-        minimum=0,
+        "steps >= 0",
     )
     overlap: bool | str = key(
         False,
@@ -200,8 +181,7 @@ class Train(Named):
         "Processes, ranks, that train together on this machine: a GPU each, or a share of the"
         " cores. Other numbers here are those of all of them: each has an R-th of"
         " vec.total_agents and of minibatch_size. mlx.launch starts ranks on several machines.",
-        unit="ranks",
-        minimum=1,
+        "ranks >= 1",
     )
     draw_from: str = key(
         "rank",
@@ -213,6 +193,5 @@ class Train(Named):
         20.0,
         "With several ranks: how long the others wait for one that hangs, before they end. Five"
         " minutes at least in the first two epochs, in which each compiles. puffer_mlx only.",
-        unit="seconds",
-        above=0,
+        "seconds > 0",
     )

@@ -1,23 +1,17 @@
-"""Section [vec]: the environments."""
+"""Sections [vec] and [wrap]: the environments, and Gymnasium's wrappers around them."""
 
 from dataclasses import dataclass
 
-from puffer_mlx.config.key import key
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.key import Named, key
 
 
 @dataclass
 class Vec(Named):
     """The vectorised environments."""
 
-    total_agents: int = key(
-        4096, "N: agents of all environments together.", unit="agents", minimum=1
-    )
+    total_agents: int = key(4096, "N: agents of all environments together.", "agents >= 1")
     num_buffers: int = key(
-        2,
-        "Q: equal groups of agents; one is acted for while another steps.",
-        unit="buffers",
-        minimum=1,
+        2, "Q: equal groups of agents; one is acted for while another steps.", "buffers >= 1"
     )
     num_threads: int = key(
         16,
@@ -25,20 +19,18 @@ class Vec(Named):
         " cores (0 is 1). A file's is PufferLib's number of threads that only step: where C acts in"
         " them too there is one for each core, elsewhere num_threads / num_buffers for each buffer,"
         " at least one.",
-        unit="threads",
-        minimum=0,
+        "threads >= 0",
     )
     max_threads: int = key(
         0,
         "The most of them, whatever num_threads says; 0 sets no limit. A --vec.num-threads that is"
         " typed is kept here. puffer_mlx only.",
-        unit="threads",
-        minimum=0,
+        "threads >= 0",
     )
     seed: int = key(
         0,
         "Environment i starts from seed + i. puffer_mlx only: PufferLib reads no seed here.",
-        minimum=0,
+        ">= 0",
     )
     backend: str = key(
         "auto",
@@ -51,8 +43,7 @@ class Vec(Named):
         60.0,
         "A Python environment's process that takes longer for a step is reported and ended."
         " puffer_mlx only.",
-        unit="seconds",
-        above=0,
+        "seconds > 0",
     )
     normalize_observations: bool = key(
         False,
@@ -71,43 +62,86 @@ class Vec(Named):
     num_frozen_banks: int = key(
         0,
         "Opponents at the same time in self-play by 4.0's rules, each with weights of its own.",
-        unit="opponents",
-        minimum=0,
-        maximum=8,
+        "opponents 0 to 8",
     )
     frozen_bank_pct: float = key(
         0.0,
         "Part of the agents that each of them has, rounded down to whole teams; all together less"
         " than half.",
-        minimum=0,
-        maximum=1,
+        "0 to 1",
     )
     frozen_bank_hidden_size: int = key(
         0,
         "Their policy.hidden_size; 0 is the learner's, whose earlier weights they are.",
-        unit="units",
-        minimum=0,
+        "units >= 0",
     )
     frozen_bank_num_layers: int = key(
-        0, "Their policy.num_layers; 0 is the learner's.", unit="layers", minimum=0
+        0, "Their policy.num_layers; 0 is the learner's.", "layers >= 0"
     )
     num_policies: int = key(
         1,
         "The learner and its opponents at the same time, in self-play by 5.0's rules.",
-        unit="policies",
-        minimum=1,
-        maximum=9,
+        "policies 1 to 9",
     )
     hist_policy_percent: float = key(
         0.0,
         "Part of the environments, 0 to 1, in which the learner meets them; in the others it plays"
         " all seats.",
-        minimum=0,
-        maximum=1,
+        "0 to 1",
     )
     hist_policy_hidden_size: int = key(
-        0, "Their policy.hidden_size; 0 is the learner's.", unit="units", minimum=0
+        0, "Their policy.hidden_size; 0 is the learner's.", "units >= 0"
     )
     hist_policy_num_layers: int = key(
-        0, "Their policy.num_layers; 0 is the learner's.", unit="layers", minimum=0
+        0, "Their policy.num_layers; 0 is the learner's.", "layers >= 0"
+    )
+
+
+@dataclass
+class Wrap(Named):
+    """Gymnasium's wrappers, for Gymnasium's environments: the first key is the innermost."""
+
+    preset: str = key(
+        "none",
+        "atari: of ALE's games all that is usual (AtariPreprocessing, FrameStackObservation,"
+        " ClipReward): up to 30 frames of doing nothing at the start, then FIRE; 4 frames a step,"
+        " the brighter of the last two; 84 x 84, grey, the newest 4; a life is an episode; rewards"
+        " -1 to 1. puffer_mlx only.",
+        choices=("none", "atari"),
+    )
+    sticky_actions: float = key(
+        0.0,
+        "Probability that the action before is taken again instead (StickyAction). puffer_mlx"
+        " only.",
+        ">= 0 < 1",
+    )
+    max_episode_steps: int = key(
+        0,
+        "An episode is truncated after so many (TimeLimit); 0 leaves the environment's own limit,"
+        " which of an ID gives way to this one. puffer_mlx only.",
+        "steps >= 0",
+    )
+    grayscale: bool = key(
+        False, "Images lose their colours (GrayscaleObservation). puffer_mlx only."
+    )
+    resize_height: int = key(
+        0,
+        "Images are made so high (ResizeObservation); 0: as resize_width, and with both 0 as they"
+        " are. puffer_mlx only.",
+        "pixels 0 to 4096",
+    )
+    resize_width: int = key(
+        0, "And so wide; 0: as resize_height. puffer_mlx only.", "pixels 0 to 4096"
+    )
+    clip_rewards: float = key(
+        0.0,
+        "Rewards are clipped to +- this (ClipReward), and so is the score, which"
+        " train.reward_clip leaves as it is; 0 doesn't. puffer_mlx only.",
+        ">= 0",
+    )
+    frame_stack: int = key(
+        1,
+        "The newest so many observations are seen together (FrameStackObservation), of images as"
+        " channels. puffer_mlx only.",
+        "observations 1 to 1024",
     )

@@ -57,14 +57,14 @@ def by_suffix(path: Path) -> FileFormat:
 
 
 def recognise(path: Path, head: bytes) -> FileFormat:
-    """Whose file this is: the beginning tells where it can, else the name.
+    """The format of a file: by its first bytes where they tell it, else by its name.
 
     Args:
         path: the file.
         head: its first bytes.
 
     Raises:
-        UserError: nobody's.
+        UserError: it has none of the formats.
     """
     every = by_name().values()
     by_content = [file for file in every if file.begins and head.startswith(file.begins)]

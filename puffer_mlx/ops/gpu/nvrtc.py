@@ -61,10 +61,8 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     """
     names = {"float": "float", "int": "int", "uint8_t": "uint8_t"}
     names["Low"] = TYPES[template.get("Low", mx.float32)]
-    # No two arrays share memory: what is read needn't wait for what is written.
-    arrays = {name: f"const {names[type_]}" for name, type_ in kernel.inputs.items()}
-    arrays |= {name: names[type_] for name, type_ in kernel.outputs.items()}
-    parameters = [f"{type_}* __restrict__ {name}" for name, type_ in arrays.items()]
+    parameters = [f"const {names[type_]}* {name}" for name, type_ in kernel.inputs.items()]
+    parameters += [f"{names[type_]}* {name}" for name, type_ in kernel.outputs.items()]
     constants = "".join(map(_constant, template.items()))
     before = Path(__file__).with_name("without_headers.h").read_text() + kernel.before
     body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"

@@ -1,6 +1,6 @@
 """How a rollout changes the weights: one file, or one folder, for each algorithm.
 
-``train.algorithm`` is a file's name here. Its ``FACTS`` (``config/algorithms.py``) are read before
+``train.algorithm`` is a file's name here. Its ``FACTS`` (``config/parts.py``) are read before
 MLX is there; its ``make`` gives the ``Algorithm`` of a run. Nothing else needs to know of it.
 
 T steps of N agents are a rollout. T steps of S agents are a minibatch, or one step of M samples,
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.config import Config, Train
-from puffer_mlx.config.algorithms import facts
+from puffer_mlx.config.parts import facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts
@@ -78,7 +78,7 @@ class Epoch:
     rows: Any = None
 
     def part(self, array: Any, axis: int = 0) -> Any:
-        """This process's part of an array along an axis, whose length their number divides."""
+        """This process's part of an array; the number of processes divides the axis."""
         return array if self.ranks is None else self.ranks.part(array, axis)
 
     def joined(self, array: mx.array, axis: int = 0) -> mx.array:

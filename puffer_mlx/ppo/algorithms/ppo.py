@@ -17,14 +17,14 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.config.parts import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
-from puffer_mlx.ppo.sections import Fields, Inputs, Pass, Section, samples, segments
+from puffer_mlx.ppo.sections import Fields, Pass, Section, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -123,19 +123,6 @@ def _shuffle(
         order: (K, M) int32 of samples; for a network with memory (K, S) of agents.
     """
     if not policy.has_memory:
-        picked = samples(fields, adv, order)
-        return [Section(_rows_of_one_step(read), batch, None) for read, batch in picked]
-
-    def section(rows: mx.array) -> Section:
-        read, batch, first = segments(fields, adv, learned, states, rows)
-        masks, keep = read.get("masks"), policy.keep(read["terminals"])
-        masks = None if masks is None else masks.flatten(0, 1)
-        actions = read["actions"].reshape(-1, policy.decoder.action.heads)
-        return Section(Inputs(read["observations"], actions, masks, keep), batch, first)
-
-    return [section(rows.reshape(-1)) for rows in mx.split(order, len(order))]
-
-
-def _rows_of_one_step(read: dict[str, mx.array]) -> Inputs:
-    """What the forward pass reads of M samples: M rows of one step."""
-    return Inputs(read["observations"][None], read["actions"], read.get("masks"), None)
+        return samples(fields, adv, order)
+    agents = mx.split(order, len(order))
+    return [segments(policy, fields, adv, learned, states, rows.reshape(-1)) for rows in agents]

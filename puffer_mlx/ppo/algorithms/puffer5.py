@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form

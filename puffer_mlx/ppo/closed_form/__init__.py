@@ -132,8 +132,8 @@ class Space(NamedTuple):
         logstd: mx.array | None,
         outputs: dict[str, Shape],
         threads: int,
+        inputs: dict[str, mx.array],
         shape: tuple[int, ...] = (),
-        **inputs: mx.array,
     ) -> list[mx.array]:
         """A kernel's outputs. In place of what a space hasn't got are y, or zeros.
 
@@ -143,8 +143,8 @@ class Space(NamedTuple):
             logstd: (1, A) of y's dtype, of a continuous space; else None.
             outputs: their shapes.
             threads: how many there are.
+            inputs: further ones; a kernel gets those that it reads.
             shape: what follows n and A in the kernel's ``shape``.
-            **inputs: further ones; a kernel gets those that it reads.
         """
         action, masks = self.decoder.action, self.masks
         space = {
@@ -194,21 +194,21 @@ def launch_losses(
         sums = TERMS + (1 if logstd is None else logstd.size)
         shapes = {"dy": y.shape, "ratio": (n,), "value": (n,), "partial": (sums, blocks)}
         dy, ratio, value, partial = space.launch(
-            "loss", y, logstd, shapes, blocks * THREADS, sizes, **inputs
+            "loss", y, logstd, shapes, blocks * THREADS, inputs, sizes
         )
-        shapes = {"total": (1,), "metrics": (len(METRICS),)}
-        shapes["dlogstd"] = (1,) if logstd is None else logstd.shape
-        total, metrics, dlogstd = space.launch(
-            "finish_loss", y, logstd, shapes, THREADS, partial=partial, **settings
-        )
+        by_logstd = (1,) if logstd is None else logstd.shape
+        shapes = {"total": (1,), "metrics": (len(METRICS),), "dlogstd": by_logstd}
+        inputs = {**settings, "partial": partial}
+        total, metrics, dlogstd = space.launch("finish_loss", y, logstd, shapes, THREADS, inputs)
         return total, metrics, ratio, value, dy, dlogstd
 
     @fused.vjp
-    def _(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
+    def backward(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
         # The loss is what is differentiated: its cotangent is 1, the others' are 0.
         return outputs[4], None if logstd is None else outputs[5]
 
-    total, metrics, ratio, value, *_ = fused(y, logstd)
+    results: Any = fused(y, logstd)
+    total, metrics, ratio, value, *_ = results
     return Losses(total.reshape(()), metrics, ratio, value)
 
 
@@ -217,7 +217,7 @@ def launch_logprobs(
 ) -> mx.array:
     """See ``logprobs``."""
     space, logstd, n = Space(decoder, actions, masks), decoder.logstd(weights), y.shape[1]
-    return space.launch("logprobs", y, logstd, {"logprobs": (n,)}, n)[0]
+    return space.launch("logprobs", y, logstd, {"logprobs": (n,)}, n, {})[0]
 
 
 def launch_moments(adv: mx.array) -> mx.array:

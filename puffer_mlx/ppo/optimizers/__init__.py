@@ -55,7 +55,8 @@ def of(config: Config) -> Optimizer:
     """The optimizer of a configuration: a file of this folder, or the user's own.
 
     Raises:
-        UserError: there is none of that name, or only a file names it (``config.trust``).
+        UserError: there is none of that name, or only a file names it (``config.trust``); or it
+            reads what isn't there.
     """
     optimizer = custom.find(config, "optimizer")
     if optimizer is None:
@@ -65,6 +66,11 @@ def of(config: Config) -> Optimizer:
         raise UserError(
             f"train.optimizer {config.train.optimizer} is {kind}, not an Optimizer",
             "puffer_mlx.ppo.optimizers.Optimizer(init, step, reads); docs/custom_policy.md",
+        )
+    if unknown := [key for key in optimizer.reads if not hasattr(config.train, key)]:
+        raise UserError(
+            f"train.optimizer {config.train.optimizer} reads {unknown[0]}, which [train] hasn't",
+            "reads: keys of [train], which its step gets by their names",
         )
     return optimizer
 
@@ -76,7 +82,7 @@ def kept(optimizer: Optimizer) -> int:
 
 
 def unread(config: Config) -> list[str]:
-    """Keys that were given and that other optimizers obey, but not this one."""
+    """Keys that a person gave and that only other optimizers obey."""
     obeyed = of(config).reads
     keys = dict.fromkeys(
         key for name in OPTIMIZERS for key in find(name).reads if key not in obeyed
@@ -154,7 +160,7 @@ def stored(state: Tree) -> Tree:
 
 
 def recovered(stored: Tree, like: Tree) -> Tree:
-    """The state that was stored, its names those of ``like``."""
+    """A stored state, under the names of ``like``."""
     others = stored.get("optimizer", {})
     return {name: stored[name] if name == "momentum" else others[name] for name in like}
 

@@ -61,7 +61,7 @@ def first_scaler(precision: str) -> Scaler:
 
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """The state after a minibatch that was trained on (``ok``, a scalar), or skipped."""
+    """The state after a minibatch that counted (``ok``, a scalar) or was skipped."""
     kernel = kernel_on_gpu(launch_next_scaler, REFERENCE)
     if kernel is not None:
         return kernel(scaler, ok, precision)

@@ -73,7 +73,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Takes down the layers that a network adds: ``networks.Forms.pack``'s step."""
+    """Collects the layers that a network adds: ``networks.Forms.pack``'s step."""
 
     def __init__(self) -> None:
         self.layers: list[Five] = []
@@ -88,7 +88,7 @@ class Layers:
 
 
 def describe(policy: Policy, weights: Any) -> Any:
-    """A policy's towers and heads for the extension, tensors by their places among all weights."""
+    """A policy's towers and heads for the extension; tensors are numbers of weights."""
     counter = iter(range(len(leaves(weights))))
     places = tree_map(lambda _: next(counter), weights)
     own = [places, places["critic"]] if policy.separate_value else [places]

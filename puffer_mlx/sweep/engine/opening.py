@@ -15,8 +15,8 @@ from optuna.storages import BaseStorage
 from puffer_mlx.config import Config, to_dict
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, Study, quiet
-from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.reading import Sweep
+from puffer_mlx.sweep.space import Values
 
 ABOUT = "puffer_mlx"  # the study's attribute that says what is swept
 MAY_DIFFER = {  # from one process of a sweep to another

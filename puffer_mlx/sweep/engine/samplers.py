@@ -19,11 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, OWNER, distributions, is_run, own_name
-from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.settings import OURS, SweepSettings
-from puffer_mlx.sweep.space import Space
+from puffer_mlx.sweep.space import Space, Values
 
 Settle = Callable[[Values], Values]
 NEEDS = {"GP": ("scipy", "torch")}  # what Optuna's own methods import besides NumPy

@@ -14,11 +14,10 @@ from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
 from puffer_mlx.sweep.engine.study import DEFAULT, FINISHED, Study, curves
-from puffer_mlx.sweep.fit import AGENTS, Values, fit
 from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
-from puffer_mlx.sweep.space import Space
+from puffer_mlx.sweep.space import AGENTS, Space, Values, fit
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking import formats

@@ -100,20 +100,14 @@ class GymRecipe(Recipe):
         """
         env, self.ready = self.ready, None
         if self.vectorised:
-            env = env or self.vector(len(buffers.rewards))
+            env = self.vector(len(buffers.rewards)) if env is None else env
             return VectorForm(self.name, env, buffers, self.layout, self.finals)
-        env = env or self(number, seed - number)
-        for what, space, first in zip(
-            ("observation", "action"),
-            (env.observation_space, env.action_space),
-            self.layout.spaces,
-            strict=True,
-        ):
-            if space != first:
+        env = self(number, seed - number) if env is None else env
+        for what, first in zip(("observation", "action"), self.layout.spaces, strict=True):
+            if (space := getattr(env, f"{what}_space")) != first:
                 text = f"its {what} space is {space}, that of environment 0 {first}"
-                raise Fault("failed when it was made", text, number).report(
-                    self.name, 0, seed - number
-                )
+                fault = Fault("failed when it was made", text, number)
+                raise fault.report(self.name, 0, seed - number)
         return Agent(self.name, env, buffers, self.layout, self.finals)
 
     def actions(self, buffered: np.ndarray) -> Any:
@@ -192,8 +186,6 @@ class GymRecipe(Recipe):
             with self.explained():
                 form = _loaded(specification.vector_entry_point)
         known = parameters(form)
-        if not known:
-            return "", "it doesn't tell whether it takes num_envs"
         if "num_envs" not in known and not isinstance(self.make, str):
             return "", "it doesn't take num_envs"
         if keys := wrapping.changed(self.wrap):

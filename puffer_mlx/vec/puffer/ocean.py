@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.nearest import nearest
+from puffer_mlx.system.import_string import nearest
 from puffer_mlx.vec.python_faults import RAISED, describe
 
 __all__ = ["PREFIX", "find", "names"]

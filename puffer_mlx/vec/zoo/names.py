@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import load_object
-from puffer_mlx.vec.nearest import nearest
+from puffer_mlx.system.import_string import load_object, nearest
 
 __all__ = ["PREFIX", "ParallelFactory", "find", "needs", "parallel_names", "quiet", "takes_turns"]
 

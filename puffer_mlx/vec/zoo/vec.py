@@ -9,22 +9,250 @@ environment is done, the next step begins its next episode.
 **Agents that are away** because they died before the others have rows of zeros, terminal 1,
 ``TERMINATED`` in ``finals`` and reward 0, until their environment begins anew: so nothing is
 learned from these rows, and no value flows through them. They are no part of an episode.
+
+A parallel environment is what looks like one: it has ``possible_agents``, a space for each of them,
+and steps with a dictionary of their actions.
+
+Rows are in the order of ``possible_agents``.
+
+| an agent | its row |
+| --- | --- |
+| acts | what it sees, its reward |
+| has just died, or time is up | the last thing it sees, its last reward; terminal or truncation 1 |
+| is away: died earlier, or not there yet | zeros, terminal 1; every action is legal |
+
+When no agent is left, the next step begins a new episode, and takes no actions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.zoo.make import ZooRecipe
+import numpy as np
 
-__all__ = ["ZooVec"]
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.episodes import means_of
+from puffer_mlx.vec.gym.agents import MASK, Masks
+from puffer_mlx.vec.instances import DRAWS, Buffers, Fact, Recipe, close_if_possible, other_kind
+from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.python_faults import RAISED, Fault, failed, failing
+from puffer_mlx.vec.python_vec import PythonVec
+from puffer_mlx.vec.spaces import kind_of
+from puffer_mlx.vec.zoo.names import ParallelFactory, quiet, takes_turns
+
+__all__ = ["ZooVec", "makes_parallel"]
+
+SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
+
+
+def _looks_parallel(env: Any) -> bool:
+    has = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    return all(hasattr(env, name) for name in has) and not _looks_aec(env)
+
+
+def _looks_aec(env: Any) -> bool:
+    names = "agent_selection", "agent_iter"  # wrappers have the former after a reset only
+    return hasattr(env, "possible_agents") and any(hasattr(env, name) for name in names)
+
+
+def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
+    """Whether a function makes a parallel environment, by having it make one.
+
+    Raises:
+        UserError: it makes one of PettingZoo's whose agents take turns.
+    """
+    if not callable(make):
+        return False
+    try:
+        env = make(**keywords)
+    except RAISED:
+        return False
+    parallel, aec = _looks_parallel(env), _looks_aec(env)
+    close_if_possible(env)
+    if aec:
+        raise takes_turns(name)
+    return parallel
+
+
+@dataclass
+class ZooRecipe(Recipe):
+    """How an environment is made: by what returns a parallel one, or by a ``ParallelFactory``."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.make, ParallelFactory):
+            self.make = self.make.make
+
+    def look(self, seed: int) -> None:
+        """Make an environment: whether there are masks shows when it is reset."""
+        with closing(self.one(0, seed)) as env:
+            spaces = Spaces(self.name, env)
+            try:
+                _, infos = env.reset(seed=seed)
+            except RAISED as error:
+                raise failed("failed in reset", error, 0).report(self.name, 0, seed) from error
+        masked = spaces.masked or any(MASK in info for info in infos.values())
+        self.agents = len(spaces.agents)
+        self.layout = Layout(self.name, spaces.observation, spaces.action, masked, self.rescale)
+
+    def one(self, number: int, seed: int) -> Any:
+        """The parallel environment of a number, for messages; ``seed``: of number 0.
+
+        Raises:
+            UserError: it can't be made, or isn't one.
+        """
+        with self.explained(number, seed), quiet():
+            env = self.make(**self.arguments())
+        if _looks_parallel(env):
+            return env
+        if _looks_aec(env):
+            raise takes_turns(self.name)
+        raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
+
+    def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> "Agents":
+        """An environment whose agents write into ``buffers``."""
+        return Agents(self.name, self.one(number, seed - number), buffers, self.layout)
+
+
+class Spaces:
+    """What all agents of an environment see and do.
+
+    Args:
+        name: for messages.
+        env: the parallel environment.
+
+    Attributes:
+        agents: all there may be.
+        observation: of one agent, without its mask.
+        action: of one agent.
+        masked: whether observations hold masks.
+
+    Raises:
+        UserError: agents see or do different things.
+    """
+
+    def __init__(self, name: str, env: Any) -> None:
+        self.agents = list(env.possible_agents)
+        if not self.agents:
+            raise UserError(f"{name}: its possible_agents are none", "name all there may be")
+        first = self.agents[0]
+        for what, space in (("sees", env.observation_space), ("does", env.action_space)):
+            for other in self.agents[1:]:
+                if space(other) != space(first):
+                    raise UserError(
+                        f"{name}: its agents differ: {first} {what} {space(first)},"
+                        f" {other} {space(other)}; one policy is trained for all of them",
+                        "make them alike: supersuit.pad_observations_v0 and"
+                        " supersuit.pad_action_space_v0 (pip install supersuit)",
+                    )
+        self.observation, self.action = env.observation_space(first), env.action_space(first)
+        self.masked = kind_of(self.observation) == "Dict" and {SEEN, MASK} <= set(
+            self.observation.spaces
+        )
+        if self.masked:
+            self.observation = self.observation[SEEN]
+
+
+class Agents:
+    """One environment and its A agents.
+
+    Args:
+        name: for messages.
+        env: the parallel environment.
+        buffers: of its agents.
+        layout: of rows; with ``mask_size`` if the environment says which actions are legal.
+
+    Attributes:
+        num_agents: A.
+    """
+
+    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
+        self._name, self._spaces = name, (spaces := Spaces(name, env))
+        self._env, self._buffers = env, buffers
+        self._agents, self.num_agents = spaces.agents, len(spaces.agents)
+        self._writers = [layout.writer(row) for row in buffers.observations]
+        self._masks = Masks(name, spaces.action) if layout.spec.mask_size else None
+        self._done: set[Any] = set()  # in this episode
+        self._over = False
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin a new episode."""
+        with failing("failed in reset"):
+            seen, infos = self._env.reset() if seed is None else self._env.reset(seed=seed)
+        self._buffers.rewards[:] = 0
+        self._buffers.terminals[:] = self._buffers.truncations[:] = False
+        self._done = set()
+        self._write(seen, infos)
+        self._over = False
+
+    def step(self, actions: list[Any]) -> Sequence[Fact]:
+        """One step of those that are there."""
+        if self._over:
+            self.reset()
+            return []
+        acting = set(self._env.agents) - self._done
+        seen, rewards, terminations, truncations, infos = self._env.step(
+            {a: choice for a, choice in zip(self._agents, actions, strict=True) if a in acting}
+        )
+        seen = {agent: each for agent, each in seen.items() if agent not in self._done}
+        buffers, facts = self._buffers, []
+        for i, agent in enumerate(self._agents):
+            counts = agent in acting or agent in seen
+            buffers.rewards[i] = rewards.get(agent, 0) if counts else 0
+            terminated, cut = bool(terminations.get(agent)), bool(truncations.get(agent))
+            buffers.terminals[i], buffers.truncations[i] = terminated, cut
+            if terminated or cut or (agent in acting and agent not in seen):
+                self._done.add(agent)
+        self._write(seen, infos)
+        for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
+            info = infos.get(self._agents[place], {})
+            if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
+                facts.append(Fact(place, numbers))
+        self._over = not set(self._env.agents) - self._done
+        return facts
+
+    def render(self) -> Any:
+        """What the environment draws.
+
+        Raises:
+            UserError: it draws nothing: PettingZoo asks for no ``render``.
+        """
+        if hasattr(self._env, "render"):
+            with suppress(NotImplementedError):
+                return self._env.render()
+        raise UserError(f"{self._name}: it can't be drawn: it has no render()", DRAWS)
+
+    def close(self) -> None:
+        """Close it."""
+        self._env.close()
+
+    def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+        """Rows of what agents see and may do; those of the others."""
+        buffers, masked = self._buffers, self._spaces.masked
+        for i, agent in enumerate(self._agents):
+            buffers.present[i] = there = agent in seen
+            if there:
+                self._writers[i](seen[agent][SEEN] if masked else seen[agent])
+            else:
+                buffers.observations[i] = 0
+                buffers.terminals[i], buffers.truncations[i] = True, False
+            if self._masks is None:
+                continue
+            if buffers.terminals[i] or buffers.truncations[i]:  # it doesn't act
+                buffers.legal[i] = 1
+                continue
+            mask = (seen if masked else infos).get(agent, {}).get(MASK)
+            try:
+                self._masks.write(mask, buffers.legal[i])
+            except Fault as fault:
+                raise Fault("failed", f"agent {agent} {fault.what}", None, fault.hint) from None
 
 
 class ZooVec(PythonVec):
     """N agents of parallel environments in Q groups; implements ``ScoredVec``.
 
     Args:
-        make: what makes an environment (``zoo.make``).
+        make: what makes an environment.
         name: of the environment, for messages.
         total_agents: N, a multiple of Q and of the agents of one environment.
         env: further arguments of ``make``.

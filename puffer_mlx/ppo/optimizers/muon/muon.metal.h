@@ -62,13 +62,14 @@ FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr,
 // gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
                            IN_DEVICE const float* left, IN_DEVICE const float* right, IN_DEVICE float* out, int first,
-                           int second, IN_SHARED float* lefts, IN_SHARED float* rights, uint me) {
-  int r = tensor.r, c = tensor.c, row = (int)me / 32 % 4 * 16, column = (int)me / 128 * 32;
+                           int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me) {
+  int r = tensor.r, c = tensor.c, row = (int)me / 16, column = (int)me % 16;
   int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
   int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
   float left_factor = what == 0 ? factor : 1.0f, right_factor = what == 1 ? 1.0f : factor;
-  bool along = what == 0, mirrored = what != 2 && first != second;
-  float result[2][4][2] = {}, one[8], other[8];
+  bool along = what == 0;
+  float result[16], one[8], other[8];
+  clear(result);
   fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
   fetch(right + with, inners, columns, 0, second, along, right_factor, me, other);
   for (int k = 0; k < inners; k += 32) {
@@ -80,28 +81,18 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
       fetch(left + from, inners, r, k + 32, first, along, left_factor, me, one);
       fetch(right + with, inners, columns, k + 32, second, along, right_factor, me, other);
     }
-    add_product<2, 4>(lefts + row * TILE_ROW, TILE_ROW, rights + column * TILE_ROW, TILE_ROW, 32, me, result);
+    multiply(lefts + row, 17, rights + column, 17, 32, result);
   }
 
-  // All is read before anything is written, so that no number waits for another.
   int to = what == 2 ? tensor.start : tensor.gram;
-  first += row + (int)matrix_row(me);
-  second += column + (int)matrix_column(me);
-  float before[16];
-#pragma unroll
   for (int v = 0; v < 16; ++v) {
-    int p = first + v / 8 * 8, j = second + v / 2 % 4 * 8 + v % 2;
-    before[v] = what != 0 && p < r && j < columns ? right[with + p * columns + j] : 0.0f;
-  }
-#pragma unroll
-  for (int v = 0; v < 16; ++v) {
-    int p = first + v / 8 * 8, j = second + v / 2 % 4 * 8 + v % 2;
+    int p = first + 4 * row + v / 4, j = second + 4 * column + v % 4;
     if (p < r && j < columns) {
-      float y = result[v / 8][v / 2 % 4][v % 2];
-      if (what == 1) y = by.b * before[v] + by.c * y;
-      if (what == 2) y = by.a * factor * before[v] + y;
+      float y = result[v];
+      if (what == 1) y = by.b * right[with + p * r + j] + by.c * y;
+      if (what == 2) y = by.a * factor * right[with + p * c + j] + y;
       out[to + p * columns + j] = y;
-      if (mirrored) out[to + j * columns + p] = y;
+      if (what != 2 && first != second) out[to + j * columns + p] = y;
     }
   }
 }
@@ -110,8 +101,8 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
 
 KERNEL muon_step: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
   SHARED float part[256];
-  SHARED float lefts[64 * TILE_ROW];
-  SHARED float rights[64 * TILE_ROW];
+  SHARED Rows<4> lefts[32 * 17];
+  SHARED Rows<4> rights[32 * 17];
   int all = tensors[0];
   Tensor tensor;
   read_tensor(tensors, (int)block, tensor);
@@ -120,7 +111,6 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
-#pragma unroll 4
   for (int k = (int)me; k < size; k += 256) sum += momentum_of(tensor, k, all, clip, settings[0], packed, momentum, x);
   float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   DEVICE_BARRIER
@@ -138,7 +128,6 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
     DEVICE_BARRIER
   }
 
-#pragma unroll 4
   for (int k = (int)me; k < size; k += 256) {
     float w = packed[start + k];
     weights[start + k] = clip.ok ? moved(w, x[place_in_x(tensor, k)], tensor, lr[0], settings[1]) : w;
@@ -177,8 +166,8 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
 // made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
 KERNEL muon_product: int tensors tiles now, float coefficients left right sums -> float out {
   SHARED float part[256];
-  SHARED float lefts[64 * TILE_ROW];
-  SHARED float rights[64 * TILE_ROW];
+  SHARED Rows<4> lefts[32 * 17];
+  SHARED Rows<4> rights[32 * 17];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
   int line = now[0], what = now[1];

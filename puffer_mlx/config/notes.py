@@ -1,5 +1,6 @@
-"""What a run says of its trainer: whose it is, and which keys that one doesn't obey."""
+"""What a run says at its start: whose trainer it has, its family, and which keys do nothing."""
 
+from puffer_mlx.config.families import FAMILIES
 from puffer_mlx.config.schema import KEYS, Config
 from puffer_mlx.config.schema.selfplay import OTHERS, RELEASES, RULES
 
@@ -42,3 +43,26 @@ def unread(config: Config) -> list[str]:
     if ":" in config.train.advantage:  # a function of the user's own, for any trainer
         names = tuple(name for name in names if name != "train.advantage")
     return [key for key in names if key in config.origins]
+
+
+def family_note(config: Config) -> str | None:
+    """The line at the start of training; None for environments in C."""
+    if not config.python:
+        return None
+    family = FAMILIES.get(config.base.family)
+    kind = family.kind if family else "Python"
+    files = config.files[1:]  # default.ini goes without saying
+    return f"{config.env_name}: {kind}" + (f" ({', '.join(files)})" if files else "")
+
+
+def take_notes(config: Config) -> list[str]:
+    """What a script says at its start, a line each; none of them twice."""
+    notes, config.notes = config.notes, []
+    return notes
+
+
+def unused_note(config: Config) -> str | None:
+    """The line to print once about accepted keys that do nothing here; None without one."""
+    return (
+        f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
+    )
