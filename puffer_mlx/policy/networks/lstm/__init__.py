@@ -3,7 +3,6 @@
 Tensors: ``{i}.weight_ih`` ... of layer i.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,15 +162,11 @@ def lstm(
     return out.astype(z.dtype), {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
 
 
-@dataclass(frozen=True)
 class LSTM(Recurrent):
     """L LSTM layers, H wide, as PufferLib's torch classes.
 
     State: for each layer h and c, (n, H), 0 at first.
     """
-
-    hidden: int
-    layers: int
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
