@@ -14,7 +14,6 @@ from oracles import named
 from puffer_mlx import config
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy import acting_on_gpu
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
@@ -354,7 +353,7 @@ def test_what_no_kernel_does(monkeypatch):
     assert "the rules of target compile for a CPU alone" in refused("target")
     assert "no kernel knows this policy" in refused("squared", "--policy.hidden-size", "512")
     assert "no kernel knows this policy" in refused("catch")
-    monkeypatch.setattr(acting_on_gpu, "SHARED_BYTES", 1000)
+    monkeypatch.setattr(kernels, "choose_rollout_layout", lambda *_: None)  # nothing fits
     assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
 
 
