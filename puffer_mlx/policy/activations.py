@@ -6,6 +6,7 @@ The polynomials of 16-bit numbers are computed in float32: float16 has no number
 coefficients.
 """
 
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -49,7 +50,6 @@ def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
 
 
-CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # of ops/cpu/stages.h; the first is none
 GAIN = 2**0.5  # of orthogonal initial weights before an activation, in sb3's dialect
 
 
@@ -73,6 +73,19 @@ def chosen_activation(policy: Policy) -> str:
 def uniform(key: mx.array, shape: tuple[int, ...], bound: float) -> mx.array:
     """Weights uniform within ±bound."""
     return mx.random.uniform(-bound, bound, shape, key=key)
+
+
+def uniform_layer(key: mx.array, shape: tuple[int, ...]) -> dict[str, mx.array]:
+    """A layer's weight (O, ...) and bias (O,), uniform within ±1/sqrt(inputs): torch's default."""
+    bound, keys = math.prod(shape[1:]) ** -0.5, mx.random.split(key)
+    return {"weight": uniform(keys[0], shape, bound), "bias": uniform(keys[1], shape[:1], bound)}
+
+
+def orthogonal_layer(
+    key: mx.array, shape: tuple[int, int], gain: float = 1.0
+) -> dict[str, mx.array]:
+    """A layer's orthogonal weight, and a bias of 0."""
+    return {"weight": orthogonal(key, shape, gain), "bias": mx.zeros(shape[0])}
 
 
 def orthogonal(key: mx.array, shape: tuple[int, int], gain: float = 1.0) -> mx.array:

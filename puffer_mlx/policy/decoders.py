@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
-from puffer_mlx.policy.activations import orthogonal, uniform
+from puffer_mlx.policy.activations import orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.distributions import (
     OPEN,
     Categorical,
@@ -146,14 +146,8 @@ class Separate(Decoder):
         return {**self._deviations(), **dict(zip(("actions", "value"), heads, strict=True))}
 
     def _head(self, key: mx.array, rows: int, gain: float | None) -> dict[str, mx.array]:
-        if gain is not None:
-            return {"weight": orthogonal(key, (rows, self.hidden), gain), "bias": mx.zeros(rows)}
-        weight, bias = mx.random.split(key)
-        bound = self.hidden**-0.5
-        return {
-            "weight": uniform(weight, (rows, self.hidden), bound),
-            "bias": uniform(bias, (rows,), bound),
-        }
+        shape = rows, self.hidden
+        return uniform_layer(key, shape) if gain is None else orthogonal_layer(key, shape, gain)
 
     def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
         """See ``Decoder``; of the same features, one product for both heads."""

@@ -16,7 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.policy.activations import CODES
+from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import encoder_activation

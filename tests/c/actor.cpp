@@ -54,7 +54,7 @@ static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   const float *weight_hh = weight + 4 * H * H, *bias_hh = bias + 4 * H;
   if (kind == "mlp") return actor.add(make_dense(weight, bias, H, H, Activation::kTanh)), 0;
   if (kind == "mingru") return actor.add(std::make_unique<MinGRULayer>(weight, H, state)), 1;
-  if (kind == "lstm") return actor.add(std::make_unique<LSTMLayer>(weight, weight_hh, bias, bias_hh, H, state)), 2;
+  if (kind == "lstm") return actor.add(std::make_unique<LSTMLayer>(weight, bias, H, state)), 2;
   actor.add(std::make_unique<GRULayer>(weight, weight_hh, bias, bias_hh, H, state));
   return 1;
 }

@@ -3,7 +3,6 @@
 The kernels run as C++: see `emulated_gpu.py`.
 """
 
-import copy
 import itertools
 
 import mlx.core as mx
@@ -164,32 +163,7 @@ def unfinished(sizes, logits) -> Case:
     return case
 
 
-def part(whole: Case, first: int, n: int, agents: int) -> Case:
-    """Some of its agents, in other blocks."""
-    case = copy.copy(whole)
-    case.name, case.n, these = f"{n} of {whole.name}", n, slice(first, first + n)
-    case.observations, case.noise = whole.observations[these], whole.noise[these]
-    case.terminals = whole.terminals[these]
-    case.mask = None if whole.mask is None else whole.mask[these]
-    case.state = tree_map(lambda s: s[these], whole.state)
-    case.layout = layout(whole.policy, whole.kernel, agents)
-    return case
-
-
-def parts() -> list[tuple[Case, Case]]:
-    """For each network some agents, and five of them."""
-    found = []
-    for network in NETWORKS:
-        given = {"network": network, "sizes": (2, 4), "H": 20, "D": 140, "dialect": "puffer3"}
-        whole = Case(f"{network} whole", 21, True, agents=16, reset=True, **given)
-        whole.observations[16:18] = np.nan
-        found.append((whole, part(whole, 13, 5, 4)))
-    return found
-
-
-PARTS = parts()
 CASES = {**cases(), **{case.name: case for case in special_cases()}}
-CASES |= {case.name: case for pair in PARTS for case in pair}
 
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
@@ -205,14 +179,6 @@ def test_a_step(compiled, name):
     case = CASES[name]
     for found, expected in zip(case.run(compiled), case.expected(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
-
-
-@pytest.mark.parametrize("whole, some", PARTS, ids=NETWORKS)
-def test_an_agent_does_not_depend_on_the_others(compiled, whole, some):
-    rows = zip(whole.run(compiled), some.run(compiled), strict=True)
-    for all_of_them, five in rows:
-        np.testing.assert_array_equal(all_of_them[13:18], five)
-        assert np.isfinite(five[[0, 1, 2]]).all()  # of those beside two who see NaN
 
 
 # ---- which policies, and how they are laid out ---------------------------------------------------
@@ -258,17 +224,3 @@ def test_policies_without_such_a_kernel():
     assert step_on_gpu(own) is None and step_on_gpu(known) is not None
     assert step_on_gpu(policy_of(H=WIDEST)) and step_on_gpu(policy_of(H=WIDEST + 1)) is None
     assert step_on_gpu(policy_of(sizes=(5000,))) is None
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_states_there_and_back(network):
-    policy = policy_of(network)
-    step = step_on_gpu(policy)
-    assert step is not None
-    state = tree_map(lambda s: mx.random.normal(s.shape), policy.initial_state(6))
-    packed = step.state(state)
-    assert packed.size >= 8 or not named(state)
-    after = step.state_after(packed)
-    assert [name for name, _ in named(after)] == [name for name, _ in named(state)]
-    for (_, one), (_, other) in zip(named(after), named(state), strict=True):
-        assert mx.array_equal(one, other)

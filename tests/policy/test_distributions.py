@@ -83,17 +83,6 @@ def test_inverse_of_the_distribution(sizes, masked):
     np.testing.assert_array_equal(np.array(again), np.array(logprobs))
 
 
-def test_the_last_legal_action_takes_what_rounding_leaves():
-    heads = Categorical(ActionSpec((6,)))
-    mask = mx.array([[0, 1, 1, 1, 0, 0]], mx.uint8)
-    for seed in range(30):
-        logits = mx.array(normal(np.random.default_rng(seed), 6, 1))
-        actions, _ = heads.sample(logits, mx.array([[1.0]]), mask)
-        assert actions.item() == 3
-        actions, _ = heads.sample(logits, mx.array([[1.0]]))
-        assert actions.item() == 5
-
-
 def test_logits_that_are_not_finite():
     nan, inf = np.nan, np.inf
     logits = mx.array([[nan, 5, -inf, nan, inf], [0, inf, 0, nan, inf], [0, 0, -inf, nan, -inf]])

@@ -9,7 +9,6 @@ from running import TINY
 from puffer_mlx.config.dialects import has_own_network
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.policy.encoders.default import Linear
-from puffer_mlx.vec.native.make import find_environment
 
 
 def test_a_linear_encoder_instead_of_ones_own_is_said():
@@ -17,14 +16,6 @@ def test_a_linear_encoder_instead_of_ones_own_is_said():
     assert "PufferLib has an encoder of its own for it" in note and "a linear one" in note
     assert plainer_note("breakout", Linear(118, 8)) == ""
     assert plainer_note("nmmo3", object()) == ""  # somebody named another
-
-
-def test_a_run_says_so_when_it_starts(script, here, capsys):
-    folder = shutil.copytree(find_environment("squared"), here / "ocean" / "nmmo3")
-    (folder / "nmmo3.ini").write_text("[base]\nenv_name = nmmo3\n[env]\nsize = 3\n")
-    assert script.main([str(folder), *TINY[1:]]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "encoder" in line]
-    assert len(lines) == 1 and lines[0].startswith("nmmo3: PufferLib has an encoder of its own")
 
 
 @pytest.mark.parametrize("why", ["its name", "a file in CUDA"])

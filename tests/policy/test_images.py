@@ -108,15 +108,6 @@ def test_torch_computes_the_same(path, encoder, reference, shape):
         assert_close(found, tensor.grad.numpy(), name)
 
 
-def test_many_images_are_as_one_at_a_time():
-    rng = np.random.default_rng(0)
-    inputs = mx.array(rng.integers(0, 256, (5, 36 * 36)).astype(np.uint8))
-    for made in Nature((36, 36, 1), HIDDEN), Impala((36, 36, 1), HIDDEN):
-        weights = made.init(mx.random.key(0))
-        one = mx.concatenate([made(weights, row[None]) for row in inputs])
-        assert_close(made(weights, inputs), one)
-
-
 @pytest.mark.parametrize(
     ("made", "shapes"),
     [

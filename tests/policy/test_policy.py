@@ -81,30 +81,27 @@ def test_upstream(path, fixtures):
 
 
 def test_initial_weights():
-    weights = make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(3))
+    def drawn(seed):
+        return make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(seed))
+
     shapes = {  # in the order of upstream's flat file, its table 5.3
         "encoder.weight": (64, 118),
         "decoder.weight": (4, 64),
         "network.0.weight": (192, 64),
         "network.1.weight": (192, 64),
     }
-    leaves = named(weights)
-    assert [(name, w.shape) for name, w in leaves] == list(shapes.items())
-    assert 4 * sum(w.size for _, w in leaves) == 129536
+    weights, same, other = (dict(named(drawn(seed))) for seed in (3, 3, 4))
+    assert {name: w.shape for name, w in weights.items()} == shapes and [*weights] == [*shapes]
+    assert 4 * sum(w.size for w in weights.values()) == 129536
     bounds = [(2 / 118) ** 0.5, 0.125, 0.125, 0.125]  # gain / sqrt(columns)
-    for (name, w), bound in zip(leaves, bounds, strict=True):
-        assert w.dtype == mx.float32
+    for (name, w), bound in zip(weights.items(), bounds, strict=True):
+        assert mx.array_equal(w, same[name]) and not mx.array_equal(w, other[name])
         w = np.array(w)
-        assert 0.97 * bound < np.abs(w).max() <= bound, name
+        assert w.dtype == np.float32 and 0.97 * bound < np.abs(w).max() <= bound, name
         # uniform: the standard deviation is bound / sqrt(3), the mean 0
         assert w.std() == pytest.approx(bound / 3**0.5, rel=0.1), name
         assert abs(w.mean()) < 4 * bound / (3 * w.size) ** 0.5, name
-    layers = [np.array(w) for _, w in leaves[2:]]
-    assert not np.array_equal(layers[0], layers[1])
-    other = make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(4))
-    same = make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(3))
-    assert not np.array_equal(other["encoder"]["weight"], weights["encoder"]["weight"])
-    assert np.array_equal(same["encoder"]["weight"], weights["encoder"]["weight"])
+    assert not mx.array_equal(weights["network.0.weight"], weights["network.1.weight"])
 
 
 def test_policy_forward(products):

@@ -11,8 +11,7 @@ namespace puffer {
 // adv[T-1] = 0, adv[t] = delta[t] + decay[t] * adv[t+1]; delta, decay (T - 1, N) -> (T, N)
 inline Array discount(const Array& delta, const Array& decay) {
   expect(delta.ndim() == 2, "discount: delta and decay must be (T - 1, N)");
-  expect_shapes("discount: delta and decay must be (T - 1, N) float32",
-                {{delta, delta.shape()}, {decay, delta.shape()}});
+  expect_shapes("discount", {{delta, delta.shape()}, {decay, delta.shape()}});
   int T = delta.shape(0) + 1, N = delta.shape(1);
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), k = floats(in, 1);

@@ -95,8 +95,13 @@ inline void expect(bool right, const char* what) {
 }
 
 // That arrays are float32 and of these shapes.
-inline void expect_shapes(const char* what, const std::vector<std::pair<mx::array, mx::Shape>>& arrays) {
-  for (auto& [array, shape] : arrays) expect(array.shape() == shape && array.dtype() == mx::float32, what);
+inline void expect_shapes(const std::string& operation, const std::vector<std::pair<mx::array, mx::Shape>>& arrays) {
+  for (auto& [array, shape] : arrays) {
+    if (array.shape() == shape && array.dtype() == mx::float32) continue;
+    std::string sizes;
+    for (int size : shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+    throw std::invalid_argument(operation + ": shapes don't agree, or an array isn't float32: expected (" + sizes + ")");
+  }
 }
 
 // The memory of input or output `i` as floats.

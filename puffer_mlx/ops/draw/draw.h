@@ -14,8 +14,7 @@ inline Arrays draw_rows(const Array& adv, const Array& uniforms, const Array& be
   expect(adv.ndim() == 2 && uniforms.ndim() == 1, "draw_rows: adv (T, N), uniforms (S,)");
   int T = adv.shape(0), N = adv.shape(1), S = uniforms.shape(0);
   expect(T >= 1 && N >= 1, "draw_rows: there are no rows");
-  expect_shapes("draw_rows: adv (T, N), uniforms (S,) and beta () must be float32",
-                {{adv, {T, N}}, {uniforms, {S}}, {beta, {}}});
+  expect_shapes("draw_rows", {{adv, {T, N}}, {uniforms, {S}}, {beta, {}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), u = floats(in, 1);
     float beta_now = *floats(in, 2), sum = 0;

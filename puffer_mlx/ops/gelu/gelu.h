@@ -11,7 +11,7 @@ namespace puffer {
 
 // x -> x Phi(x), elementwise
 inline Array gelu_forward(const Array& x) {
-  expect_shapes("gelu: x must be float32", {{x, x.shape()}});
+  expect_shapes("gelu", {{x, x.shape()}});
   auto kernel = [size = int64_t(x.size())](const Buffers& in, const Outputs& to) {
     auto from = floats(in, 0);
     auto y = floats(to, 0);
@@ -22,7 +22,7 @@ inline Array gelu_forward(const Array& x) {
 
 // dy times the derivative of `gelu_forward` at x
 inline Array gelu_backward(const Array& x, const Array& dy) {
-  expect_shapes("gelu: x and dy must be float32 and of one shape", {{x, x.shape()}, {dy, x.shape()}});
+  expect_shapes("gelu", {{x, x.shape()}, {dy, x.shape()}});
   auto kernel = [size = int64_t(x.size())](const Buffers& in, const Outputs& to) {
     auto from = floats(in, 0), d = floats(in, 1);
     auto dx = floats(to, 0);

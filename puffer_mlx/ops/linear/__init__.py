@@ -163,6 +163,9 @@ ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
 }
 
 
+CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # of ops/cpu/activations.h; the first is none
+
+
 def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.array:
     """f(x weight^T + bias) (n, M) of x (n, K), weight (M, K) and bias (M,).
 
@@ -175,18 +178,18 @@ def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.
     return fused(x.astype(weight.dtype), weight, bias)
 
 
-def _fused_dense(tanh: bool) -> Any:
+def _fused_dense(code: int) -> Any:
     @mx.custom_function
     def layer(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
-        return extension_with_products().dense(x, weight, bias, tanh)
+        return extension_with_products().linear(x, weight, False, bias, code)
 
     @layer.vjp
     def gradients(primals, dy, y):
         x, weight, _ = primals
-        dz, dweight, dbias = extension_with_products().dense_gradients(x, y, dy, tanh)
+        dz, dweight, dbias = extension_with_products().dense_gradients(x, y, dy, code)
         return input_gradient(dz, weight), dweight, dbias
 
     return float32_on_cpu(layer)  # type: ignore
 
 
-FUSED = {"tanh": _fused_dense(tanh=True), "relu": _fused_dense(tanh=False)}  # made once, as above
+FUSED = {name: _fused_dense(CODES[name]) for name in ("tanh", "relu")}  # made once, as above

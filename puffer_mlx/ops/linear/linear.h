@@ -6,8 +6,9 @@
 
 #pragma once
 
-#include "ops/cpu/arithmetic.h"
+#include "ops/cpu/activations.h"
 #include "ops/cpu/binding.h"
+#include "ops/cpu/elements.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 
@@ -43,18 +44,20 @@ inline void over_products(int n, const std::function<void(int, int)>& prepare,
   });
 }
 
-inline Array linear(const Array& x, const Array& weight, bool columns, const std::optional<Array>& bias) {
+// An activation follows while a part's rows are in cache, not of `columns`.
+inline Array linear(const Array& x, const Array& weight, bool columns, const std::optional<Array>& bias, int activation) {
   expect_linear(x, weight, "linear: x (n, K) and weight (M, K) don't agree");
   expect(x.shape(1) == weight.shape(1), "linear: x (n, K) and weight (M, K) don't agree");
   int n = x.shape(0), K = x.shape(1), M = weight.shape(0);
-  if (bias) expect_shapes("linear: bias must be (M,) float32", {{*bias, {M}}});
-  auto kernel = [=, biased = bias.has_value()](const Buffers& in, const Outputs& to) {
+  if (bias) expect_shapes("linear", {{*bias, {M}}});
+  auto kernel = [=, biased = bias.has_value(), after = Activation(activation)](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), w = floats(in, 1), b = biased ? floats(in, 2) : nullptr;
     auto y = floats(to, 0);
     auto prepare = [=](int begin, int end) {
       for (int m = 0; b && columns && m < M; ++m) std::fill_n(y + int64_t(m) * n + begin, end - begin, b[m]);
       for (int i = begin; b && !columns && i < end; ++i) std::memcpy(y + int64_t(i) * M, b, sizeof(float) * M);
     };
+    auto follow = [=](int64_t i, Channels at) { at.store(y + i, activate(after, at.load(y + i))); };
     over_products(n, prepare, [=](int begin, int end) {
       auto rows = a + int64_t(begin) * K;
       int count = end - begin;
@@ -63,7 +66,9 @@ inline Array linear(const Array& x, const Array& weight, bool columns, const std
         gemm(kRowMajor, kAsIs, kTransposed, M, count, K, 1, w, K, rows, K, beta, y + begin, n);
       else
         gemm(kRowMajor, kAsIs, kTransposed, count, M, K, 1, rows, K, w, K, beta, y + int64_t(begin) * M, M);
+      if (gemm_splits && after != Activation::kNone) each_of(int64_t(begin) * M, int64_t(end) * M, follow);
     });
+    if (!gemm_splits && after != Activation::kNone) over_elements(int64_t(n) * M, follow);
   };
   Arrays inputs{x, weight};
   if (bias) inputs.push_back(*bias);
@@ -76,7 +81,7 @@ inline Array linear_input_gradient(const Array& dy, const Array& weight, bool co
   expect_linear(dy, weight, "linear: dy and weight (M, K) don't agree");
   int n = dy.shape(columns ? 1 : 0), M = weight.shape(0), K = weight.shape(1);
   expect(dy.shape(columns ? 0 : 1) == M, "linear: dy and weight (M, K) don't agree");
-  if (add) expect_shapes("linear: what is added must be (n, K) float32", {{*add, {n, K}}});
+  if (add) expect_shapes("linear", {{*add, {n, K}}});
   auto kernel = [=, adds = add.has_value()](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), w = floats(in, 1), from = adds ? floats(in, 2) : nullptr;
     auto dx = floats(to, 0);
@@ -167,6 +172,24 @@ inline Array linear_bias_gradient(const Array& dy, bool columns) {
   return call("LinearBiasGradient", kernel, {dy}, {mx::Shape{M}})[0];
 }
 
+// Of dL/dy, where y = f(x W^T + b) and the slope of f follows from y: dL/d(x W^T + b) (n, M), dW (M, K) and db (M,)
+inline std::vector<Array> dense_gradients(const Array& x, const Array& y, const Array& dy, int activation) {
+  expect_linear(x, y, "dense: x (n, K), y and dy (n, M) don't agree");
+  int n = x.shape(0), K = x.shape(1), M = y.shape(1);
+  expect_shapes("dense", {{y, {n, M}}, {dy, {n, M}}});
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto a = floats(in, 0), out = floats(in, 1), d = floats(in, 2);
+    auto dz = floats(to, 0);
+    over_elements(int64_t(n) * M, [=](int64_t i, Channels at) {
+      Lanes y = at.load(out + i);
+      at.store(dz + i, at.load(d + i) * slope(Activation(activation), y, y));
+    });
+    weight_gradient(dz, a, n, M, K, false, floats(to, 1));
+    bias_gradient(dz, n, M, false, floats(to, 2));
+  };
+  return call("DenseGradients", kernel, {x, y, dy}, {{n, M}, {M, K}, {M}}, {2});
+}
+
 // The BLAS's `cblas_sgemm` (32-bit integers; 0: none), and whether the threads here divide a product among them, calling
 // it for rows each, or it is called once for all. Between two evaluations only.
 inline void set_gemm(uintptr_t address, bool split) {
@@ -176,10 +199,11 @@ inline void set_gemm(uintptr_t address, bool split) {
 
 inline bool has_gemm() { return gemm != nullptr; }
 
-OPERATION(linear, "x"_a, "weight"_a, "columns"_a, "bias"_a = nb::none());
+OPERATION(linear, "x"_a, "weight"_a, "columns"_a, "bias"_a = nb::none(), "activation"_a = 0);
 OPERATION(linear_input_gradient, "dy"_a, "weight"_a, "columns"_a, "add"_a = nb::none());
 OPERATION(linear_weight_gradient);
 OPERATION(linear_bias_gradient);
+OPERATION(dense_gradients);
 OPERATION(set_gemm, "address"_a, "split"_a = true);
 OPERATION(has_gemm);
 

@@ -21,8 +21,7 @@ inline float sum_of_lanes(Lanes lanes) {
 inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& w, float epsilon) {
   expect(x.ndim() == 2, "add_rms_norm: x must be (n, H)");
   int n = x.shape(0), H = x.shape(1);
-  expect_shapes("add_rms_norm: x (n, H), r (n, H), weight (H,) don't agree, or aren't float32",
-                {{x, {n, H}}, {r, {n, H}}, {w, {H}}});
+  expect_shapes("add_rms_norm", {{x, {n, H}}, {r, {n, H}}, {w, {H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), b = floats(in, 1), weight = floats(in, 2);
     auto y = floats(to, 0), inverse = floats(to, 1);
@@ -52,8 +51,7 @@ inline Arrays add_rms_norm_backward(const Array& x, const Array& r, const Array&
                                     const Array& dy) {
   expect(x.ndim() == 2, "add_rms_norm: x must be (n, H)");
   int n = x.shape(0), H = x.shape(1);
-  expect_shapes("add_rms_norm: x, r and dy (n, H), weight (H,), inverse (n,) don't agree, or aren't float32",
-                {{x, {n, H}}, {r, {n, H}}, {w, {H}}, {inverse, {n}}, {dy, {n, H}}});
+  expect_shapes("add_rms_norm", {{x, {n, H}}, {r, {n, H}}, {w, {H}}, {inverse, {n}}, {dy, {n, H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), b = floats(in, 1), weight = floats(in, 2), inverses = floats(in, 3), d = floats(in, 4);
     auto dx = floats(to, 0);

@@ -16,7 +16,7 @@ inline Array recurrent_weight_gradient(const Array& dy, const Array& states, con
   expect(gemm != nullptr, "recurrent_weight_gradient: no BLAS is set");
   expect(dy.ndim() == 3 && states.ndim() == 3, "recurrent_weight_gradient: dy (T, S, M), states (T, S, H)");
   int T = states.shape(0), S = states.shape(1), H = states.shape(2), M = dy.shape(2);
-  expect_shapes("recurrent_weight_gradient: dy (T, S, M), states (T, S, H), first (S, H), keep (T, S) don't agree",
+  expect_shapes("recurrent_weight_gradient",
                 {{dy, {T, S, M}}, {states, {T, S, H}}, {first, {S, H}}, {keep, {T, S}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), h = floats(in, 1), h0 = floats(in, 2), kept = floats(in, 3);

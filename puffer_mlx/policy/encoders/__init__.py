@@ -67,7 +67,7 @@ class Forms:
     """Whether PufferLib's flat file holds it."""
     activation: Callable[[Any], str] | None = None
     """Of an encoder of one product, the only one of the compiled step: what follows it, a name of
-    ``activations.CODES``."""
+    ``ops.linear.CODES``."""
     mark: str = ""
     """How the names of some of its tensors begin, and no other's; empty of the default."""
     to_dialect: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None

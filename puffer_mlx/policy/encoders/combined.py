@@ -12,8 +12,9 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
-from puffer_mlx.policy.encoders.images import features, layer
+from puffer_mlx.policy.encoders.images import features
 from puffer_mlx.policy.encoders.impala import FORMS as IMPALA
 from puffer_mlx.policy.encoders.impala import Impala
 from puffer_mlx.policy.encoders.nature import FORMS as NATURE
@@ -59,7 +60,7 @@ class Combined:
         pairs = zip(self.encoders, keys, strict=True)
         return {
             "images": [encoder.init(key) for encoder, key in pairs],
-            "linear": layer((self.hidden, columns), last),
+            "linear": uniform_layer(last, (self.hidden, columns)),
         }
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:

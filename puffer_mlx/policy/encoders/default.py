@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import dense, gelu, linear
-from puffer_mlx.policy.activations import GAIN, orthogonal, uniform
+from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.decoders import refuse_bias
 from puffer_mlx.policy.encoders import Forms, TorchForm
 from puffer_mlx.spec import EnvSpec
@@ -46,12 +46,7 @@ class Affine:
 
     def init(self, key: mx.array) -> Weights:
         """Weight (H, D) and bias (H,), uniform within ±1/sqrt(D)."""
-        weight, bias = mx.random.split(key)
-        bound = self.inputs**-0.5
-        return {
-            "weight": uniform(weight, (self.hidden, self.inputs), bound),
-            "bias": uniform(bias, (self.hidden,), bound),
-        }
+        return uniform_layer(key, (self.hidden, self.inputs))
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
@@ -67,10 +62,7 @@ class AffineGelu:
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal weight (H, D), gain 1 as 3.0's wrapper leaves it, and zero bias (H,)."""
-        return {
-            "weight": orthogonal(key, (self.hidden, self.inputs)),
-            "bias": mx.zeros(self.hidden),
-        }
+        return orthogonal_layer(key, (self.hidden, self.inputs))
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
@@ -93,10 +85,7 @@ class Activated:
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal weight (H, D), gain sqrt(2), and zero bias (H,)."""
-        return {
-            "weight": orthogonal(key, (self.hidden, self.inputs), GAIN),
-            "bias": mx.zeros(self.hidden),
-        }
+        return orthogonal_layer(key, (self.hidden, self.inputs), GAIN)
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""

@@ -18,27 +18,16 @@ images and 64 features (2 cores of an AMD Zen 5, nearly idle; OpenBLAS; best of 
 | maxima of what ``mx.split`` gives | 151 | 428 | ``Impala`` |
 """
 
-import math
 from typing import Any
 
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear, relu
-from puffer_mlx.policy.activations import uniform
 from puffer_mlx.spec import EnvSpec
 
 Shape = tuple[int, ...]  # of an image: height, width, channels
 Layer = dict[str, mx.array]  # weight, and bias (O,)
-
-
-def layer(shape: Shape, key: mx.array) -> Layer:
-    """A layer's weight (O, ...) and bias (O,), uniform within ±1/sqrt(inputs): torch's default."""
-    bound, keys = math.prod(shape[1:]) ** -0.5, mx.random.split(key)
-    return {
-        "weight": uniform(keys[0], shape, bound),
-        "bias": uniform(keys[1], shape[:1], bound),
-    }
 
 
 def for_bytes(first: Layer, images: mx.array) -> tuple[Layer, mx.array]:

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms, TorchForm
 from puffer_mlx.policy.encoders.images import (
     Layer,
@@ -20,7 +21,6 @@ from puffer_mlx.policy.encoders.images import (
     features,
     for_bytes,
     image_shape,
-    layer,
     onnx_convolution,
     onnx_features,
     onnx_pixels,
@@ -63,9 +63,9 @@ def _residual(block: dict[str, Layer], x: mx.array) -> mx.array:
 def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
     """Fresh weights of one of Impala's three blocks."""
     first, *keys = mx.random.split(key, 5)
-    same = [layer((channels, 3, 3, channels), k) for k in keys]
+    same = [uniform_layer(k, (channels, 3, 3, channels)) for k in keys]
     return {
-        "conv": layer((channels, 3, 3, inputs), first),
+        "conv": uniform_layer(first, (channels, 3, 3, inputs)),
         "res0": {"conv0": same[0], "conv1": same[1]},
         "res1": {"conv0": same[2], "conv1": same[3]},
     }
@@ -94,7 +94,7 @@ class Impala:
         for channels, k in zip(IMPALA, keys, strict=True):
             blocks.append(_block(c, channels, k))
             h, w, c = -(-h // 2), -(-w // 2), channels
-        return {"blocks": blocks, "linear": layer((self.hidden, h * w * c), last)}
+        return {"blocks": blocks, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""

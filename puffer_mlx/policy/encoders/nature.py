@@ -12,6 +12,7 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms, TorchForm
 from puffer_mlx.policy.encoders.images import (
     Layer,
@@ -21,7 +22,6 @@ from puffer_mlx.policy.encoders.images import (
     features,
     for_bytes,
     image_shape,
-    layer,
     onnx_convolution,
     onnx_features,
     onnx_pixels,
@@ -94,9 +94,9 @@ class Nature:
         h, w, c = self.shape
         convs = []
         for (channels, size, stride), k in zip(NATURE, keys, strict=True):
-            convs.append(layer((channels, size, size, c), k))
+            convs.append(uniform_layer(k, (channels, size, size, c)))
             h, w, c = (h - size) // stride + 1, (w - size) // stride + 1, channels
-        return {"convs": convs, "linear": layer((self.hidden, h * w * c), last)}
+        return {"convs": convs, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""

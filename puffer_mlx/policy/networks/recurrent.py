@@ -1,7 +1,8 @@
 """What the recurrent networks share: layers one after the other, and a step as a scan of one."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import mlx.core as mx
 
@@ -31,10 +32,18 @@ def through_layers(
     return h, after
 
 
+@dataclass(frozen=True)
 class Recurrent:
-    """Gives ``step`` to a network that has ``scan``."""
+    """L layers, H wide: gives ``step`` to a network that has ``scan``."""
 
-    scan: Callable[..., tuple[mx.array, Any]]
+    hidden: int
+    layers: int
+
+    scan: ClassVar[Callable[..., tuple[mx.array, Any]]]
+
+    def initial_state(self, n: int) -> Any:
+        """L arrays of zeros (n, H), float32."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def step(
         self, weights: Any, h: mx.array, state: Any, keep: mx.array | None = None

@@ -34,20 +34,14 @@ inline Clip clip_of(double sum_of_squares, float loss, float max_norm) {
 // order.
 inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& trees, const Arrays& scalars) {
   auto number = step + ": weights, gradients and state differ in number";
-  auto shape = step + ": weights, gradients and state must be float32 and of the same shapes";
-  auto scalar = step + ": numbers must be float32 scalars";
   Arrays inputs;
   for (auto& tree : trees) {
     expect(tree.size() == trees[0].size(), number.c_str());
-    for (size_t i = 0; i < tree.size(); ++i) {
-      expect_shapes(shape.c_str(), {{tree[i], trees[0][i].shape()}});
-      inputs.push_back(tree[i]);
-    }
+    for (size_t i = 0; i < tree.size(); ++i) expect_shapes(step, {{tree[i], trees[0][i].shape()}});
+    inputs.insert(inputs.end(), tree.begin(), tree.end());
   }
-  for (auto& one : scalars) {
-    expect_shapes(scalar.c_str(), {{one, {}}});
-    inputs.push_back(one);
-  }
+  for (auto& one : scalars) expect_shapes(step, {{one, {}}});
+  inputs.insert(inputs.end(), scalars.begin(), scalars.end());
   return inputs;
 }
 

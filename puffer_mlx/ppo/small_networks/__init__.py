@@ -17,7 +17,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Train
 from puffer_mlx.ops.choice import extension_with_products
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.policy.activations import CODES
+from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms

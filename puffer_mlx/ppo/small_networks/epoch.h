@@ -74,8 +74,7 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
   int n = observations.shape(0), D = observations.shape(1);
   bool as_bytes = observations.dtype() == mx::uint8;
   expect(as_bytes || observations.dtype() == mx::float32, "ppo_epoch: observations must be float32 or uint8");
-  expect_shapes("ppo_epoch: actions, log-probabilities, values and advantages must be of n samples, float32",
-                {{rollout[0], {n, heads}}, {rollout[1], {n}}, {rollout[2], {n}}, {rollout[3], {n}}});
+  expect_shapes("ppo_epoch", {{rollout[0], {n, heads}}, {rollout[1], {n}}, {rollout[2], {n}}, {rollout[3], {n}}});
   expect(!masks || (masks->dtype() == mx::uint8 && masks->shape() == mx::Shape{n, A}), "ppo_epoch: masks (n, A) uint8");
   expect(order.ndim() == 2 && order.dtype() == mx::int32, "ppo_epoch: the order must be (K, M) int32");
   expect(counts.shape() == mx::Shape{4} && counts.dtype() == mx::int32, "ppo_epoch: counts must be (4,) int32");

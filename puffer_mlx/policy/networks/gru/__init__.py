@@ -3,7 +3,6 @@
 Tensors: ``layers.{i}.weight_ih`` ... of layer i, and ``norm.weight``.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +163,6 @@ def gru(
     return out.astype(z.dtype), mx.stop_gradient(last)
 
 
-@dataclass(frozen=True)
 class GRU(Recurrent):
     """L GRU layers, H wide, then RMSNorm(GRU(x) + x).
 
@@ -174,9 +172,6 @@ class GRU(Recurrent):
     State: L arrays (n, H), 0 at first.
     """
 
-    hidden: int
-    layers: int
-
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (3H, H) matrices, biases 0, norm 1."""
         keys = mx.random.split(key, self.layers)
@@ -184,10 +179,6 @@ class GRU(Recurrent):
             "layers": [gated_weights(k, self.hidden, 3) for k in keys],
             "norm": {"weight": mx.ones(self.hidden)},
         }
-
-    def initial_state(self, n: int) -> State:
-        """L arrays of zeros (n, H), float32."""
-        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(
         self,

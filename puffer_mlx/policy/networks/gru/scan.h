@@ -9,41 +9,19 @@
 
 namespace puffer {
 
-// One step of one row's `at`: sums = W h_{t-1}.
-inline void gru_row(Channels at, int H, const Lanes* sums, const float* z, const float* bias_hh, float keep,
-                    const float* h_before, float* gates, float* h) {
-  Lanes hidden = keep * sums[2] + at.load(bias_hh + 2 * H);
-  auto cell = gru_cell<Lanes>(at.load(z) + keep * sums[0] + at.load(bias_hh),
-                       at.load(z + H) + keep * sums[1] + at.load(bias_hh + H), at.load(z + 2 * H), hidden,
-                       keep * at.load(h_before));
-  at.store(gates, cell.r);
-  at.store(gates + H, cell.u);
-  at.store(gates + 2 * H, cell.n);
-  at.store(gates + 3 * H, hidden);
-  at.store(h, cell.h);
-}
-
-// Gradient of `gru_row` for dL/dh_t = dh, by z and by W hp + b. What reaches h_{t-1} past the product goes to `carry`;
-// like the product, it lacks its factor keep.
-inline void gru_row_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* h_before,
-                             float* carry, float* dz, float* dhidden) {
-  auto by = gru_gradient<Lanes>(at.load(gates), at.load(gates + H), at.load(gates + 2 * H), at.load(gates + 3 * H),
-                                keep * at.load(h_before), dh);
-  at.store(dz, by.r);
-  at.store(dz + H, by.u);
-  at.store(dz + 2 * H, by.n);
-  at.store(dhidden, by.r);
-  at.store(dhidden + H, by.u);
-  at.store(dhidden + 2 * H, by.hn);
-  at.store(carry, by.before);
-}
-
 inline void gru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
   auto z = floats(in, 0), weight_hh = floats(in, 1), bias_hh = floats(in, 2), h0 = floats(in, 3), keep = floats(in, 4);
   auto h = floats(to, 0), gates = floats(to, 1);
   walk_forward<3>(T, S, H, weight_hh, h0, h, [=](int t, int64_t k, int s, Channels at, const Lanes* sums) {
-    auto before = t ? h + (k - S) * H : h0 + int64_t(s) * H;
-    gru_row(at, H, sums, z + k * 3 * H, bias_hh, keep[k], before, gates + k * 4 * H, h + k * H);
+    auto before = t ? h + (k - S) * H : h0 + int64_t(s) * H, of_input = z + k * 3 * H;
+    float kept = keep[k], *saved = gates + k * 4 * H;
+    Lanes hidden = kept * sums[2] + at.load(bias_hh + 2 * H);
+    auto cell = gru_cell<Lanes>(at.load(of_input) + kept * sums[0] + at.load(bias_hh),
+                                at.load(of_input + H) + kept * sums[1] + at.load(bias_hh + H),
+                                at.load(of_input + 2 * H), hidden, kept * at.load(before));
+    Lanes parts[] = {cell.r, cell.u, cell.n, hidden};
+    for (int v = 0; v < 4; ++v) at.store(saved + v * H, parts[v]);
+    at.store(h + k * H, cell.h);
   });
 }
 
@@ -53,9 +31,14 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
   auto dz = floats(to, 0), dhidden = floats(to, 1), dh0 = floats(to, 2);
   auto row = [=](int t, int64_t k, int s, Channels at, Lanes sum, float kept) {
     auto before = t ? h + (k - S) * H : h0 + int64_t(s) * H;
-    float* carry = dh0 + int64_t(s) * H;
+    auto saved = gates + k * 4 * H;
+    float *carry = dh0 + int64_t(s) * H, *by_z = dz + k * 3 * H, *by_hidden = dhidden + k * 3 * H;
     Lanes d = at.load(dh + k * H) + kept * (at.load(carry) + sum);
-    gru_row_gradient(at, H, d, gates + k * 4 * H, keep[k], before, carry, dz + k * 3 * H, dhidden + k * 3 * H);
+    auto by = gru_gradient<Lanes>(at.load(saved), at.load(saved + H), at.load(saved + 2 * H), at.load(saved + 3 * H),
+                                  keep[k] * at.load(before), d);
+    Lanes parts[] = {by.r, by.u, by.n, by.hn};
+    for (int v = 0; v < 3; ++v) at.store(by_z + v * H, parts[v]), at.store(by_hidden + v * H, parts[v < 2 ? v : 3]);
+    at.store(carry, by.before);  // past the product, which like it lacks its factor keep
   };
   auto last = [=](int s, Channels at, Lanes sum) {
     at.store(dh0 + int64_t(s) * H, keep[s] * (at.load(dh0 + int64_t(s) * H) + sum));
@@ -71,9 +54,7 @@ inline Arrays gru_forward_node(const Array& z, const Array& weight_hh, const Arr
                                const Array& keep) {
   expect(z.ndim() == 3 && h0.ndim() == 2, "gru: z must be (T, S, 3H), h0 (S, H)");
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
-  expect_shapes(
-      "gru: z (T, S, 3H), weight_hh (3H, H), bias_hh (3H,), h0 (S, H) and keep (T, S) must be float32 and agree",
-      {{z, {T, S, 3 * H}}, {weight_hh, {3 * H, H}}, {bias_hh, {3 * H}}, {h0, {S, H}}, {keep, {T, S}}});
+  expect_shapes("gru", {{z, {T, S, 3 * H}}, {weight_hh, {3 * H, H}}, {bias_hh, {3 * H}}, {h0, {S, H}}, {keep, {T, S}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { gru_forward(T, S, H, in, to); };
   return call("GRU", kernel, {z, weight_hh, bias_hh, h0, keep}, {{T, S, H}, {T, S, 4 * H}});
 }
@@ -84,9 +65,8 @@ inline Arrays gru_backward_node(const Array& gates, const Array& weight_hh, cons
   expect(gates.ndim() == 3 && h0.ndim() == 2, "gru: gates must be (T, S, 4H), h0 (S, H)");
   int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
   mx::Shape states{T, S, H}, wide{T, S, 3 * H};
-  expect_shapes(
-      "gru: gates (T, S, 4H), weight_hh (3H, H), h0 (S, H), keep (T, S), h and dh (T, S, H) must be float32 and agree",
-      {{gates, {T, S, 4 * H}}, {weight_hh, {3 * H, H}}, {h0, {S, H}}, {keep, {T, S}}, {h, states}, {dh, states}});
+  expect_shapes("gru", {{gates, {T, S, 4 * H}}, {weight_hh, {3 * H, H}}, {h0, {S, H}}, {keep, {T, S}}});
+  expect_shapes("gru", {{h, states}, {dh, states}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { gru_backward(T, S, H, in, to); };
   return call("GRUGradient", kernel, {gates, weight_hh, h0, keep, h, dh}, {wide, wide, {S, H}});
 }

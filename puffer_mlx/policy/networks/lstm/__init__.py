@@ -3,7 +3,6 @@
 Tensors: ``{i}.weight_ih`` ... of layer i.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
     gated_onnx,
-    gated_shapes,
     gated_weights,
     through_layers,
 )
@@ -164,15 +162,11 @@ def lstm(
     return out.astype(z.dtype), {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
 
 
-@dataclass(frozen=True)
 class LSTM(Recurrent):
     """L LSTM layers, H wide, as PufferLib's torch classes.
 
     State: for each layer h and c, (n, H), 0 at first.
     """
-
-    hidden: int
-    layers: int
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
@@ -199,7 +193,11 @@ class LSTM(Recurrent):
 def _pack(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights):
-        step.add("lstm", str(i), layer, gated_shapes(H, 4), H, 2 * i)
+        packed = {
+            "weight": mx.concatenate([layer["weight_ih"], layer["weight_hh"]], axis=1),
+            "bias": layer["bias_ih"] + layer["bias_hh"],
+        }
+        step.add("lstm", str(i), packed, {"weight": (4 * H, 2 * H), "bias": (4 * H,)}, H, 2 * i)
 
 
 def _gpu_weights(weights: Weights) -> list[mx.array]:

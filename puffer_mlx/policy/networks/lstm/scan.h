@@ -9,21 +9,7 @@
 
 namespace puffer {
 
-// One step of one row's `at`: sums = W h_{t-1}.
-inline void lstm_row(Channels at, int H, const Lanes* sums, const float* z, float keep, const float* c_before,
-                     float* gates, float* c, float* h) {
-  auto cell = lstm_cell<Lanes>(at.load(z) + keep * sums[0], at.load(z + H) + keep * sums[1],
-                        at.load(z + 2 * H) + keep * sums[2], at.load(z + 3 * H) + keep * sums[3],
-                        keep * at.load(c_before));
-  at.store(gates, cell.i);
-  at.store(gates + H, cell.f);
-  at.store(gates + 2 * H, cell.g);
-  at.store(gates + 3 * H, cell.o);
-  at.store(c, cell.c);
-  at.store(h, cell.h);
-}
-
-// Gradient of `lstm_row` for dL/dh_t = dh; `carry` enters as dL/dc_t from the next step and leaves as dL/dc_{t-1}.
+// Gradient of one step of one row's `at` for dL/dh_t = dh; `carry` enters as dL/dc_t from the next step and leaves as dL/dc_{t-1}.
 inline void lstm_row_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* c_before,
                               const float* c, float* carry, float* dz) {
   Lanes i = at.load(gates), f = at.load(gates + H), g = at.load(gates + 2 * H), o = at.load(gates + 3 * H);
@@ -39,8 +25,15 @@ inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& 
   auto z = floats(in, 0), weight_hh = floats(in, 1), h0 = floats(in, 2), c0 = floats(in, 3), keep = floats(in, 4);
   auto h = floats(to, 0), c = floats(to, 1), gates = floats(to, 2);
   walk_forward<4>(T, S, H, weight_hh, h0, h, [=](int t, int64_t k, int s, Channels at, const Lanes* sums) {
-    auto before = t ? c + (k - S) * H : c0 + int64_t(s) * H;
-    lstm_row(at, H, sums, z + k * 4 * H, keep[k], before, gates + k * 4 * H, c + k * H, h + k * H);
+    auto before = t ? c + (k - S) * H : c0 + int64_t(s) * H, of_input = z + k * 4 * H;
+    float kept = keep[k];
+    auto cell = lstm_cell<Lanes>(at.load(of_input) + kept * sums[0], at.load(of_input + H) + kept * sums[1],
+                                 at.load(of_input + 2 * H) + kept * sums[2], at.load(of_input + 3 * H) + kept * sums[3],
+                                 kept * at.load(before));
+    Lanes parts[] = {cell.i, cell.f, cell.g, cell.o};
+    for (int v = 0; v < 4; ++v) at.store(gates + (k * 4 + v) * H, parts[v]);
+    at.store(c + k * H, cell.c);
+    at.store(h + k * H, cell.h);
   });
 }
 
@@ -62,9 +55,7 @@ inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs&
 inline void expect_lstm(const Array& z, const Array& weight_hh, const Array& h0, const Array& c0, const Array& keep) {
   expect(z.ndim() == 3 && h0.ndim() == 2, "lstm: gates must be (T, S, 4H), h0 (S, H)");
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
-  expect_shapes(
-      "lstm: gates (T, S, 4H), weight_hh (4H, H), h0 and c0 (S, H) and keep (T, S) must be float32 and agree",
-      {{z, {T, S, 4 * H}}, {weight_hh, {4 * H, H}}, {h0, {S, H}}, {c0, {S, H}}, {keep, {T, S}}});
+  expect_shapes("lstm", {{z, {T, S, 4 * H}}, {weight_hh, {4 * H, H}}, {h0, {S, H}}, {c0, {S, H}}, {keep, {T, S}}});
 }
 
 // z (T, S, 4H), weight_hh (4H, H), h0, c0 (S, H), keep (T, S) -> h, c (T, S, H), activated gates (T, S, 4H)
@@ -82,7 +73,7 @@ inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, con
                                  const Array& keep, const Array& h, const Array& c, const Array& dh) {
   expect_lstm(gates, weight_hh, h0, c0, keep);
   int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
-  expect_shapes("lstm: h, c and dh must be (T, S, H) float32", {{h, {T, S, H}}, {c, {T, S, H}}, {dh, {T, S, H}}});
+  expect_shapes("lstm", {{h, {T, S, H}}, {c, {T, S, H}}, {dh, {T, S, H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_backward(T, S, H, in, to); };
   return call("LSTMGradient", kernel, {gates, weight_hh, c0, keep, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
 }

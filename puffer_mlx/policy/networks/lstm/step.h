@@ -11,13 +11,9 @@ namespace puffer {
 // States: h, and c behind it.
 class LSTMLayer : public Stage {
  public:
-  // Weights of the input and of h (4H, H), biases (4H,).
-  LSTMLayer(const float* weight_ih, const float* weight_hh, const float* bias_ih, const float* bias_hh, int H,
-            int state)
-      : H_(H),
-        state_(state),
-        panels_(pack_gates<4>(beside(weight_ih, weight_hh, H).data(), H, 2 * H)),
-        bias_(pad(sum(bias_ih, bias_hh, H).data(), 4, H)) {}
+  // weight (4H, 2H): each row of the input's, and that of h's behind it; bias (4H,), the sum of both
+  LSTMLayer(const float* weight, const float* bias, int H, int state)
+      : H_(H), state_(state), panels_(pack_gates<4>(weight, H, 2 * H)), bias_(pad(bias, 4, H)) {}
 
   size_t work() const override { return size_t(kBlock) * 2 * H_; }
 
@@ -43,27 +39,11 @@ class LSTMLayer : public Stage {
   }
 
  private:
-  // (4H, 2H): each row of the input's weight, and that of h's behind it.
-  static std::vector<float> beside(const float* weight_ih, const float* weight_hh, int H) {
-    std::vector<float> both(size_t(8) * H * H);
-    for (int64_t row = 0; row < 4 * H; ++row) {
-      std::copy_n(weight_ih + row * H, H, both.data() + row * 2 * H);
-      std::copy_n(weight_hh + row * H, H, both.data() + row * 2 * H + H);
-    }
-    return both;
-  }
-
-  static std::vector<float> sum(const float* a, const float* b, int H) {
-    std::vector<float> both(size_t(4) * H);
-    for (int i = 0; i < 4 * H; ++i) both[i] = a[i] + b[i];
-    return both;
-  }
-
   int H_, state_;
   Panels<4> panels_;
   std::vector<Lanes> bias_;
 };
 
-STAGE(lstm, LSTMLayer, const float*, const float*, const float*, const float*, int, int);
+STAGE(lstm, LSTMLayer, const float*, const float*, int, int);
 
 }  // namespace puffer

@@ -4,7 +4,6 @@ Tensors: ``{i}.weight`` (3H, H) of layer i.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -158,25 +157,17 @@ def mingru(
     return out, mx.stop_gradient(last)
 
 
-@dataclass(frozen=True)
 class MinGRU(Recurrent):
     """L MinGRU layers with highway connections, H wide, no biases.
 
     State: L arrays (n, H), 0 at first, always >= 0.
     """
 
-    hidden: int
-    layers: int
-
     def init(self, key: mx.array) -> Weights:
         """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
         shape = (3 * self.hidden, self.hidden)
         keys = mx.random.split(key, self.layers)
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
-
-    def initial_state(self, n: int) -> State:
-        """L arrays of zeros (n, H), float32."""
-        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(
         self,

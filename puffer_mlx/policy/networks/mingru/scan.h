@@ -72,8 +72,7 @@ inline void mingru_backward(int T, int S, int H, const Buffers& in, const Output
 inline void expect_mingru(const Array& u, const Array& x, const Array& first, const Array& keep) {
   expect(x.ndim() == 3, "mingru: x must be (T, S, H)");
   int T = x.shape(0), S = x.shape(1), H = x.shape(2);
-  expect_shapes("mingru: u (T, S, 3H), x (T, S, H), first (S, H) and keep (T, S) must be float32 and agree",
-                {{u, {T, S, 3 * H}}, {x, x.shape()}, {first, {S, H}}, {keep, {T, S}}});
+  expect_shapes("mingru", {{u, {T, S, 3 * H}}, {x, x.shape()}, {first, {S, H}}, {keep, {T, S}}});
 }
 
 // u (T, S, 3H), x (T, S, H), first (S, H), keep (T, S) -> out (T, S, H), states (T, S, H)
@@ -88,7 +87,7 @@ inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& f
 inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& first, const Array& keep,
                                    const Array& states, const Array& dout) {
   expect_mingru(u, x, first, keep);
-  expect_shapes("mingru: states and dout must be (T, S, H) float32", {{states, x.shape()}, {dout, x.shape()}});
+  expect_shapes("mingru", {{states, x.shape()}, {dout, x.shape()}});
   int T = x.shape(0), S = x.shape(1), H = x.shape(2);
   auto kernel = [=](const Buffers& in, const Outputs& to) { mingru_backward(T, S, H, in, to); };
   return call("MinGRUGradient", kernel, {u, x, first, keep, states, dout}, {u.shape(), x.shape(), first.shape()});

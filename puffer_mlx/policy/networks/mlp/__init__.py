@@ -11,7 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import dense
-from puffer_mlx.policy.activations import CODES, GAIN, orthogonal, uniform
+from puffer_mlx.ops.linear import CODES
+from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
 from puffer_mlx.policy.networks import Forms, GPUStep, Sb3Form, TorchForm, count
 
 NAME = "MLP"
@@ -38,16 +39,10 @@ class MLP:
 
     def init(self, key: mx.array) -> Weights:
         """Weights (H, H) and biases (H,): see ``gain``; uniform ones are within ±1/sqrt(H)."""
-        bound, H = self.hidden**-0.5, self.hidden
-        if self.gain is not None:
-            return [
-                {"weight": orthogonal(key, (H, H), self.gain), "bias": mx.zeros(H)}
-                for key in mx.random.split(key, self.layers)
-            ]
-        return [
-            {"weight": uniform(k, (H, H), bound), "bias": uniform(b, (H,), bound)}
-            for k, b in (mx.random.split(key) for key in mx.random.split(key, self.layers))
-        ]
+        shape, keys = (self.hidden, self.hidden), mx.random.split(key, self.layers)
+        if self.gain is None:
+            return [uniform_layer(each, shape) for each in keys]
+        return [orthogonal_layer(each, shape, self.gain) for each in keys]
 
     def initial_state(self, n: int) -> State:
         """Nothing to remember."""
