@@ -11,13 +11,13 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.child import Place
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
 from puffer_mlx.sweep.engine.study import POINT, RUN, Study
-from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space

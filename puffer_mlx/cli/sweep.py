@@ -27,7 +27,7 @@ from puffer_mlx.config import Config, load, parse_command_line, take_notes, trus
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep import places
+from puffer_mlx.sweep import child
 from puffer_mlx.sweep.reading import Sweep, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
@@ -197,7 +197,7 @@ def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: Store
 
     settings, config = trainings.settings, trainings.config
     gpus = gpus_of(config, settings.gpus)
-    where = places.share(options.parallel, places.own_cores(), gpus, config.train.gpus)
+    where = child.share(options.parallel, child.own_cores(), gpus, config.train.gpus)
     search = f"{settings.method} over {len(trainings.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
@@ -223,7 +223,7 @@ def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: Store
 
 def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     """Print the result; the exit code."""
-    from puffer_mlx.sweep.engine import report
+    from puffer_mlx.sweep.engine import table
     from puffer_mlx.sweep.engine.trainings import BEST
 
     best = study.best()
@@ -233,12 +233,12 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     number = f"{study.ordinal(best)} (runs/{best.number:04d})"
     print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
     print(f"      {program.command('train')} {stored.folder / BEST}")
-    if known := report.importances(study):
+    if known := table.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
         voice.note(f"what mattered: {most}")
-    for path in report.draw(study, stored.folder):
+    for path in table.draw(study, stored.folder):
         voice.note(f"picture {path}")
-    if not report.can_draw():
+    if not table.can_draw():
         voice.note("pictures of the front and of what mattered: pip install 'puffer-mlx[plot]'")
     return 0
 
@@ -253,7 +253,7 @@ def gpus_of(config: Config, most: int) -> list[str]:
     """The GPUs that runs share; empty where they compute on a CPU, or a Mac's."""
     from puffer_mlx.system.devices import has_gpu
 
-    gpus = places.own_gpus() if config.base.device != "cpu" else []
+    gpus = child.own_gpus() if config.base.device != "cpu" else []
     if not gpus or not has_gpu():
         return []
     if most > len(gpus):

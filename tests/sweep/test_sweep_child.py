@@ -13,7 +13,7 @@ from swept import settings
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import child
-from puffer_mlx.sweep.child import Child, Identity
+from puffer_mlx.sweep.child import VISIBLE, Child, Identity, Place, own_cores, own_gpus, share
 from puffer_mlx.sweep.curve import (
     Judged,
     Log,
@@ -25,7 +25,6 @@ from puffer_mlx.sweep.curve import (
     noise,
 )
 from puffer_mlx.sweep.observations import Observations
-from puffer_mlx.sweep.places import VISIBLE, Place, own_cores, own_gpus, share
 
 SCORE = "env/score"
 

@@ -34,12 +34,11 @@ from swept import (
 )
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Identity
+from puffer_mlx.sweep.child import Identity, Place
 from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import POINT, RUN, curves
-from puffer_mlx.sweep.places import Place
 
 COST = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"

@@ -10,7 +10,7 @@ pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 from rich.console import Console
 from swept import Formula, drive, formula, open_study, settings
 
-from puffer_mlx.sweep.engine import report
+from puffer_mlx.sweep.engine import table
 from puffer_mlx.sweep.engine.table import Screen
 
 SHOWN = "total_timesteps", "gamma"
@@ -96,16 +96,16 @@ def test_a_table_for_any_terminal(here, width, height):
 def test_pictures_and_what_mattered(here, monkeypatch):
     how = settings(method="Random", max_runs=8, num_random_samples=8)
     study = open_study("j.log", how)
-    assert report.importances(study) == {}
+    assert table.importances(study) == {}
     drive(study, how)
-    parts = [*report.importances(study).values()]
+    parts = [*table.importances(study).values()]
     assert sum(parts) == pytest.approx(1) and parts == sorted(parts, reverse=True)
-    if report.can_draw():
-        assert [path.name for path in report.draw(study, here)] == ["front.png", "importances.png"]
-        for name in report.FRONT, report.IMPORTANCES:
+    if table.can_draw():
+        assert [path.name for path in table.draw(study, here)] == ["front.png", "importances.png"]
+        for name in table.FRONT, table.IMPORTANCES:
             assert (here / name).read_bytes()[:4] == b"\x89PNG"
         best = study.best()
-        (words,) = [t.get_text() for t in report.front(study).axes[0].texts]
+        (words,) = [t.get_text() for t in table.front(study).axes[0].texts]
         assert best and words == f"best: run {study.ordinal(best)}, {best.values[0]:.4g}"
-    monkeypatch.setattr(report, "can_draw", lambda: False)
-    assert report.draw(study, here) == []
+    monkeypatch.setattr(table, "can_draw", lambda: False)
+    assert table.draw(study, here) == []

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Child, Identity
+from puffer_mlx.sweep.child import Child, Identity, Place
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine.samplers import TrialObservations
 from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
 from puffer_mlx.sweep.observations import EarlyStop, threshold
-from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 

@@ -12,9 +12,8 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config, ini_text, load, load_saved
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Child
+from puffer_mlx.sweep.child import Child, Place
 from puffer_mlx.sweep.engine.study import DEFAULT, FINISHED, Study, curves
-from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import AGENTS, Space, Values, fit
