@@ -26,7 +26,7 @@ test-fast: $(VENV)/.test
 
 # The roads of Gymnasium, PettingZoo and PufferLib 3 with the oldest of what they need, in an
 # environment of its own ($(OLDEST)) with Python 3.11 or 3.12, which NumPy 1.26 has wheels for.
-OLDEST_TESTS = $(addprefix tests/, vec/test_gym.py vec/test_gym_faults.py vec/test_gym_installed.py \
+OLDEST_TESTS = $(addprefix tests/, vec/test_gym.py vec/test_gym_faults.py \
     vec/test_ocean.py vec/test_puffer.py vec/test_spaces.py vec/test_zoo.py system/test_blas.py \
     export/test_pufferlib_policies.py)
 test-oldest: export PIP_CONSTRAINT := $(CURDIR)/tests/oldest.txt

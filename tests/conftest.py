@@ -1,17 +1,14 @@
 """Imported before any test module."""
 
 import ctypes
-import functools
 import gc
-import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FunctionType
 
 import pytest
 
@@ -35,60 +32,22 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background
 
 # ---- the fast tier: in this process, a minute in all ---------------------------------------------
 
-TESTS = Path(__file__).parent
 FAST_ROOMS = {"checkpoint", "config", "display", "environments", "ops", "policy", "ppo"}
 FAST_ROOMS |= {"profiling", "rollout", "tracking", "vec"}
-WHOLE = {  # files of these rooms that train, compile or have the package start processes
-    *("test_notebook", "test_precision", "test_gym", "test_gym_faults", "test_gym_families"),
-    *("test_native", "test_native_ends", "test_normalize", "test_puffer", "test_raylib"),
-    *(
-        "test_tracked_run",
-        "test_trackers",
-        "test_trust",
-        "test_upstream_envs",
-        "test_upstream_5_envs",
-        "test_vec_contract",
-    ),
-}
+WHOLE = """
+    acting_on_gpu closed_form gpu_front_ends gym gym_faults native native_ends new_network
+    normalize notebook operation_folder precision puffer raylib sanitizers threads tracked_run
+    trackers trust upstream_5_envs upstream_envs vec_contract wrapping
+"""  # files of these rooms that train, compile, or have the package start processes
 COMPILING = {"compiled", "copied"}  # fixtures
-STARTERS = {"subprocess", "multiprocessing"}
 
 
 def is_fast(item: pytest.Item) -> bool:
-    """Whether it belongs to the fast tier: by its room, file, fixtures and what it calls."""
-    if not isinstance(item, pytest.Function) or item.path.parent.name not in FAST_ROOMS:
-        return False
-    if item.path.stem in WHOLE or COMPILING & {*item.fixturenames}:
-        return False
-    fixtures = item._fixtureinfo.name2fixturedefs.values()
-    functions = {item.function, *(each.func for found in fixtures for each in found)}
-    return not any(map(_starts, functions - {GUARD}))
-
-
-@functools.cache
-def _starts(function: Callable) -> bool:
-    """Whether a function of tests names what starts processes, or one that it calls does."""
-    seen, found = set(), [function]
-    while found:
-        function = inspect.unwrap(found.pop())
-        if not isinstance(function, FunctionType) or function in seen:
-            continue
-        seen.add(function)
-        if TESTS not in Path(function.__code__.co_filename).parents:
-            continue
-        names = set(_names(function.__code__))
-        if names & STARTERS:
-            return True
-        found += [function.__globals__[name] for name in names & function.__globals__.keys()]
-    return False
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Names that a function uses, also in functions inside of it."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
+    """Whether it belongs to the fast tier: by its room, file, fixtures and mark."""
+    name = item.path.stem.removeprefix("test_")
+    slow = name in WHOLE.split() or item.get_closest_marker("processes")
+    fixtures = {*getattr(item, "fixturenames", ())}
+    return item.path.parent.name in FAST_ROOMS and not slow and not COMPILING & fixtures
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -114,9 +73,6 @@ def starts_no_process(request):
     with pytest.MonkeyPatch.context() as patch:  # not monkeypatch: that would outlive its user
         patch.setattr(subprocess.Popen, "__init__", begin)
         yield
-
-
-GUARD = inspect.unwrap(starts_no_process)  # names what it forbids
 
 
 @pytest.fixture(scope="module", autouse=True)

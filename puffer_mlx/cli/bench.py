@@ -6,7 +6,7 @@ puffer-mlx bench --sync needs no environment: it measures the machine.
 import argparse
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, number, refuse_idle
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
@@ -36,7 +36,6 @@ TYPES = {"--epochs": number(int, 1), "--warm-up": number(int, 0), "--repeat": nu
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "bench")
     add_table(parser, "this benchmark", OPTIONS, types=TYPES)
-    add_verbosity(parser)
 
 
 def option_parser() -> argparse.ArgumentParser:

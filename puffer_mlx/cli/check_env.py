@@ -12,7 +12,7 @@ from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import Answer, answer_each, answers, known
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, say_config, write_json
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser
@@ -46,7 +46,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, "this check", OPTIONS)
     parser.add_argument(WORKER, help=argparse.SUPPRESS)
     parser.set_defaults(seconds=3.0, timeout=120.0)
-    add_verbosity(parser)
 
 
 def option_parser() -> argparse.ArgumentParser:

@@ -16,7 +16,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -25,8 +24,8 @@ from rich.text import Text
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.check.item_processes import END, answer_each, answers, known
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
-from puffer_mlx.cli.options import write_json
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.options import add_table, write_json
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
@@ -52,30 +51,24 @@ class Result(NamedTuple):
     seconds: float
 
 
+OPTIONS = """
+--quick  less of everything, and no item that takes a minute
+--only ITEM...  these items
+--list  show the items, and exit
+--timeout SECONDS  an item that takes longer is ended (default 300)
+--json FILE  write the record to a file
+--report FILE  write a text file to attach to an issue
+"""
+
+
 def option_parser() -> Parser:
     parser = Parser(description=(__doc__ or "").partition("\n\n")[2])
     introduce(parser, "check-gpu")
-    parser.add_argument(
-        "--quick", action="store_true", help="less of everything, and no item that takes a minute"
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to train"
-    )
-    parser.add_argument("--only", metavar="ITEM", nargs="+", help="these items")
-    parser.add_argument("--list", action="store_true", help="show the items, and exit")
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=float,
-        default=300.0,
-        help="an item that takes longer is ended (default 300)",
-    )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
-    parser.add_argument(
-        "--report", metavar="FILE", type=Path, help="write a text file to attach to an issue"
-    )
+    group = add_table(parser, "this check", OPTIONS)
+    devices = ("auto", "cpu", "gpu")
+    group.add_argument("--device", choices=devices, default="auto", help="where to train")
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
-    add_verbosity(parser)
+    parser.set_defaults(timeout=300.0)
     return parser
 
 

@@ -54,6 +54,13 @@ COMMANDS = {
 
 
 def introduce(parser: argparse.ArgumentParser, name: str) -> None:
-    """Give a parser the name and the first sentence of a command."""
+    """Give a parser the name and the first sentence of a command, ``-q`` and ``-v``.
+
+    These two ``exit_codes.reported`` obeys.
+    """
     parser.prog = program.command(name)
     parser.description = "\n\n".join(filter(None, (COMMANDS[name].about, parser.description)))
+    quiet = "say only what is wrong, and the result"
+    parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
+    verbose = "say what was chosen, and which file says so"
+    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)

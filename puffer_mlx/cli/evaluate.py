@@ -9,7 +9,7 @@ from pathlib import Path
 
 from puffer_mlx.cli import match
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.match import GAMES, GAMES_IN_PYTHON, note_idle, usual_games
 from puffer_mlx.cli.options import add_table, number, refuse_idle, say_config
 from puffer_mlx.config import Config, parse_command_line
@@ -71,7 +71,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, "this evaluation", OPTIONS, types=TYPES)
     players = "PLAYER: as puffer-mlx match takes them."
     add_table(parser, "against others, instead of scores", AGAINST, players, TYPES)
-    add_verbosity(parser)
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:

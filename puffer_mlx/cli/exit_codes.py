@@ -1,6 +1,5 @@
 """How commands begin and end: ``-q`` and ``-v``, an exit code, and messages without a traceback."""
 
-import argparse
 import functools
 import re
 import sys
@@ -61,14 +60,6 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return watch.status
-
-
-def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """Have ``--help`` and completion show the two options; ``taken_out`` reads them."""
-    quiet = "say only what is wrong, and the result"
-    parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
-    verbose = "say what was chosen, and which file says so"
-    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
 
 
 def taken_out(argv: list[str]) -> tuple[int, list[str]]:

@@ -12,7 +12,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
 from puffer_mlx.cli import hub
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, refuse_idle
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
@@ -56,7 +56,6 @@ def option_parser() -> Parser:
         group = parser.add_argument_group(f"--to {name}")  # argparse shows none that is empty
         for option in file.options:
             add_option(group, option, option.writing)
-    add_verbosity(parser)
     return parser
 
 

@@ -14,7 +14,7 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.export import add_option, chosen_options
 from puffer_mlx.cli.options import add_table, detail_config
 from puffer_mlx.config import Config, parse_command_line, write_ini
@@ -46,7 +46,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = add_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
     for each in (each for file in known for each in file.options if each.reading):
         add_option(group, each, each.reading)
-    add_verbosity(parser)
 
 
 def option_parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, number, refuse_idle, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
@@ -45,7 +45,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "match")
     parser.usage = "%(prog)s ENV PLAYER PLAYER [PLAYER ...] [options]"
     add_table(parser, "this match", OPTIONS, PLAYERS, TYPES)
-    add_verbosity(parser)
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:

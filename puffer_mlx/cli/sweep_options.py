@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity
 from puffer_mlx.cli.options import add_table, number
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
@@ -50,7 +49,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name in dict.fromkeys([*settings.OF_4, *settings.OF_5]):
         for key in OF_A_RANGE:
             _add_key(group, f"sweep.{name}.{key}", argparse.SUPPRESS)
-    add_verbosity(parser)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, number, refuse_idle
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, first_look
@@ -42,7 +42,6 @@ TYPES = {"--stop-at": number(int, 1), "--gpu-capture": Path}
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "train")
     add_table(parser, "this run", OPTIONS, types=TYPES)
-    add_verbosity(parser)
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:

@@ -12,7 +12,7 @@ from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
-from puffer_mlx.display.bottleneck import Setting
+from puffer_mlx.display.bottleneck import Conditions
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
 from puffer_mlx.playing import after_self_play, evaluation
@@ -91,15 +91,15 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
         total = min(total, -(-stop_at // size) * size)
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
     facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
-    return Dashboard(facts, total, console, setting(trainer), partial(under_way, trainer))
+    return Dashboard(facts, total, console, conditions(trainer), partial(under_way, trainer))
 
 
-def setting(trainer: Trainer) -> Setting:
+def conditions(trainer: Trainer) -> Conditions:
     """What the dashboard's advice depends on."""
     config, place = trainer.config, trainer.placement
     environments = cast(Environments, trainer.vec)
     cores = placement.rollout_cores(config)
-    return Setting(
+    return Conditions(
         device=kind(place.learner),
         rollout_device=kind(place.rollout),
         overlap=place.overlap,

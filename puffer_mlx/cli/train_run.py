@@ -96,7 +96,7 @@ def start(
     """
     if config.train.gpus > 1 and not launching.started():
         held.close()  # the first rank holds it
-        return start_here(config, argv)
+        return start_ranks(config, argv)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
@@ -105,10 +105,13 @@ def start(
     config.unused += [*optimizers.unread(config), *unread(config)]
     voice.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
-    return train(config, options, resumed)
+    select_device(config.base.device)
+    ranks = joining.join(config, resumed.folder.name if resumed else "none")
+    with ranks.attended():
+        return train(config, options, resumed, ranks)
 
 
-def start_here(config: Config, argv: list[str]) -> int:
+def start_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine; the exit code."""
     share(config, 0, config.train.gpus)  # it can be divided: said once, not by each
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
@@ -117,24 +120,10 @@ def start_here(config: Config, argv: list[str]) -> int:
     return launching.start_ranks(config.train.gpus, words, on_gpus)
 
 
-def train(config: Config, options: argparse.Namespace, resumed: Resumed) -> int:
-    """Train; the exit code.
-
-    Args:
-        config: what to do.
-        options: the command's own.
-        resumed: the checkpoint to go on from.
-    """
-    select_device(config.base.device)
-    ranks = joining.join(config, resumed.folder.name if resumed else "none")
-    with ranks.attended():
-        return train_part(config, options, resumed, ranks)
-
-
-def train_part(
+def train(
     config: Config, options: argparse.Namespace, resumed: Resumed, ranks: SingleProcess
 ) -> int:
-    """Train as one of several ranks, or as the only one: see ``train``."""
+    """Train as one of several ranks, or as the only one; the exit code."""
     voice.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:

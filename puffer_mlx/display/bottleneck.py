@@ -18,7 +18,7 @@ GROUPS = 8  # more than that and Python takes longer than acting
 
 
 @dataclass(frozen=True)
-class Setting:
+class Conditions:
     """What advice depends on: a run's options as they took effect, and its machine.
 
     Args:
@@ -91,7 +91,7 @@ EACH = (  # minibatch
 )
 
 
-def _option(phase: str, s: Setting) -> str:
+def _option(phase: str, s: Conditions) -> str:
     """The first option that fits where this phase takes longest; empty if none does."""
     acts, copies, learns, steps = phase in ACT, phase in COPIES, phase in LEARN, phase == "eval_env"
     on_gpu, pairs = s.rollout_device == "gpu", s.num_buffers == 1 and s.total_agents % 2 == 0
@@ -131,30 +131,30 @@ def _option(phase: str, s: Setting) -> str:
     return ""
 
 
-def advice(logs: Logs, setting: Setting) -> str:
+def advice(logs: Logs, conditions: Conditions) -> str:
     """One line: what takes long, and what would help.
 
     Args:
         logs: the newest values, with ``perf/*``.
-        setting: the run's.
+        conditions: the run's.
 
     Returns:
         for example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty where no
         option would help, phases aren't measured, or kernels were compiled meanwhile.
     """
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
-    if not sum(spent.values()) or logs.get("epoch", math.inf) - setting.started <= COMPILING:
+    if not sum(spent.values()) or logs.get("epoch", math.inf) - conditions.started <= COMPILING:
         return ""
     busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
     train = sum(busy.values()) - rollout
-    if _overlap_helps(setting, rollout, train):
+    if _overlap_helps(conditions, rollout, train):
         return (
             f"rollout {1000 * rollout:.0f} ms, then training {1000 * train:.0f} ms:"
             " --train.overlap 1, if it still learns"
         )
     whole, share_of = "", "of an epoch"
-    if setting.overlap:  # only the longer half counts
+    if conditions.overlap:  # only the longer half counts
         waited = rollout and spent["train_wait"] >= spent["eval_idle"]
         longer = "eval_" if waited else "train_"
         busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
@@ -162,15 +162,15 @@ def advice(logs: Logs, setting: Setting) -> str:
     total = sum(busy.values()) or 1.0
     for name in sorted(busy, key=busy.__getitem__, reverse=True):
         share = busy[name] / total
-        if share >= WORTH and (option := _option(name, setting)):
+        if share >= WORTH and (option := _option(name, conditions)):
             return f"{whole}{_label(name)} {100 * share:.0f} % {share_of}: {option}"
     return ""
 
 
-def _overlap_helps(setting: Setting, rollout: float, train: float) -> bool:
+def _overlap_helps(conditions: Conditions, rollout: float, train: float) -> bool:
     """Whether two devices take turns, and neither is idle for most of the time."""
-    apart = setting.device == "gpu" and setting.rollout_device == "cpu"
-    return apart and not setting.overlap and max(rollout, train) <= NEAR * min(rollout, train)
+    apart = conditions.device == "gpu" and conditions.rollout_device == "cpu"
+    return apart and not conditions.overlap and max(rollout, train) <= NEAR * min(rollout, train)
 
 
 def _label(phase: str) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 
-from puffer_mlx.display.bottleneck import Setting, advice
+from puffer_mlx.display.bottleneck import Conditions, advice
 from puffer_mlx.display.dashboard_layout import Picture
 from puffer_mlx.display.run_view import RATING, SCORES, Logs, View, abbreviate
 from puffer_mlx.system.signals import in_main_thread
@@ -43,7 +43,7 @@ class Dashboard:
         summary: facts that don't change (name -> text), environment first.
         total_steps: when the run will be done.
         console: where to draw; standard output if None.
-        setting: what the line "Why slow?" is advised from; without it there is no such line.
+        conditions: what the line "Why slow?" is advised from; without it there is no such line.
         under_way: a line about the epoch under way, empty if there is none; called from a thread of
             the dashboard's, which shows it while no record comes.
     """
@@ -53,14 +53,14 @@ class Dashboard:
         summary: dict[str, str],
         total_steps: int,
         console: Console | None = None,
-        setting: Setting | None = None,
+        conditions: Conditions | None = None,
         under_way: Callable[[], str] | None = None,
     ) -> None:
         self.view = View(summary, total_steps)
         self._under_way = under_way
         self._over, self._lock = threading.Event(), threading.RLock()
         self._thread = threading.Thread(target=self._go_on, name="dashboard", daemon=True)
-        self.setting = setting
+        self.conditions = conditions
         self.console = console or Console()
         self._live = (
             Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
@@ -93,7 +93,7 @@ class Dashboard:
         if self._thread.is_alive():
             self._thread.join()
         if any(error):  # what it says next is more important
-            self.setting = None
+            self.conditions = None
         if self._live:
             if self._before is not None and in_main_thread():
                 signal.signal(signal.SIGWINCH, self._before)
@@ -167,7 +167,7 @@ class Dashboard:
 
     def why(self) -> str:
         """What takes longest and what would help; empty if that isn't known."""
-        return advice(self.view.logs, self.setting) if self.setting else ""
+        return advice(self.view.logs, self.conditions) if self.conditions else ""
 
     def render(self) -> Picture:
         """The whole picture, for a terminal of any size."""

@@ -19,7 +19,7 @@ from puffer_mlx.policy.acting_on_gpu import Crews, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, take_turns
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.seats import PerPolicy, Seats
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv
@@ -54,7 +54,7 @@ class ActingInKernel:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self._seats = seats
         self._crews: dict[int, list[Crews]] = {}  # of so many parts, each one's
-        self._packed: list[tuple[Any, mx.array]] = []  # weights that acted last, and the kernel's
+        self._packed = PerPolicy(kernel.weights)
         self.act = mx.compile(kernel.act)
 
     def collect(
@@ -115,13 +115,7 @@ class ActingInKernel:
         """The kernel's form of all weights; what acted in the last rollout is kept."""
         if self._seats is None:
             return self._kernel.weights(weights)
-        before = self._packed
-        self._packed = [
-            next((known for known in before if known[0] is own), None)
-            or (own, self._kernel.weights(own))
-            for own in weights
-        ]
-        each = [packed for _, packed in self._packed]
+        each = self._packed(weights)
         return pack(each)[0].reshape(len(each), -1)
 
 

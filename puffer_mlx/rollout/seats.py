@@ -13,7 +13,8 @@ A folder of 4.0's contract doesn't say it: by 5.0's rules its opponents have the
 seats, and take turns from environment to environment.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,28 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import KnowsSeats, VecEnv
 
 MOST = 8  # opponents, of either release
+
+
+class PerPolicy:
+    """What a function makes of each policy's weights; kept while a policy has the same ones.
+
+    Args:
+        function: of a policy's weights.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._kept: list[tuple[Any, Any]] = []  # the last weights, and what was made of them
+
+    def __call__(self, policies: Sequence[Any]) -> list[Any]:
+        """The results for several policies' weights."""
+        kept = self._kept
+        self._kept = [
+            next((pair for pair in kept if pair[0] is weights), None)
+            or (weights, self._function(weights))
+            for weights in policies
+        ]
+        return [result for _, result in self._kept]
 
 
 class Seats(NamedTuple):

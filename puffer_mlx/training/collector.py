@@ -38,7 +38,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.seats import PerPolicy, Seats
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker
@@ -108,7 +108,7 @@ class Collector:
         seats: Seats | None = None,
     ) -> None:
         self._ranks, self._seats = ranks, seats
-        self._known: list[tuple[Any, Any]] = []  # opponents' weights, and what acts by them
+        self._opponents = PerPolicy(self._to_act)
         if placement.whole is not None:
             assert isinstance(vec, NativeVec)
             vec = EnvironmentsOnGPU(vec, placement.whole)
@@ -207,15 +207,6 @@ class Collector:
         away = self.placement.rollout != self.placement.learner
         acting = for_cpu(weights) if away else weights
         return lower(acting, self.placement.acting_precision)
-
-    def _opponents(self, weights: Sequence[Any]) -> list[Any]:
-        """The same for opponents, most of whose weights are those of the last rollout."""
-        before = self._known
-        self._known = [
-            next((known for known in before if known[0] is own), None) or (own, self._to_act(own))
-            for own in weights
-        ]
-        return [acting for _, acting in self._known]
 
     def take(self, ahead: bool = False) -> Rollout:
         """The rollout that was begun: waits for it, or collects it now.

@@ -1,7 +1,7 @@
 """Results of games against opponents, from a rollout's rewards and terminals. NumPy only.
 
 A game is over where the episodes of all seats of an environment end in one step. The learner has
-won it if its seats got more reward in it than the others', as in ``match``; its opponent is the
+won it if its seats got more reward in it than the others', as in a match; its opponent is the
 environment's tag. Where agents' episodes end one by one and never together, no game is counted.
 """
 
@@ -24,7 +24,7 @@ class Results(NamedTuple):
     """(E,) bool: historical environments where a game ended."""
 
 
-class Scores:
+class GameCounter:
     """Counts games, and carries the rewards of unfinished ones from rollout to rollout.
 
     Args:

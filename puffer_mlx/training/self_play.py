@@ -18,7 +18,7 @@ from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.rollout import seats as seating
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.game_results import Scores
+from puffer_mlx.training.game_results import GameCounter
 from puffer_mlx.training.league import League
 from puffer_mlx.vec.base import VecEnv
 
@@ -84,7 +84,7 @@ class SelfPlay:
     def __init__(self, config: Config, vec: VecEnv, seats: Seats, weights: Any) -> None:
         self.seats, self._vec = seats, vec
         self.league = League(config, seats, weights)
-        self._scores = Scores(seats)
+        self._scores = GameCounter(seats)
 
     def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
         """Count a rollout's games, and decide who plays in the next one.
@@ -124,4 +124,4 @@ class SelfPlay:
 
     def begin_anew(self) -> None:
         """Forget the games under way: the environments were reset."""
-        self._scores = Scores(self.seats)
+        self._scores = GameCounter(self.seats)

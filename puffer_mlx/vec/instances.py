@@ -277,7 +277,7 @@ class Instances:
     ) -> None:
         self.buffers = buffers
         self._recipe, self._current, self._busy = recipe, current, busy
-        self._seed, self._number = seed, number
+        self._seed, self._number, self._seconds = seed, number, 0.0
         n = len(buffers.rewards) // count
         self._turns: list[tuple[int, Instance, slice]] = []  # with its agents
         buffers.present[:] = True
@@ -327,7 +327,8 @@ class Instances:
                 raise _located("failed in step", error, i) from error
             if news:
                 facts += [fact.counted_from(agents.start) for fact in news]
-        self._busy[0] += time.perf_counter() - began
+        self._seconds += time.perf_counter() - began
+        self._busy[0] = self._seconds
         return facts
 
     def picture(self) -> Any:

@@ -49,6 +49,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.processes
 def test_only_one_process_holds_a_run(tmp_path):
     with held(tmp_path), pytest.raises(UserError, match="in use"), held(tmp_path):
         pass
@@ -65,6 +66,7 @@ def test_only_one_process_holds_a_run(tmp_path):
     assert names(tmp_path) == []
 
 
+@pytest.mark.processes
 def test_a_kill_lets_go(tmp_path):
     with another_process(tmp_path) as process:
         process.send_signal(signal.SIGKILL)

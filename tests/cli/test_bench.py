@@ -48,9 +48,9 @@ def test_training(tmp_path, monkeypatch):
     for name in set(machine) - {"versions"}:
         assert f"\n{name:14} {machine[name]}\n" in f"\n{done.stdout}"
 
-    check_spread(results["SPS"], 10, 1e7)
+    check_spread(results["SPS"], 1, 1e7)
     assert 10 < results["steps per CPU-second"] < 1e7
-    assert 0 < results["warm-up, s"] < 100
+    assert 0 < results["warm-up, s"] < 1000
     assert 0.02 < results["peak memory, GiB"] < 20
     assert abs(results["memory growth, GiB"]) < 1
     phases = {name: value for name, value in results.items() if name.startswith("perf/")}
@@ -91,7 +91,7 @@ def test_environments_alone(script, tmp_path, capsys):
     counts = sorted({1, min(16, threads())})
     assert list(results) == [f"steps/s, {n} thread{'s' if n > 1 else ''}" for n in counts]
     for name, values in results.items():
-        check_spread(values, 1e3, 1e10)
+        check_spread(values, 1, 1e10)
         assert table[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
 
 

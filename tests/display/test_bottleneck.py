@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from puffer_mlx.display.bottleneck import LARGE, Setting, advice
+from puffer_mlx.display.bottleneck import LARGE, Conditions, advice
 
-CPU = Setting("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
-GPU = Setting("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)
+CPU = Conditions("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
+GPU = Conditions("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)
 BOTH = replace(GPU, rollout_device="cpu", num_buffers=8)
 
 
@@ -17,13 +17,13 @@ def logs(largest: str, **more: float) -> dict[str, float]:
     return {"epoch": 30.0, **{f"perf/{name}": value for name, value in (spent | more).items()}}
 
 
-def advised(largest: str, setting: Setting, **more: float) -> str:
+def advised(largest: str, conditions: Conditions, **more: float) -> str:
     """The option alone; empty if there is none."""
-    return advice(logs(largest, **more), setting).rpartition(": ")[2]
+    return advice(logs(largest, **more), conditions).rpartition(": ")[2]
 
 
 def test_the_option_for_the_largest_phase():
-    for largest, setting, expected in [
+    for largest, conditions, expected in [
         # what a GPU would do
         ("eval_act", replace(CPU, has_gpu=True), "--device gpu (now cpu)"),
         ("train_optimizer", replace(CPU, has_gpu=True), "--device gpu (now cpu)"),
@@ -69,7 +69,7 @@ def test_the_option_for_the_largest_phase():
         ("train_misc", CPU, ""),
         ("eval_misc", GPU, ""),
     ]:
-        assert advised(largest, setting) == expected
+        assert advised(largest, conditions) == expected
 
 
 def test_it_says_nothing_that_nobody_can_change():
@@ -89,22 +89,23 @@ def test_two_devices_that_take_turns():
     assert advice(near, BOTH) == line
     assert advice({"perf/eval_env": 0.1, "perf/train_forward": 0.3, "epoch": 9.0}, BOTH) != ""
     far = near | {"perf/eval_env": 0.41}
-    for logs, setting in ((far, BOTH), (near, GPU), (near, CPU), (near, replace(BOTH, overlap=1))):
-        assert "overlap" not in advice(logs, setting)
+    pairs = (far, BOTH), (near, GPU), (near, CPU), (near, replace(BOTH, overlap=1))
+    for logs, conditions in pairs:
+        assert "overlap" not in advice(logs, conditions)
 
 
 def test_overlapped_only_the_longer_half_counts():
     """Who waits is the shorter one."""
-    setting = replace(BOTH, overlap=True, num_threads=4)
+    conditions = replace(BOTH, overlap=True, num_threads=4)
     waits = {"train_wait": 0.2, "eval_idle": 0.01}
-    assert advice(logs("eval_env", **waits), setting) == (
+    assert advice(logs("eval_env", **waits), conditions) == (
         "rollout is longer: environment 75 % of it: --vec.num-threads 16 (now 4)"
     )
-    assert advice(logs("train_gather", **waits), setting) == (
+    assert advice(logs("train_gather", **waits), conditions) == (
         "rollout is longer: act 50 % of it: --train.rollout-device gpu (now cpu)"
     )
     waits = {"train_wait": 0.01, "eval_idle": 0.2}
-    assert advice(logs("eval_env", **waits), setting) == (
+    assert advice(logs("eval_env", **waits), conditions) == (
         "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192),"
         " if it still learns"
     )
@@ -129,9 +130,9 @@ def test_groups_and_threads_are_no_advice_for_python():
         for backend in ["vector", "sync", "async"]:
             for in_c in (False, True):
                 there = {"device": device, "rollout_device": device, "has_gpu": device == "gpu"}
-                setting = replace(PYTHON, backend=backend, in_c=in_c, **there)
+                conditions = replace(PYTHON, backend=backend, in_c=in_c, **there)
                 for phase in ("eval_env", "eval_act", "eval_sample"):
-                    text = advised(phase, setting)
+                    text = advised(phase, conditions)
                     assert "--vec.num-buffers" not in text and "--vec.num-threads" not in text
 
 

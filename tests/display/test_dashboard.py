@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from puffer_mlx.display import dashboard as module
-from puffer_mlx.display.bottleneck import Setting
+from puffer_mlx.display.bottleneck import Conditions
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.dashboard_layout import curve
 from puffer_mlx.display.run_view import PHASES, POINTS, View, agents_text
@@ -270,7 +270,7 @@ def test_merging_weighs_by_episodes():
 
 # ---- the terminal's picture ----------------------------------------------------------------------
 
-SETTING = Setting("cpu", "cpu", False, "fp32", 4, 2, 2, 4096, 8192, 32)
+CONDITIONS = Conditions("cpu", "cpu", False, "fp32", 4, 2, 2, 4096, 8192, 32)
 
 
 def full(**more: float) -> dict[str, float]:
@@ -291,11 +291,13 @@ def terminal(width: int, height: int, live: bool = True) -> tuple[Console, io.St
     return Console(file=file, width=width, height=height, **how), file
 
 
-def shown_by(logs: dict[str, float], setting: Setting | None = SETTING, total=10**6) -> Dashboard:
+def shown_by(
+    logs: dict[str, float], conditions: Conditions | None = CONDITIONS, total=10**6
+) -> Dashboard:
     """A dashboard with one record and long facts."""
     facts = {"Environment": "gym:ALE/Breakout-v5", "Parameters": "1.2M", "Run": "1" * 13}
     facts |= {"Agents": "4,096 in 2 groups", "Device": "CPU, OpenBLAS 0.3.31.188.0"}
-    dashboard = Dashboard(facts, total, setting=setting)
+    dashboard = Dashboard(facts, total, conditions=conditions)
     dashboard.view.take(logs)
     dashboard.view.measure()
     return dashboard
@@ -308,8 +310,10 @@ def drawn(dashboard: Dashboard, width: int, height: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def picture(height: int, more: dict[str, float], setting: Setting | None = SETTING) -> list[str]:
-    return drawn(shown_by(full(**more), setting), 80, height)
+def picture(
+    height: int, more: dict[str, float], conditions: Conditions | None = CONDITIONS
+) -> list[str]:
+    return drawn(shown_by(full(**more), conditions), 80, height)
 
 
 def test_the_picture_fits_a_small_terminal():
@@ -387,7 +391,7 @@ def test_the_rating_curve_keeps_its_shape():
 
 def test_the_score_has_a_curve_where_there_is_room():
     """Below the rest, or beside it; as many columns as of the run are done."""
-    dashboard = Dashboard({"Environment": "toy"}, 100 * 80, setting=SETTING)
+    dashboard = Dashboard({"Environment": "toy"}, 100 * 80, conditions=CONDITIONS)
     for epoch in range(1, 41):
         dashboard.view.take(full(**record(epoch, float(epoch))))
     dashboard.view.measure()
@@ -442,7 +446,7 @@ def test_a_window_of_another_size_is_wiped():
     """Every line of it, since a terminal may have broken the picture's; then all is drawn anew."""
     console, file = terminal(80, 24)
     before = signal.getsignal(signal.SIGWINCH)
-    with Dashboard({}, 10**6, console, SETTING) as dashboard:
+    with Dashboard({}, 10**6, console, CONDITIONS) as dashboard:
         dashboard.update(full(), last=True)
         assert "\x1b[24;1H" not in file.getvalue()
         for width, height, how in (60, 20, "signal"), (100, 30, "record"), (80, 24, "signal"):
@@ -467,7 +471,7 @@ def test_a_window_of_another_size_is_wiped():
 
 def test_the_last_picture_leaves_room_for_what_follows():
     console, file = terminal(80, 24)
-    with Dashboard({}, 10**6, console, SETTING) as dashboard:
+    with Dashboard({}, 10**6, console, CONDITIONS) as dashboard:
         dashboard.update(full(), last=True)
         file.truncate(file.seek(0))
     lines = file.getvalue().splitlines()
@@ -484,22 +488,22 @@ def test_one_line_says_why_it_is_slow():
 
 
 def test_plain_output_ends_with_it():
-    def printed(setting):
+    def printed(conditions):
         file = io.StringIO()
-        with Dashboard({}, 1000, Console(file=file), setting) as dashboard:
+        with Dashboard({}, 1000, Console(file=file), conditions) as dashboard:
             dashboard.update(full(**{"perf/eval_env": 0.5}), last=True)
         return file.getvalue().splitlines()
 
     def failed(width, live):
         file = io.StringIO()
         console = Console(file=file, width=width, height=40, force_terminal=live)
-        with pytest.raises(ValueError), Dashboard({}, 1000, console, SETTING) as dashboard:
+        with pytest.raises(ValueError), Dashboard({}, 1000, console, CONDITIONS) as dashboard:
             dashboard.update(full(**{"perf/eval_env": 0.5}), last=True)
             file.truncate(0)
             raise ValueError
         return file.getvalue()
 
     assert not any("low?" in failed(100, live) for live in (False, True))  # an error comes next
-    last = printed(SETTING)[-1]
+    last = printed(CONDITIONS)[-1]
     assert last.startswith("why slow? environment 7") and last.endswith("(now 2)")
     assert not any("slow" in line for line in printed(None))

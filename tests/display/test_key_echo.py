@@ -23,6 +23,7 @@ print(before, inside, shown())
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("place", "inside"),
     [("foreground", "False"), ("elsewhere", "True")],  # it isn't that process's terminal

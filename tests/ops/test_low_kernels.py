@@ -74,6 +74,7 @@ def compiled(request, tmp_path_factory):
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
+@pytest.mark.processes
 @LOW
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_kernels_differ_by_casts_alone(compiled, function, dtype):

@@ -224,6 +224,7 @@ def compiled(request, tmp_path_factory):
     return found
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("compiled", "name", "shape"), PAIRS, indirect=["compiled"])
 def test_recurrence_on_a_gpu(compiled, name, shape):
     number = 2 * compiled.cases.index((name, shape))
@@ -243,6 +244,7 @@ def run_both(compiled, number, arrays):
         yield compiled.run(k, *(given[word] for word in names if word != "sizes"))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("name", "left_out"), LEFT_OUT)
 def test_nothing_stands_for_zeros_and_ones(compiled, name, left_out):
     """A first state, or `keep`, that isn't there: one number that is read by all."""
@@ -259,6 +261,7 @@ def test_nothing_stands_for_zeros_and_ones(compiled, name, left_out):
     assert all(gradient.shape == (1,) for gradient in gradients[wanted:])  # nobody needs them
 
 
+@pytest.mark.processes
 def test_gelu_on_a_gpu(compiled):
     number = 2 * len(compiled.cases)
     check_gelu(

@@ -5,7 +5,7 @@ import pytest
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.seats import Seats
-from puffer_mlx.training.game_results import Scores
+from puffer_mlx.training.game_results import GameCounter
 
 
 def seats_of(tags: list[int], each: int) -> Seats:
@@ -22,7 +22,7 @@ def test_a_win_a_draw_and_a_loss():
     rewards[1, 2:4], terminals[1, 2:4] = (1, -1), 1  # a win against opponent 1
     terminals[2, 2:4] = 1  # and a draw
     rewards[2, 4:6], terminals[2, 4:6] = (-1, 1), 1  # a loss against opponent 2
-    found = Scores(seats).take(rewards, terminals)
+    found = GameCounter(seats).take(rewards, terminals)
     assert found.score.tolist() == [1.5, 0.0]
     assert found.games.tolist() == [2, 1]
     assert found.ended.tolist() == [False, True, True]
@@ -35,14 +35,14 @@ def test_a_game_is_carried_from_rollout_to_rollout_and_through_a_state():
     first[1, 0], last[0, 1] = 0.25, 0.5
     over = still.copy()
     over[1] = 1
-    scores = Scores(seats)
+    scores = GameCounter(seats)
     assert scores.take(first, still).games.tolist() == [0]
-    again = Scores(seats)
+    again = GameCounter(seats)
     again.restore(scores.state())
     for each in scores, again:
         found = each.take(last, over)
         assert (found.score.tolist(), found.games.tolist()) == ([0.0], [1])
-    assert Scores(seats).take(still, over).score.tolist() == [0.5]
+    assert GameCounter(seats).take(still, over).score.tolist() == [0.5]
 
 
 def test_an_episode_that_ends_for_one_agent_alone_is_no_game():
@@ -52,7 +52,7 @@ def test_an_episode_that_ends_for_one_agent_alone_is_no_game():
     terminals[3, 1] = 1
     rewards = np.zeros((4, 2), np.float32)
     rewards[2, 1] = 1
-    found = Scores(seats_of([1], 2)).take(rewards, terminals)
+    found = GameCounter(seats_of([1], 2)).take(rewards, terminals)
     assert (found.score.tolist(), found.games.tolist()) == ([0.0], [1])
 
 
@@ -61,7 +61,7 @@ def test_as_a_loop_over_steps():
     rng = np.random.default_rng(3)
     tags, each, T = [0, 2, 1, 0, 1, 2], 4, 16
     seats = seats_of(tags, each)
-    scores, sums = Scores(seats), np.zeros(len(tags))
+    scores, sums = GameCounter(seats), np.zeros(len(tags))
     for _ in range(3):
         rewards = rng.integers(-8, 9, (T, len(tags) * each)).astype(np.float32) / 8
         terminals = np.repeat(rng.random((T, len(tags))) < 0.2, each, axis=1).astype(np.float32)
@@ -84,12 +84,12 @@ def test_as_a_loop_over_steps():
 def test_rewards_that_are_no_numbers_decide_nothing():
     """Ratings stay numbers: a draw, and the next game counts as ever."""
     seats = seats_of([1], 2)
-    scores = Scores(seats)
+    scores = GameCounter(seats)
     rewards, over = np.array([[np.nan, 0], [1, 0]], np.float32), np.ones((2, 2), np.float32)
     assert scores.take(rewards, over).score.tolist() == [1.5]
 
 
 def test_results_of_other_seats_are_refused():
-    scores = Scores(seats_of([1, 1], 2))
+    scores = GameCounter(seats_of([1, 1], 2))
     with pytest.raises(UserError, match="of 1 environments with opponents, expected 2"):
-        scores.restore(Scores(seats_of([1, 0], 2)).state())
+        scores.restore(GameCounter(seats_of([1, 0], 2)).state())

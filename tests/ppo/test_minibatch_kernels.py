@@ -12,18 +12,14 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from compiled_steps import compiled
-from emulated_gpu import Functions, pretend_gpu, recording
-from mlx.utils import tree_map
+from emulated_gpu import Functions, recording
 from running import ROOT
 
-from puffer_mlx import config, ops
+from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops import draw as draw_gpu
-from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.spec import ActionSpec, EnvSpec
 
 sys.path.append(str(ROOT / "benchmarks"))
 Graphs = importlib.import_module("graphs_of_a_gpu").Graphs
@@ -362,65 +358,3 @@ def test_whether_it_counted_may_be_a_bool(ok):
     arrays = put_case(ok)
     as_bool = plainly(ops.put_rows, *arrays[:-1], np.bool_(ok))
     np.testing.assert_array_equal(as_bool, plainly(ops.put_rows, *arrays))
-
-
-# ---- the steps -----------------------------------------------------------------------------------
-
-
-def steps_of(algorithm, segments):
-    """The functions of a minibatch, masked, of a policy that forgets at an episode's end."""
-    spec = EnvSpec("test", 6, np.dtype(np.uint8), ActionSpec((3,)), 3)
-    shape = config.Policy(hidden_size=8, num_layers=1, reset_on_terminal=algorithm == "puffer5")
-    policy = make_policy(spec, shape, config.Torch())
-    size = {"horizon": T, "minibatch_size": T * segments}
-    return compiled(policy, config.Train(algorithm=algorithm, **size))
-
-
-def fields_of(values, logprobs, ends):
-    """A rollout's arrays."""
-    return {
-        "observations": mx.zeros((T + 1, N, 6), mx.uint8),
-        "actions": mx.zeros((T, N, 1)),
-        "logprobs": logprobs,
-        "rewards": mx.zeros((T + 1, N)),
-        "terminals": mx.zeros((T + 1, N)),
-        "masks": mx.zeros((T + 1, N, 3), mx.uint8),
-        "finals": mx.zeros((T + 1, N)) if ends else None,
-        "values": values,
-    }
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_launches_of_the_steps(ends):
-    """Each array of a rollout is read where it lies: no launch but those of the kernels."""
-    steps = steps_of("puffer4", S)
-    values, ratios, logprobs, adv, _ = map(mx.array, grids())
-    fields = fields_of(values, logprobs, ends)
-    rows, new = mx.array(rows_of()), mx.zeros((T, S))
-    with recording("cuda") as recorder, pytest.MonkeyPatch.context() as patch:
-        pretend_gpu(patch)
-        steps.targets(fields, values, ratios)
-        steps.draw(fields, adv, values, mx.ones(S), mx.array(0.4))
-        found = steps.gather(fields, rows)
-        steps.write_back(values, ratios, rows, new, new, mx.array(1.0))
-    assert [a if a is None else a.shape for a in found[:3]] == [(T, S, 6), (T * S, 1), (T * S, 3)]
-    launched = [call["name"].rpartition("_")[0] for call in recorder.calls]
-    gathers = ["take_bytes", "take_words", "take_bytes"]  # 6 and 3 are no multiples of 4
-    gathers += ["take_words"] * (found[3] is not None)
-    assert launched == ["advantages", "draw_rows", "take_targets", *gathers, "put_rows"]
-    assert all(array.ndim for call in recorder.calls for array in call["inputs"])
-
-
-@pytest.mark.parametrize("sections", [1, 3])
-def test_sections_are_views(sections):
-    """Of an array with all rows in their order: one launch each, or none where it is one."""
-    values, _, logprobs, *_ = map(mx.array, grids())
-    fields, graphs = fields_of(values, logprobs, True), Graphs("cuda")
-    with graphs.building():
-        steps = steps_of("puffer5", N // sections)
-        state = graphs.ones((N, 8), mx.float32)
-        found = steps.split(tree_map(graphs.computed, fields), [state], N // sections)
-        launches = graphs.launches(found)
-    keep = 1  # 1 - terminals
-    assert launches.total == keep + (0 if sections == 1 else len(fields) + keep)
-    assert len(found) == sections and found[0].state[0].shape == (N // sections, 8)

@@ -236,14 +236,12 @@ def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value)
 
 
 class Broken(oracles.SmallVec):
-    """Observations of some agents are NaN from some step on."""
-
-    agents, after = N, 2 * T
+    """Observations are NaN from some step on."""
 
     def rows(self, agents, k):
         observations, *others = super().rows(agents, k)
-        if k > self.after:
-            observations[agents < self.agents] = np.nan
+        if k > 2 * T:
+            observations[:] = np.nan
         return [observations, *others]
 
 
@@ -306,44 +304,6 @@ def test_ten_in_a_row_end_the_run_and_name_where_it_began(part, kind, overlap):
     if kind != "fp32" and part.endswith("ward"):
         expected += ", or --train.precision fp32"
     assert hint == f"{expected}; the last good weights are kept"
-
-
-def test_an_agent_whose_observations_are_not_finite_is_not_drawn():
-    """One of eight: its advantages aren't finite, so its rows have no priority."""
-    environments = Broken(N, 2, (3, 2), True)
-    environments.agents = 1
-    trainer = Trainer(start("fp32").config, environments)
-    drawn = []
-
-    def gather(real, fields, rows):
-        drawn.append((trainer.epoch, set(np.array(rows).tolist())))
-        return real(fields, rows)
-
-    wrap(trainer, gather=gather)
-    logs = list(trainer)
-    assert logs[-1]["loss/skipped_steps"] == 0 and np.isfinite(logs[-1]["loss/total"])
-    assert any(0 in rows for epoch, rows in drawn if epoch < 2)
-    assert not any(0 in rows for epoch, rows in drawn if epoch >= 2)
-
-
-def test_ten_with_a_good_one_between_go_on():
-    """Nine in a row are tolerated, again and again."""
-    trainer = start("fp32", epochs=20)
-    count = [0]
-
-    def gradients(real, *arguments):
-        grads, *rest = real(*arguments)
-        count[0] += 1
-        bad = count[0] % 10 != 0
-        return {
-            **grads,
-            "encoder": {"weight": grads["encoder"]["weight"] * (np.nan if bad else 1)},
-        }, *rest
-
-    wrap(trainer, gradients=gradients)
-    logs = list(trainer)
-    assert logs[-1]["loss/skipped_steps"] == 20 * K * 0.9
-    assert scaler(trainer)["longest"] == 9
 
 
 def test_the_script_says_it_and_keeps_the_last_good_checkpoint(script, here, monkeypatch, capsys):
@@ -416,7 +376,7 @@ def check_trains(trainer: Trainer, like: Trainer) -> None:
     arrays = [*named(trainer.weights), *named(trainer.train_state.optimizer)]
     assert {a.dtype for _, a in arrays} == {mx.float32}
     assert all(np.isfinite(np.array(a)).all() for _, a in arrays)
-    assert bits(trainer.weights) != before
+    assert bits(trainer.weights) != before and bits(trainer.weights) != bits(like.weights)
 
 
 @pytest.mark.parametrize(
@@ -433,19 +393,3 @@ def test_every_network_trains(network, dialect, kind, sizes, masked):
     more = ["--torch.network", network, "--policy.dialect", dialect]
     low, full = (start(k, *more, sizes=sizes, masked=masked) for k in (kind, "fp32"))
     check_trains(low, full)
-
-
-@pytest.mark.parametrize("kind", LOW)
-def test_learning_is_in_that_precision(kind):
-    """Observations, weights and gradients go through it: the results differ from fp32's, a bit."""
-    low, full = start(kind), start("fp32")
-    low.step()
-    full.step()
-    one, other = (
-        np.concatenate([np.array(w).ravel() for _, w in named(t.weights)]) for t in (low, full)
-    )
-    difference = np.abs(one - other).max()
-    assert 0 < difference < 0.05
-    fields = [dict(t.collector.buffer.fields) for t in (low, full)]
-    values = [np.array(f["values"]) for f in fields]
-    assert 0 < np.abs(values[0] - values[1]).max() < 16 * EPSILON[kind]

@@ -461,6 +461,7 @@ def test_wrong_memory():
 # ---- sanitizers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_clean(sanitizer: str):
     package = Path(puffer_mlx.__file__).parent

@@ -145,6 +145,7 @@ def test_states_of_others(name: str, keywords: dict, message: str):
         np.testing.assert_array_equal(saved(vec), before)
 
 
+@pytest.mark.processes
 def test_the_state_of_other_sources(copied: Path):
     env = parameters("squared")
     with make("squared", total_agents=4) as vec:
@@ -230,6 +231,7 @@ def test_states_of_another_layout(change, message: str):
         play(stepper, history(vec, 10))
 
 
+@pytest.mark.processes
 def test_environments_that_cannot_be_saved(copied: Path):
     edit(copied / "binding.c", "#define MY_STATE_PLAIN", "//")
     with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
@@ -238,6 +240,7 @@ def test_environments_that_cannot_be_saved(copied: Path):
             vec.restore(pack(vec._identity, np.zeros(32, np.uint8)))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("new", "message"),
     [
@@ -306,6 +309,7 @@ SHAPES = {  # MY_OBS_SHAPE, what is said
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shape", SHAPES)
 def test_images_have_a_shape(copied: Path, shape: str):
     edit(
@@ -325,6 +329,7 @@ def test_images_have_a_shape(copied: Path, shape: str):
 # ---- Environments made of others -----------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_an_environment_may_be_made_of_another(copied: Path):
     wide = copied.parent / "wide"
     wide.mkdir()

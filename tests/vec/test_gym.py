@@ -12,11 +12,12 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from stepping import alike, played, started, step
 
+from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import plan
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
+from puffer_mlx.vec.gym import installed
 from puffer_mlx.vec.gym.agents import ended_infos
-from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.make import GymRecipe
 from puffer_mlx.vec.gym.vec import GymVec
 
@@ -27,7 +28,7 @@ Walk, Walks = gym_walk.Walk, gym_walk.Walks
 RIGHT, STAY = 2, 1  # the numbers of choices
 CARTPOLE = "CartPole-v1"
 OWN = "its own vectorised form"
-NEEDS_1_1 = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+NEEDS_1_1 = pytest.mark.skipif(not installed.has_own_vector_forms(), reason="needs Gymnasium 1.1")
 EACH = pytest.mark.parametrize("backend", ["sync", "async"])
 
 
@@ -460,3 +461,29 @@ def test_pictures_without_a_display(tmp_path, monkeypatch, chosen):
     assert "MUJOCO_GL=egl" in said and "MUJOCO_GL=osmesa" in said
     assert ("it is 'osmesa' now" in said) == (chosen is not None)
     sys.modules.pop("mujoco_rendering")
+
+
+# ---- Versions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0.28.1", "1.0.0a2", "1.0.0"])
+def test_versions_that_do_not(version: str, monkeypatch):
+    monkeypatch.setattr(gymnasium, "__version__", version)
+    with pytest.raises(UserError, match=f"Gymnasium {version} is installed, expected 0.29, or 1.1"):
+        installed.gymnasium()
+
+
+@pytest.mark.parametrize(("version", "newer"), [("0.29.1", False), ("1.1.0", True), ("1.10", True)])
+def test_versions_that_do(version: str, newer: bool, monkeypatch):
+    monkeypatch.setattr(gymnasium, "__version__", version)
+    assert installed.gymnasium() is gymnasium and installed.has_own_vector_forms() is newer
+    if newer:
+        return installed.need_newer("x")
+    with pytest.raises(UserError, match=r"x needs Gymnasium 1\.1 or newer, 0\.29\.1 is installed"):
+        installed.need_newer("x")
+
+
+def test_what_needs_a_newer_one_says_so(monkeypatch):
+    monkeypatch.setattr(gymnasium, "__version__", "0.29.1")
+    refused(r"walk: wrap\.clip_rewards needs Gymnasium 1\.1", wrap=Wrap(clip_rewards=1.0))
+    refused(r"but Gymnasium 0\.29\.1 has none that", CARTPOLE, backend="vector")

@@ -22,7 +22,8 @@ from puffer_mlx.vec import pool
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.vec import GymVec
 
-HERE = Path(__file__).parents[1] / "envs" / "python"
+TESTS = Path(__file__).parents[1]
+HERE = TESTS / "envs" / "python"
 sys.path.append(str(HERE))
 gym_faults = importlib.import_module("gym_faults")
 Faulty, FaultyWalks = gym_faults.Faulty, gym_faults.FaultyWalks
@@ -241,11 +242,10 @@ def test_processes_leave_ctrl_c_to_their_parent(nothing_left):
 
 SCRIPT = """
 import sys
-import numpy as np
-from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.rows import allocate_rows
-sys.path.append(sys.argv[1])
+sys.path += sys.argv[1:]
 from gym_walk import Walk
+from stepping import started, step
+from puffer_mlx.vec.gym.vec import GymVec
 
 class Mine(Walk):
     def step(self, action):
@@ -254,18 +254,14 @@ class Mine(Walk):
 
 print("run")
 with GymVec(Mine, name="mine", total_agents=2, backend="async") as vec:
-    rows = allocate_rows(vec, 2)
-    vec.reset(rows)
-    vec.send(0, np.ones((2, 1), np.float32), rows)
-    vec.wait(0)
-    print(*rows.rewards)
+    print(*step(vec, started(vec), 1).rewards)
 """
 
 
 def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
     """Nor need it say ``if __name__ == "__main__"``."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    words = [sys.executable, str(tmp_path / "script.py"), str(HERE)]
+    words = [sys.executable, str(tmp_path / "script.py"), str(HERE), str(TESTS)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.stdout == "run\n7.0 7.0\n"
     if importlib.util.find_spec("gym") is None:  # PufferLib 3 brings it, and it speaks
@@ -274,20 +270,17 @@ def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
 
 PROGRAM = """
 import signal, sys
-import numpy as np
-from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.rows import allocate_rows
-sys.path.append(sys.argv[1])
+sys.path += sys.argv[3:]
 from gym_faults import Faulty
+from stepping import started, step
+from puffer_mlx.vec.gym.vec import GymVec
 signal.signal(signal.SIGINT, signal.default_int_handler)
-env = {"fault": "hangs", "at": int(sys.argv[3]), "who": 1, "path": sys.argv[2]}
+env = {"fault": "hangs", "at": int(sys.argv[2]), "who": 1, "path": sys.argv[1]}
 with GymVec(Faulty, name="faulty", total_agents=3, backend="async", env=env) as vec:
-    rows = allocate_rows(vec, 3)
-    vec.reset(rows)
+    rows = started(vec)
     print("pids", *(process.pid for process in vec._envs[0].processes), flush=True)
     while True:
-        vec.send(0, np.full((3, 1), 1, np.float32), rows)
-        vec.wait(0)
+        step(vec, rows, 1)
 """
 
 
@@ -298,7 +291,7 @@ with GymVec(Faulty, name="faulty", total_agents=3, backend="async", env=env) as 
 )
 def test_ended_from_outside(number: signal.Signals, at: int, tmp_path: Path):
     """Whatever becomes of the parent, its processes end, and print nothing."""
-    words = [sys.executable, "-c", PROGRAM, str(HERE), str(tmp_path / "pid"), str(at)]
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "pid"), str(at), str(HERE), str(TESTS)]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as parent:

@@ -1,5 +1,6 @@
-"""Section [wrap]: what Gymnasium's wrappers make of an environment, in every backend."""
+"""Section [wrap]: what Gymnasium's wrappers make of an environment; Atari's games and MiniGrid."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -270,3 +271,65 @@ def test_a_limit_of_steps_not_of_frames(atari):
     with vec.make(c.load(f"gym:{PONG}", settings), 1) as env:
         rows = started(env)
         assert [float(np.array(step(env, rows).finals)[0]) for _ in range(3)] == [0, 0, TRUNCATED]
+
+
+# ---- Families ------------------------------------------------------------------------------------
+
+GAME = "ALE/Breakout-v5"
+ALIKE = {"noop_max": 0, "repeat_action_probability": 0.0, "reward_clipping": False}
+
+
+@pytest.mark.parametrize("fire", [True, False])
+def test_one_game_is_as_the_vectorised_ones(atari, fire):
+    recipe = GymRecipe("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
+    many, one = recipe.vector(1), recipe()
+    assert many.single_observation_space == one.observation_space
+    assert many.single_action_space.n == one.action_space.n
+    seen, expected = one.reset(seed=5)[0], many.reset(seed=5)[0][0]
+    chance, total = np.random.default_rng(1), 0.0
+    for _ in range(120):
+        assert np.array_equal(seen, expected)
+        action = int(chance.integers(4))
+        seen, reward, over, *_ = one.step(action)
+        found = many.step(np.array([action]))
+        assert (float(found[1][0]), bool(found[2][0])) == (reward, over)
+        expected = found[0][0]
+        total += float(reward)
+    assert seen.shape == (4, 84, 84) and total > 0
+    one.close()
+    many.close()
+
+
+def test_one_game_otherwise(atari):
+    """It begins by chance; and without arguments of the vectorised form it is as it always was."""
+    game = GymRecipe("gym:" + GAME, GAME, {"noop_max": 30})()
+    starts = {game.reset(seed=seed)[1]["frame_number"] for seed in range(6)}
+    assert len(starts) > 2 and max(starts) <= 31
+    game.close()
+    with pytest.raises(UserError, match=r"env\.life_loss_info True is for its vectorised form"):
+        GymRecipe("gym:" + GAME, GAME, {"life_loss_info": True})()
+    assert GymRecipe("gym:" + GAME, GAME)().observation_space.shape == (210, 160, 3)
+
+
+def test_the_shipped_settings_make_it_and_draw_it(atari):
+    words = ["--vec.total-agents", "8"]
+    config = c.load("gym:" + GAME, words)
+    with vec.make(config, 1) as made:
+        assert made.spec.observation_shape == (84, 84, 4) and made.finals
+        assert made.description.startswith("vector: ")
+    with vec.make(config, 1, render=True) as made:
+        assert made.spec.observation_shape == (84, 84, 4)
+        picture = made.render()
+        assert isinstance(picture, np.ndarray) and picture.shape == (210, 160, 3)
+
+
+def test_minigrids_image():
+    if importlib.util.find_spec("minigrid") is None:
+        with pytest.raises(UserError, match="pip install minigrid"):
+            GymRecipe("", "MiniGrid-Empty-5x5-v0")
+        return
+    words = ["--vec.backend", "sync", "--vec.total-agents", "8"]
+    with vec.make(c.load("gym:MiniGrid-Empty-5x5-v0", words), 1, render=True) as made:
+        assert made.spec.observation_shape == (7, 7, 3)
+        assert made.spec.observation_dtype == np.uint8
+        assert np.asarray(made.render()).ndim == 3

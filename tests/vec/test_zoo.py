@@ -371,7 +371,7 @@ def test_rows_are_what_a_loop_over_its_own_methods_sees(name: str):
             found = step(env, rows, chosen)
             ours = found.observations, found.rewards, found.terminals, found.finals
             for one, other in zip(ours, step_of_loop, strict=True):
-                np.testing.assert_array_equal(one, other)
+                np.testing.assert_array_equal(one, other.astype(np.float32))
             ended += int(np.count_nonzero(step_of_loop[3] == TRUNCATED))
         assert env.log()["n"] == ended >= 2 * E * A
 

@@ -10,7 +10,15 @@ from puffer_mlx.vec.episodes import numbers_of
 from puffer_mlx.vec.gym.installed import gymnasium, quiet
 from puffer_mlx.vec.instances import Buffers, Fact
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.python_faults import RAISED, UNKNOWN, Fault, failing, form_fault, undrawable
+from puffer_mlx.vec.python_faults import (
+    RAISED,
+    UNKNOWN,
+    Fault,
+    failed,
+    failing,
+    form_fault,
+    undrawable,
+)
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
 __all__ = ["HINT", "MASK", "NO_MASK", "Agent", "Masks", "VectorForm", "ended_infos"]
@@ -135,8 +143,10 @@ class VectorForm:
 
     def step(self, actions: Any) -> Sequence[Fact]:
         """A step of all of them."""
-        with failing("failed in step", UNKNOWN):
+        try:  # no context manager: it takes a microsecond
             seen, rewards, terminated, truncated, infos = self._env.step(actions)
+        except RAISED as error:
+            raise failed("failed in step", error, UNKNOWN) from error
         buffers = self._buffers
         buffers.rewards[:], buffers.terminals[:] = rewards, terminated
         buffers.truncations[:] = truncated

@@ -112,7 +112,8 @@ class GymRecipe(Recipe):
 
     def actions(self, buffered: np.ndarray) -> Any:
         """A vectorised form takes one array for all."""
-        return self.layout.actions(buffered) if self.vectorised else super().actions(buffered)
+        layout = self.layout
+        return layout.actions(buffered) if self.vectorised else layout.each_action(buffered)
 
     def close(self) -> None:
         """Close what was looked at and isn't in use."""
