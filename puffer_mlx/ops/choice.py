@@ -55,12 +55,13 @@ def fused(
         reference = Reference(form, (name_of(plain),), test, cost)
 
         def chosen() -> Any:
+            extension = cpu_extension.load() if on_cpu and backend() == "cpu" else None
             if backend() != "cpu":
                 launch = on_gpu
+            elif extension is None:
+                launch = None
             else:
-                extension = cpu_extension.load() if on_cpu else None
-                of_extension = isinstance(on_cpu, str)
-                launch = getattr(extension, on_cpu, None) if of_extension else extension and on_cpu
+                launch = getattr(extension, on_cpu) if isinstance(on_cpu, str) else on_cpu
             return launch if launch and reference.holds() else None
 
         @functools.wraps(plain)

@@ -5,7 +5,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from test_nvrtc_compiles import NVRTC
 
 from puffer_mlx.ops.gelu import TEXT, gelu_forward
 from puffer_mlx.ops.gpu import launch, nvrtc, text
@@ -188,13 +187,3 @@ def test_without_the_library_mlx_compiles(monkeypatch):
     assert name.startswith("gelu_forward_")
     launch.compiled.cache_clear()
     nvrtc.library.cache_clear()
-
-
-@pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc isn't installed")
-def test_a_real_one(cache):
-    for low in (mx.float32, mx.float16, mx.bfloat16):
-        code = nvrtc.machine_code(NVRTC, made(Low=low), "sm_90")
-        assert code[:4] == b"\x7fELF" and made(Low=low).name.encode() in code
-    bad = nvrtc.Program("bad_0", "void bad() { return 3; }")
-    with pytest.raises(RuntimeError, match="return value"):
-        nvrtc.machine_code(NVRTC, bad, "sm_90")

@@ -59,24 +59,19 @@ OPERATION(halve);
 PROGRAM = """
 import puffer_mlx
 import mlx.core as mx
-from puffer_mlx.ops.gpu import launch, nvrtc
-from puffer_mlx.ops.halve import halve, launch_halve
+from puffer_mlx.ops.gpu import text
+from puffer_mlx.ops.halve import TEXT, halve
+from puffer_mlx.system.backend import building_for
 
 x = mx.arange(-3.0, 4.0)
 assert mx.array_equal(halve(x), 0.5 * x)
 print("C++" if halve.form() else "plain MLX")
-
 calls = []
-def cuda_kernel(**made):
-    return lambda **given: calls.append({**made, **given}) or [mx.zeros(7)]
-mx.fast.cuda_kernel = cuda_kernel
-nvrtc.library = lambda: None
-launch.backend = lambda: "cuda"
-launch_halve(x)
-(call,) = calls
-assert call["input_names"] == ["x"] and call["output_names"] == ["y"]
-assert dict(call["template"]) == {"Low": mx.float32, "N": 7}
-assert "y[i] = (Low)(0.5f * (float)x[i]);" in call["source"]
+with building_for("cuda", lambda name, **given: calls.append((name, given)) or [mx.zeros(7)]):
+    halve(x)
+((name, given),) = calls
+assert name == "halve" and given["template"] == [("Low", mx.float32), ("N", 7)]
+assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.kernels(TEXT, "cuda")["halve"].body
 """
 
 

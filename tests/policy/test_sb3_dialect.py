@@ -9,7 +9,6 @@ from small_policies import policy_of, weights_of
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import to_dialect
 from puffer_mlx.policy.acting_on_gpu import step_on_gpu
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -200,27 +199,3 @@ def test_each_dialect_has_its_own_activation():
 )
 def test_which_policies_a_gpus_kernel_takes(how, kernel):
     assert (step_on_gpu(policy_of("MLP", **how)) is not None) == kernel
-
-
-# ---- into other dialects -------------------------------------------------------------------------
-
-
-def test_both_encoders_become_the_other_dialects():
-    """A product without bias becomes one with a bias of 0, of the actor and of the critic."""
-    policy = policy_of("MLP", (3,), D, separate_value=True)
-    weights, observations = weights_of(policy), mx.array(normal(0, S, D))
-    found, converted = to_dialect(policy, weights, "torch")
-    names = [name for name, _ in named(found.init(mx.random.key(0)))]
-    assert sorted(names) == sorted(name for name, _ in named(converted))
-    state = policy.initial_state(S)
-    expected, values, _ = policy.step(weights, observations, state)
-    logits, others, _ = found.step(converted, observations, state)
-    np.testing.assert_allclose(np.array(logits), np.array(expected), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(np.array(others), np.array(values), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("own", "other"), [("sb3", "torch"), ("native", "sb3")])
-def test_no_dialect_becomes_sb3_or_is_made_of_it(own, other):
-    policy = policy_of("MLP", dialect=own)
-    with pytest.raises(UserError, match=f"of the {own} dialect can't become one of {other}"):
-        to_dialect(policy, weights_of(policy), other)
