@@ -267,7 +267,7 @@ def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
             waited.append(ours.collector.acting.waits)  # type: ignore
             return collect(*arguments)
 
-        ours.collector.acting.collect = observed
+        ours.collector.acting.collect = observed  # type: ignore
         for record in ours:
             assert record["env/n"] > 0 and record["perf/train"] >= 0
             if not ours.collector.overlap:

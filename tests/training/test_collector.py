@@ -122,7 +122,7 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
         seen.append(copies(rollout))
         return rollout
 
-    trainer.collector.take = watched
+    trainer.collector.take = watched  # type: ignore
     return seen
 
 
