@@ -218,7 +218,7 @@ class RolloutsOnGPU:
     Attributes:
         steps: as given, or as measured by the first rollout.
         waits: whether ``collect`` returns a rollout that is computed. If not, the GPU computes it
-            while the host prepares what comes next; on a Mac it always waits, to hear of an end.
+            while the host prepares what comes next, which is not told then of an end by macOS.
     """
 
     in_c = False
@@ -296,7 +296,7 @@ class RolloutsOnGPU:
             after = divided(step.state_after(whole.states), len(states))
             actions = whole.actions[-1]
         arrays = *whole, *first, log, actions  # all of them: another thread may read them
-        evaluate = mx.eval if self.waits or backend() == "metal" else mx.async_eval
+        evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
         assert log is not None
         environments.stepped(structs, log, actions, first)

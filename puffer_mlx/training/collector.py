@@ -39,6 +39,7 @@ from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
 from puffer_mlx.rollout.seats import PerPolicy, Seats
+from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker
@@ -92,7 +93,7 @@ class Collector:
         buffers: one, or two with overlap, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
         ahead: whether ``take`` need not wait for a rollout, which is one launch: this thread can
-            prepare the training on it meanwhile.
+            prepare the training on it meanwhile. Not on a Mac, where macOS may end a launch.
         states: each group's recurrent state after the last rollout.
     """
 
@@ -114,7 +115,8 @@ class Collector:
             vec = EnvironmentsOnGPU(vec, placement.whole)
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
-        self.ahead = placement.whole is not None and not placement.overlap
+        one_launch = placement.whole is not None and backend() != "metal"
+        self.ahead = one_launch and not placement.overlap
         self._timer = timer
         # On the cores alone each half has its own; else each would wait for the other's pieces.
         self.cores = rollout_cores(config)

@@ -28,7 +28,7 @@ from puffer_mlx.rollout.on_gpu import (
     RolloutsOnGPU,
     rollouts_in_one_launch,
 )
-from puffer_mlx.training import placement, trainer
+from puffer_mlx.training import collector, placement, trainer
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -273,6 +273,14 @@ def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
             if not ours.collector.overlap:
                 assert record["perf/rollout"] + record["perf/train"] <= record["perf/epoch"]
     assert waited == ([True] * EPOCHS if ours.collector.overlap else [False, True, False, False])
+
+
+def test_on_a_mac_every_rollout_is_waited_for(on_gpu, monkeypatch):
+    """Or an end by macOS would be told to whoever trains."""
+    with emulated_gpu():
+        assert make_trainer().collector.ahead
+        monkeypatch.setattr(collector, "backend", lambda: "metal")
+        assert not make_trainer().collector.ahead
 
 
 @pytest.mark.parametrize(
