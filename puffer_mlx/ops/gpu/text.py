@@ -170,7 +170,7 @@ def _defined(line: str) -> str:
 
 
 def _kernel(head: str, before: str, body: str) -> Kernel:
-    name, _, arrays = head.partition(":")
+    name, _, arrays = " ".join(head.split()).partition(":")
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
     return Kernel(

@@ -1,0 +1,123 @@
+// Products by a GPU's matrix units: 32 neighbouring threads multiply tiles together.
+//
+// Of a tile (16, 8) of the result a thread has four numbers: two side by side at (matrix_row, matrix_column), and two 8 rows
+// below them. A factor is whatever has a function `at`, of a row and a column of it. On CUDA factors are rounded to TF32; if
+// EXACT, each is split into two such numbers, three of whose four products are summed: the result is as exact as float32's
+// own sums. Metal's units take float32. Without such units (before Ampere) threads multiply one by one.
+
+#pragma once
+
+#include "gpu/functions.metal.h"
+
+#ifdef __METAL_VERSION__
+#include <metal_simdgroup_matrix>
+FUNCTION uint matrix_row(uint me) { return me % 32 / 16 * 4 + me % 8 / 2; }
+FUNCTION uint matrix_column(uint me) { return me % 16 / 8 * 4 + me % 2 * 2; }
+#else
+FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
+FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
+#endif
+
+// Numbers in memory: rows ROW apart, columns COLUMN.
+template <class Pointer, int ROW, int COLUMN>
+struct Factor {
+  Pointer numbers;
+
+  FUNCTION float at(uint row, uint column) const { return numbers[row * ROW + column * COLUMN]; }
+};
+
+// The same of `rows` rows and `columns` columns; beyond them are zeros.
+template <class Pointer, int ROW, int COLUMN>
+struct PaddedFactor {
+  Pointer numbers;
+  uint rows, columns;
+
+  FUNCTION float at(uint row, uint column) const {
+    return row < rows && column < columns ? numbers[row * ROW + column * COLUMN] : 0.0f;
+  }
+};
+
+#if __CUDA_ARCH__ >= 800
+FUNCTION unsigned int to_tf32(float x) {
+  unsigned int y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
+FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+// R times C tiles of the result, from (row, column) on: sums += left times right, over INNERS, a multiple of 8, of left's
+// columns. All 32 threads call this.
+template <int EXACT, int INNERS, int R, int C, class Left, class Right>
+FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me, IN_THREAD float (&sums)[R][C][4]) {
+#if defined(__METAL_VERSION__)
+  uint down = matrix_row(me), across = matrix_column(me);
+  simdgroup_float8x8 results[R][C][2];
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < C; ++j)
+      for (int v = 0; v < 4; ++v) results[i][j][v / 2].thread_elements()[v % 2] = sums[i][j][v];
+  for (uint k = 0; k < (uint)INNERS; k += 8) {
+    simdgroup_float8x8 a[R][2];
+    for (int i = 0; i < R; ++i)
+      for (int v = 0; v < 4; ++v)
+        a[i][v / 2].thread_elements()[v % 2] = left.at(row + 16 * i + v / 2 * 8 + down, k + across + v % 2);
+    for (int j = 0; j < C; ++j) {
+      simdgroup_float8x8 b;
+      for (int v = 0; v < 2; ++v) b.thread_elements()[v] = right.at(k + down, column + 8 * j + across + v);
+      for (int i = 0; i < R; ++i)
+        for (int v = 0; v < 2; ++v) simdgroup_multiply_accumulate(results[i][j][v], a[i][v], b, results[i][j][v]);
+    }
+  }
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < C; ++j)
+      for (int v = 0; v < 4; ++v) sums[i][j][v] = results[i][j][v / 2].thread_elements()[v % 2];
+#elif __CUDA_ARCH__ >= 800
+  uint down = me % 32 / 4, across = me % 4;
+#pragma unroll 4
+  for (uint k = 0; k < (uint)INNERS; k += 8) {
+    unsigned int b[C][2], of_b[C][2];
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        float x = right.at(k + across + 4 * v, column + 8 * j + down);
+        b[j][v] = to_tf32(x);
+        of_b[j][v] = EXACT ? to_tf32(x - __uint_as_float(b[j][v])) : 0u;
+      }
+#pragma unroll
+    for (int i = 0; i < R; ++i) {
+      unsigned int a[4], of_a[4];
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        float x = left.at(row + 16 * i + v % 2 * 8 + down, k + across + v / 2 * 4);
+        a[v] = to_tf32(x);
+        of_a[v] = EXACT ? to_tf32(x - __uint_as_float(a[v])) : 0u;
+      }
+#pragma unroll
+      for (int j = 0; j < C; ++j) {
+        if (EXACT) {
+          add_tile(of_a, b[j], sums[i][j]);
+          add_tile(a, of_b[j], sums[i][j]);
+        }
+        add_tile(a, b[j], sums[i][j]);
+      }
+    }
+  }
+#else
+  for (uint k = 0; k < (uint)INNERS; ++k)
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < C; ++j)
+        for (int v = 0; v < 4; ++v)
+          sums[i][j][v] += left.at(row + 16 * i + v / 2 * 8 + matrix_row(me), k) *
+                           right.at(k, column + 8 * j + matrix_column(me) + v % 2);
+#endif
+}
+
+// Where the v-th of a thread's four numbers of a tile is, from the tile's first row and column on.
+FUNCTION uint row_of(int v, uint me) { return matrix_row(me) + (v / 2 * 8); }
+FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }
