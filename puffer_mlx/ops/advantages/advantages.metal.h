@@ -32,7 +32,8 @@ KERNEL advantages<Low>: Low values, float rewards terminals ratios finals, int s
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {
         if (top < j) continue;
-        a = advantage_of(by, value[j], next_value, ratio[j], reward[j], terminal[j], final_[j], next_final, a);
+        AdvantageStep step = advantage_step(by, value[j], next_value, ratio[j], reward[j], terminal[j], final_[j], next_final);
+        a = discounted(step.delta, step.decay, a);
         adv[(uint)(top - j) * N + i] = a;
         next_value = value[j];
         next_final = final_[j];

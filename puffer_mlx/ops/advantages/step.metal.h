@@ -11,15 +11,20 @@ struct Discounts {
   bool within_rho, bootstrap;  // the form V; whether what was truncated goes on
 };
 
+// What a step adds to the next step's advantage, and by what that is multiplied.
+struct AdvantageStep {
+  float delta, decay;
+};
+
 // reward, terminal and next_final arrive one step later than value, ratio and this step's `final_`. Clips let NaN through,
 // unlike a GPU's min and max.
-FUNCTION float advantage_of(IN_THREAD const Discounts& by, float value, float next_value, float ratio, float reward,
-                            float terminal, float final_, float next_final, float next) {
+FUNCTION AdvantageStep advantage_step(IN_THREAD const Discounts& by, float value, float next_value, float ratio, float reward,
+                                      float terminal, float final_, float next_final) {
   float rho = ratio > by.rho_clip ? by.rho_clip : ratio, c = ratio > by.c_clip ? by.c_clip : ratio;
   float r = reward > by.reward_clip ? by.reward_clip : reward < -by.reward_clip ? -by.reward_clip : reward;
   bool over = by.bootstrap ? next_final == 1.0f : next_final > 0.0f;
   float going = over ? 0.0f : 1.0f - terminal;
   float target = by.gamma * next_value * going - value;
   float delta = by.within_rho ? rho * (r + target) : rho * r + target;
-  return discounted(final_ > 0.0f ? 0.0f : delta, by.gamma_lambda * c * going, next);
+  return {final_ > 0.0f ? 0.0f : delta, by.gamma_lambda * c * going};
 }

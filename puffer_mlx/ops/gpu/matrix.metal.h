@@ -18,31 +18,48 @@ FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
 FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 #endif
 
-// Numbers in memory: rows ROW apart, columns COLUMN.
-template <class Pointer, int ROW, int COLUMN>
-struct Factor {
-  Pointer numbers;
+// Rows of ROW numbers, a multiple of 32, in shared memory. Where a number is in its row depends on the row, so that threads
+// that read a tile, by rows or by columns, find all of it in different banks.
+FUNCTION uint swizzled(uint row, uint column) { return column ^ ((row & 3u) << 3 | (row & 4u)); }
 
-  FUNCTION float at(uint row, uint column) const { return numbers[row * ROW + column * COLUMN]; }
+template <int ROW>
+struct Swizzled {
+  IN_SHARED float* numbers;
+
+  FUNCTION uint place(uint row, uint column) const { return row * (uint)ROW + swizzled(row, column); }
+  FUNCTION float at(uint row, uint column) const { return numbers[place(row, column)]; }
 };
 
-// The same of `rows` rows and `columns` columns; beyond them are zeros.
-template <class Pointer, int ROW, int COLUMN>
-struct PaddedFactor {
+// Rows ROW apart, as they are: for few columns.
+template <int ROW>
+struct Apart {
+  IN_SHARED float* numbers;
+
+  FUNCTION uint place(uint row, uint column) const { return row * (uint)ROW + column; }
+  FUNCTION float at(uint row, uint column) const { return numbers[place(row, column)]; }
+};
+
+// Numbers in any memory, rows ROW apart; beyond `rows` and `columns` are zeros.
+template <class Pointer, int ROW>
+struct Padded {
   Pointer numbers;
   uint rows, columns;
 
   FUNCTION float at(uint row, uint column) const {
-    return row < rows && column < columns ? numbers[row * ROW + column * COLUMN] : 0.0f;
+    return row < rows && column < columns ? numbers[row * (uint)ROW + column] : 0.0f;
   }
 };
 
+template <class Matrix>
+struct Transposed {
+  Matrix matrix;
+
+  FUNCTION float at(uint row, uint column) const { return matrix.at(column, row); }
+};
+
 #if __CUDA_ARCH__ >= 800
-FUNCTION unsigned int to_tf32(float x) {
-  unsigned int y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return y;
-}
+// To the nearest number of TF32, but for its last 13 bits, which the units don't read. Infinity becomes NaN.
+FUNCTION unsigned int to_tf32(float x) { return __float_as_uint(x) + 0x1000u; }
 
 FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -51,9 +68,9 @@ FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], f
 }
 #endif
 
-// R times C tiles of the result, from (row, column) on: sums += left times right, over INNERS, a multiple of 8, of left's
-// columns. All 32 threads call this.
-template <int EXACT, int INNERS, int R, int C, class Left, class Right>
+// R times C tiles of the result, from (row, column) on, with columns APART from tile to tile: sums += left times right, over
+// INNERS, a multiple of 8, of left's columns. All 32 threads call this.
+template <int EXACT, int INNERS, int R, int C, int APART, class Left, class Right>
 FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me, IN_THREAD float (&sums)[R][C][4]) {
 #if defined(__METAL_VERSION__)
   uint down = matrix_row(me), across = matrix_column(me);
@@ -68,7 +85,7 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
         a[i][v / 2].thread_elements()[v % 2] = left.at(row + 16 * i + v / 2 * 8 + down, k + across + v % 2);
     for (int j = 0; j < C; ++j) {
       simdgroup_float8x8 b;
-      for (int v = 0; v < 2; ++v) b.thread_elements()[v] = right.at(k + down, column + 8 * j + across + v);
+      for (int v = 0; v < 2; ++v) b.thread_elements()[v] = right.at(k + down, column + APART * j + across + v);
       for (int i = 0; i < R; ++i)
         for (int v = 0; v < 2; ++v) simdgroup_multiply_accumulate(results[i][j][v], a[i][v], b, results[i][j][v]);
     }
@@ -85,9 +102,9 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
     for (int j = 0; j < C; ++j)
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        float x = right.at(k + across + 4 * v, column + 8 * j + down);
+        float x = right.at(k + across + 4 * v, column + APART * j + down);
         b[j][v] = to_tf32(x);
-        of_b[j][v] = EXACT ? to_tf32(x - __uint_as_float(b[j][v])) : 0u;
+        of_b[j][v] = EXACT ? to_tf32(x - __uint_as_float(b[j][v] & 0xffffe000u)) : 0u;
       }
 #pragma unroll
     for (int i = 0; i < R; ++i) {
@@ -96,7 +113,7 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
       for (int v = 0; v < 4; ++v) {
         float x = left.at(row + 16 * i + v % 2 * 8 + down, k + across + v / 2 * 4);
         a[v] = to_tf32(x);
-        of_a[v] = EXACT ? to_tf32(x - __uint_as_float(a[v])) : 0u;
+        of_a[v] = EXACT ? to_tf32(x - __uint_as_float(a[v] & 0xffffe000u)) : 0u;
       }
 #pragma unroll
       for (int j = 0; j < C; ++j) {
@@ -114,7 +131,7 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
       for (int j = 0; j < C; ++j)
         for (int v = 0; v < 4; ++v)
           sums[i][j][v] += left.at(row + 16 * i + v / 2 * 8 + matrix_row(me), k) *
-                           right.at(k, column + 8 * j + matrix_column(me) + v % 2);
+                           right.at(k, column + APART * j + matrix_column(me) + v % 2);
 #endif
 }
 

@@ -67,7 +67,7 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     before = Path(__file__).with_name("without_headers.h").read_text() + kernel.before
     body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"
     name = f"{kernel.name}_{hashlib.sha256((before + body).encode()).hexdigest()[:16]}"
-    options = ("--fmad=false",) if kernel.exact else ()
+    options = ("--fmad=false",) if kernel.exact else ("--use_fast_math",) if kernel.fast else ()
     bounds = ""
     if kernel.resident:
         threads = template["THREADS"]

@@ -116,16 +116,16 @@ def choose_plan(
     The widest tile of whole segments that a block has room for, its weights beside it if they fit;
     else the widest of some steps of them.
     """
-    if H % 16:
+    if H % 32:
         return None
     gradients = _gradients(D, H, L, A, threads // 32)
     if gradients is None:
         return None
     for steps, segments in _tiles(T, S):
         rows = steps * segments
-        pool = _pool(T, D, H, L, A, segments, steps, threads, live)
-        kept = pool + 3 * H * L * (H + 4) <= room
-        if pool > room:
+        pool = _pool(T, D, H, L, A, segments, steps, live)
+        kept = pool + 3 * H * L * H <= room
+        if pool > room or threads > rows * 3 * H:
             continue
         sizes = {
             "T": T,
@@ -137,8 +137,8 @@ def choose_plan(
             "STEPS": steps,
             "THREADS": threads,
             "KEPT": int(kept),
-            "POOL": pool + (3 * H * L * (H + 4) if kept else 0),
-            "GATES_C": _columns(3 * H, rows, threads),
+            "POOL": pool + (3 * H * L * H if kept else 0),
+            "GATES_R": 1,
             "HIDDEN_C": _columns(H, rows, threads),
             **gradients,
         }
@@ -154,15 +154,14 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
                 yield steps, segments
 
 
-def _pool(
-    T: int, D: int, H: int, L: int, A: int, segments: int, steps: int, threads: int, live: bool
-) -> int:
+def _pool(T: int, D: int, H: int, L: int, A: int, segments: int, steps: int, live: bool) -> int:
     """Numbers of a block's shared memory but for the layers' weights: as in the text."""
-    rows, wide, out = steps * segments, max(3 * H, -(-D // 8) * 8), -(-(A + 1) // 16) * 16
-    numbers = rows * ((L + 2) * (H + 4) + wide + 4 + out + 4 + 1)
+    rows, seen, out = steps * segments, -(-D // 8) * 8, -(-(A + 1) // 16) * 16
+    wide = max(3 * H, -(-seen // 32) * 32 if seen > 3 * H else 0)
+    numbers = rows * ((L + 2) * H + wide + out + 4 + 1)
     numbers += 6 * T * segments if live else 0
     numbers += L * segments * H if steps < T else 0
-    return numbers + threads
+    return numbers
 
 
 def _columns(width: int, rows: int, threads: int) -> int:

@@ -20,23 +20,53 @@
 #include "advantages/step.metal.h"
 #include "gpu/matrix.metal.h"
 
-// Rows (M, N) of a product, C tiles of 8 columns to 32 threads at a time; `add`: to what is there.
-template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right>
-FUNCTION void multiply_rows(Left left, Right right, IN_SHARED float* to, int to_row, bool add, uint me) {
-  constexpr int ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
-  for (int item = (int)me / 32; item < ITEMS; item += THREADS / 32) {
-    uint row = (uint)(item / ACROSS * 16), column = (uint)(item % ACROSS * 8 * C);
-    IN_SHARED float* mine = to + (row + matrix_row(me)) * (uint)to_row + column + matrix_column(me);
+template <int R, int C>
+FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
+#pragma unroll
+  for (int i = 0; i < R; ++i)
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
+}
+
+// Rows (M, N) of a product, (16, 8 C) of it to 32 threads at a time; `add`: to what is there.
+template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
+FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
+  constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
+  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
+    uint row = item / ACROSS * 16, column = item % ACROSS * 8 * C;
     float sums[1][C][4];
+    clear(sums);
+    add_product<EXACT, INNERS, 1, C, 8>(left, row, right, column, me, sums);
 #pragma unroll
     for (int j = 0; j < C; ++j)
 #pragma unroll
-      for (int v = 0; v < 4; ++v) sums[0][j][v] = add ? mine[v / 2 * 8 * to_row + 8 * j + v % 2] : 0.0f;
-    add_product<EXACT, INNERS, 1, C>(left, row, right, column, me, sums);
+      for (int v = 0; v < 4; ++v) {
+        uint at = to.place(row + row_of(v, me), column + 8 * (uint)j + column_of(v, me));
+        to.numbers[at] = add ? to.numbers[at] + sums[0][j][v] : sums[0][j][v];
+      }
+  }
+}
+
+// Of a layer's input x the gates, in u: g, z, q, each H wide, by its transposed weight. 32 threads have all three of (16 R, 8)
+// channels.
+template <int EXACT, int H, int M, int R, int THREADS, class Input, class Weight, class Gates>
+FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
+  constexpr uint ACROSS = H / 8, ITEMS = M / 16 / R * ACROSS;
+  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
+    uint row = item / ACROSS * 16 * R, column = item % ACROSS * 8;
+    float sums[R][3][4];
+    clear(sums);
+    add_product<EXACT, H, R, 3, H>(x, row, weight, column, me, sums);
 #pragma unroll
-    for (int j = 0; j < C; ++j)
+    for (int i = 0; i < R; ++i)
 #pragma unroll
-      for (int v = 0; v < 4; ++v) mine[v / 2 * 8 * to_row + 8 * j + v % 2] = sums[0][j][v];
+      for (int v = 0; v < 4; ++v) {
+        uint r = row + 16 * (uint)i + row_of(v, me), at = u.place(r, column + column_of(v, me));
+        MinGRUGates<float> gates = mingru_gates(sums[i][0][v], sums[i][1][v], sums[i][2][v]);
+        u.numbers[at] = gates.g, u.numbers[at + H] = gates.z, u.numbers[at + 2 * H] = gates.q;
+      }
   }
 }
 
@@ -45,7 +75,7 @@ template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, cla
 FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&sums)[R][C][4]) {
   constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;
   uint item = me / 32;
-  if (item < ITEMS) add_product<EXACT, M, R, C>(left, item / ACROSS * 16 * R, right, item % ACROSS * 8 * C, me, sums);
+  if (item < ITEMS) add_product<EXACT, M, R, C, 8>(left, item / ACROSS * 16 * R, right, item % ACROSS * 8 * C, me, sums);
 }
 
 // Those of its numbers that are there, (rows, columns), to memory.
@@ -65,79 +95,58 @@ FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint 
       }
 }
 
-template <int R, int C>
-FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
-#pragma unroll
-  for (int i = 0; i < R; ++i)
-#pragma unroll
-    for (int j = 0; j < C; ++j)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
-}
-
-// One channel of one segment of a chunk, forward: states to s and, unless x after the layer is there already, that, too.
-template <int STEPS, int SEGMENTS, int H>
-FUNCTION float walk(IN_SHARED const float* u, int u_row, IN_SHARED const float* x, IN_SHARED float* after, IN_SHARED float* s,
-                    int x_row, IN_SHARED const float* keep, float state) {
+// States of one channel of one segment through a chunk, from what was before it: u is its first row's, as is s.
+template <int STEPS, int SEGMENTS, int H, int U>
+FUNCTION float walk(IN_SHARED const float* u, IN_SHARED float* s, IN_SHARED const float* keep, uint segment, uint channel,
+                    float state) {
   constexpr int AHEAD = STEPS < 8 ? STEPS : 8;
   for (int t = 0; t < STEPS; t += AHEAD) {
-    float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], kept[AHEAD];
+    float g[AHEAD], z[AHEAD], kept[AHEAD];
 #pragma unroll
     for (int v = 0; v < AHEAD; ++v) {
-      int row = (t + v) * SEGMENTS;
-      hidden[v] = u[row * u_row], gate[v] = u[row * u_row + H], projection[v] = u[row * u_row + 2 * H];
-      input[v] = x[row * x_row], kept[v] = keep[row];
+      uint row = (uint)((t + v) * SEGMENTS) + segment, at = row * (uint)U + swizzled(row, channel);
+      g[v] = u[at], z[v] = u[at + H], kept[v] = keep[row];
     }
 #pragma unroll
     for (int v = 0; v < AHEAD; ++v) {
-      int row = (t + v) * SEGMENTS;
-      MinGRUCell<float> cell = mingru_cell(hidden[v], gate[v], projection[v], input[v], kept[v] * state);
-      state = cell.state;
-      s[row * x_row] = state;
-      if (after != x) after[row * x_row] = cell.out;
+      uint row = (uint)((t + v) * SEGMENTS) + segment;
+      state = mingru_state(z[v], g[v], kept[v] * state);
+      s[row * (uint)H + swizzled(row, channel)] = state;
     }
   }
   return state;
 }
 
-// The same backward: u becomes its gradient, dout the highway's part of x's; returns dL/dstate before the chunk.
-template <int STEPS, int SEGMENTS, int H>
-FUNCTION float walk_back(IN_SHARED float* u, int u_row, IN_SHARED const float* x, IN_SHARED float* dout,
-                         IN_SHARED const float* s, int x_row, IN_SHARED const float* keep, float first, float carry) {
-  constexpr int AHEAD = STEPS < 8 ? STEPS : 8;
-  float after = s[(STEPS - 1) * SEGMENTS * x_row];
+// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. Returns dL/dstate
+// before the chunk.
+template <int STEPS, int SEGMENTS, int H, int U>
+FUNCTION float walk_back(IN_SHARED float* u, IN_SHARED const float* x, IN_SHARED float* dout, IN_SHARED const float* s,
+                         IN_SHARED const float* keep, uint segment, uint channel, float first, float carry) {
+  constexpr int AHEAD = STEPS < 4 ? STEPS : 4;
+  uint end = (uint)((STEPS - 1) * SEGMENTS) + segment;
+  float after = s[end * (uint)H + swizzled(end, channel)];
   for (int t = STEPS - 1; t >= 0; t -= AHEAD) {
-    float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
+    float g[AHEAD], z[AHEAD], q[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
 #pragma unroll
     for (int v = 0; v < AHEAD; ++v) {
-      int row = (t - v) * SEGMENTS;
-      hidden[v] = u[row * u_row], gate[v] = u[row * u_row + H], projection[v] = u[row * u_row + 2 * H];
-      input[v] = x[row * x_row], kept[v] = keep[row], gradient[v] = dout[row * x_row];
-      before[v] = t > v ? s[(row - SEGMENTS) * x_row] : first;
+      uint row = (uint)((t - v) * SEGMENTS) + segment, place = swizzled(row, channel), at = row * (uint)U + place;
+      g[v] = u[at], z[v] = u[at + H], q[v] = u[at + 2 * H];
+      input[v] = x[row * (uint)H + place], gradient[v] = dout[row * (uint)H + place], kept[v] = keep[row];
+      uint last = row - (uint)SEGMENTS;
+      before[v] = t > v ? s[last * (uint)H + swizzled(last, channel)] : first;
     }
 #pragma unroll
     for (int v = 0; v < AHEAD; ++v) {
-      int row = (t - v) * SEGMENTS;
+      uint row = (uint)((t - v) * SEGMENTS) + segment, place = swizzled(row, channel), at = row * (uint)U + place;
+      float slope = g[v] >= 0.5f ? 1.0f : g[v] * (1.0f - g[v]);
       MinGRUGradient<float> by;
-      mingru_gradient(hidden[v], gate[v], projection[v], input[v], kept[v], before[v], after, gradient[v], carry, by);
-      u[row * u_row] = by.hidden, u[row * u_row + H] = by.gate, u[row * u_row + 2 * H] = by.projection;
-      dout[row * x_row] = by.x;
+      mingru_gradient_of(z[v], q[v], g[v], slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
+      u[at] = by.hidden, u[at + H] = by.gate, u[at + 2 * H] = by.projection;
+      dout[row * (uint)H + place] = by.x;
       after = before[v];
     }
   }
   return carry;
-}
-
-// A layer's gates u of its input x, by its weight (3H, H): KEPT in shared memory, or the device's.
-template <int EXACT, int H, int M, int C, int THREADS, int KEPT, int XR, int UR>
-FUNCTION void multiply_gates(IN_SHARED const float* x, IN_SHARED const float* weight, IN_DEVICE const float* in_device,
-                             IN_SHARED float* u, uint me) {
-  Factor<IN_SHARED const float*, XR, 1> left = {x};
-  if (KEPT)
-    multiply_rows<EXACT, H, M, 3 * H, C, THREADS>(left, Factor<IN_SHARED const float*, 1, XR>{weight}, u, UR, false, me);
-  else
-    multiply_rows<EXACT, H, M, 3 * H, C, THREADS>(left, Factor<IN_DEVICE const float*, 1, H>{in_device}, u, UR, false, me);
-  BARRIER
 }
 
 // A row's place among the samples (T, S).
@@ -146,26 +155,36 @@ FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
   return (uint)(chunk * STEPS + row / SEGMENTS) * S + segment + (uint)(row % SEGMENTS);
 }
 
+// A chunk's observations (M, D), in rows of U numbers; SEEN is D and zeros.
+template <int SEGMENTS, int STEPS, int D, int SEEN, int U, int THREADS>
+FUNCTION void see(IN_DEVICE const float* observations, IN_SHARED float* u, int chunk, uint segment, uint S, uint me) {
+#pragma unroll 4
+  for (int k = (int)me; k < SEGMENTS * STEPS * SEEN; k += THREADS) {
+    int row = k / SEEN, d = k % SEEN;
+    uint at = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S) * (uint)D + (uint)d;
+    u[row * U + (int)swizzled((uint)row, (uint)d)] = d < D ? observations[at] : 0.0f;
+  }
+}
+
 #define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
 
-KERNEL minibatch<BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, EXACT, POOL, GATES_C, HIDDEN_C, GATE_R, GATE_C,
-                 INPUT_R, INPUT_C, OUTPUT_C>:
+KERNEL minibatch<BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, EXACT, POOL, GATES_R, HIDDEN_C,
+                 GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   float observations actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2 first3
   encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape
   -> float grads partial ratio value adv begins {
-  constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, SEEN = (D + 7) / 8 * 8, WIDE = 3 * H > SEEN ? 3 * H : SEEN;
-  constexpr int OUT = (A + 16) / 16 * 16, OUT8 = (A + 8) / 8 * 8;
-  constexpr int XR = H + 4, UR = WIDE + 4, YR = OUT + 4;
-  constexpr int AT_U = (L + 1) * M * XR, AT_S = AT_U + M * UR, AT_Y = AT_S + M * XR, AT_KEEP = AT_Y + M * YR;
-  constexpr int AT_TIMES = AT_KEEP + M, AT_CARRY = AT_TIMES + (LIVE ? 6 * T * SEGMENTS : 0);
-  constexpr int AT_PART = AT_CARRY + (CHUNKS > 1 ? L * SEGMENTS * H : 0), AT_WEIGHTS = AT_PART + THREADS;
-  static_assert(M <= THREADS && T % STEPS == 0, "a thread is a row's, and chunks are of one length");
-  static_assert(AT_WEIGHTS + (KEPT ? L * 3 * H * XR : 0) <= POOL, "a block's memory is too small");
+  constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, SEEN = (D + 7) / 8 * 8, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
+  constexpr int OUT = (A + 16) / 16 * 16, OUT8 = (A + 8) / 8 * 8, Y = OUT + 4, U = 3 * H > SEEN ? 3 * H : (SEEN + 31) / 32 * 32;
+  constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + M * U, AT_Y = AT_S + M * H, AT_KEEP = AT_Y + M * Y;
+  constexpr int AT_TIMES = AT_KEEP + M, AT_CARRY = AT_TIMES + (LIVE ? 6 * TIMES : 0);
+  constexpr int AT_WEIGHTS = AT_CARRY + (CHUNKS > 1 ? L * UNITS : 0);
+  static_assert(M <= THREADS && THREADS <= M * U && T % STEPS == 0, "no such division");
+  static_assert(AT_WEIGHTS + (KEPT ? L * 3 * H * H : 0) <= POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED float *x = pool, *u = pool + AT_U, *states = pool + AT_S, *y = pool + AT_Y, *kept = pool + AT_KEEP;
-  IN_SHARED float *values = pool + AT_TIMES, *advantages = values + T * SEGMENTS, *rewards = advantages + T * SEGMENTS;
-  IN_SHARED float *terminals = rewards + T * SEGMENTS, *finals = terminals + T * SEGMENTS, *ratios = finals + T * SEGMENTS;
-  IN_SHARED float *carries = pool + AT_CARRY, *part = pool + AT_PART, *weights = pool + AT_WEIGHTS, *dout = x + L * M * XR;
+  IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
+  IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES;
+  IN_SHARED float *carries = pool + AT_CARRY, *part = u, *weights = pool + AT_WEIGHTS, *dout = x + L * M * H;
   const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
   float mean = 0.0f, deviation = 1.0f;
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
@@ -173,7 +192,8 @@ KERNEL minibatch<BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, TH
 #pragma unroll
     for (int l = 0; l < L; ++l) {
       IN_DEVICE const float* weight = OF_LAYER(layer, l);
-      for (int k = (int)me; k < 3 * H * H; k += THREADS) weights[(3 * l * H + k / H) * XR + k % H] = weight[k];
+      for (uint k = me; k < 3 * H * H; k += THREADS)
+        weights[3 * l * H * H + (int)(k / H * H + swizzled(k / H, k % H))] = weight[k];
     }
   }
 
@@ -188,68 +208,83 @@ KERNEL minibatch<BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, TH
   PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    if (LIVE) {
-      for (int k = (int)me; k < T * SEGMENTS; k += THREADS) {
-        uint at = (uint)(k / SEGMENTS) * S + segment + (uint)(k % SEGMENTS);
-        rewards[k] = given[at], terminals[k] = further[at], finals[k] = shape[8] != 0 ? last[at] : 0.0f;
-        ratios[k] = 1.0f;
-      }
+    for (int k = (int)me; LIVE && k < TIMES; k += THREADS) {
+      uint at = (uint)(k / SEGMENTS) * S + segment + (uint)(k % SEGMENTS);
+      rewards[k] = given[at], terminals[k] = further[at], finals[k] = shape[8] != 0 ? last[at] : 0.0f;
+      ratios[k] = 1.0f;
     }
-    // Forward in time, then, of more than one chunk, backward: `turn` counts both.
+    // Forward in time, chunk by chunk, then back; the last chunk is still there when that begins.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;
       int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
       if (turn != CHUNKS) {
         BARRIER
-        for (int k = (int)me; k < M * SEEN; k += THREADS) {
-          int row = k / SEEN, d = k % SEEN;
-          uint at = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-          u[row * UR + d] = d < D ? observations[at * (uint)D + (uint)d] : 0.0f;
-        }
+        see<SEGMENTS, STEPS, D, SEEN, U, THREADS>(observations, u, chunk, segment, S, me);
         for (int row = (int)me; row < M; row += THREADS)
           kept[row] = keep[sample_of<SEGMENTS, STEPS>(row, chunk, segment, S) * keep_step];
         BARRIER
-        multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(Factor<IN_SHARED const float*, UR, 1>{u},
-            PaddedFactor<IN_DEVICE const float*, 1, D>{encoder, (uint)D, (uint)H}, x, XR, false, me);
+        Padded<IN_DEVICE const float*, D> encodes = {encoder, (uint)H, (uint)D};
+        multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(Swizzled<U>{u}, Transposed<Padded<IN_DEVICE const float*, D>>{encodes},
+                                                            Swizzled<H>{x}, false, me);
         BARRIER
+      }
 #pragma unroll
-        for (int l = 0; l < L; ++l) {
-          multiply_gates<EXACT, H, M, GATES_C, THREADS, KEPT, XR, UR>(x + l * M * XR, weights + 3 * l * H * XR, OF_LAYER(layer, l), u, me);
-          for (int k = (int)me; k < SEGMENTS * H; k += THREADS) {
-            int s = k / H, at = s * XR + k % H;
-            uint unit = (segment + (uint)s) * (uint)H + (uint)(k % H), begin = (uint)(chunk * L + l) * S * (uint)H + unit;
-            float state = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
-            state = walk<STEPS, SEGMENTS, H>(u + s * UR + k % H, UR, x + l * M * XR + at, x + (l + 1) * M * XR + at,
-                                                   states + at, XR, kept + s, state);
-            if (!back && chunk + 1 < CHUNKS) begins[begin + (uint)(L * H) * S] = state;
-          }
-          BARRIER
-        }
-        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(Factor<IN_SHARED const float*, XR, 1>{dout},
-            PaddedFactor<IN_DEVICE const float*, 1, H>{decoder, (uint)H, (uint)(A + 1)}, y, YR, false, me);
+      for (int l = 0; l < L; ++l) {
+        if (turn == CHUNKS) break;
+        IN_SHARED float *input = x + l * M * H, *output = input + M * H;
+        if (KEPT)
+          make_gates<EXACT, H, M, GATES_R, THREADS>(Swizzled<H>{input}, Transposed<Swizzled<H>>{{weights + 3 * l * H * H}}, Swizzled<U>{u}, me);
+        else
+          make_gates<EXACT, H, M, GATES_R, THREADS>(Swizzled<H>{input},
+              Transposed<Padded<IN_DEVICE const float*, H>>{{OF_LAYER(layer, l), 3 * H, H}}, Swizzled<U>{u}, me);
         BARRIER
-        if (LIVE && !back && (int)me < M) {
-          int row = (int)me, at = chunk * M + row;
-          values[at] = y[row * YR + A];
-          if (shape[7] != 0) {
-            uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-            float log_sums[HEADS + 1], entropies[HEADS + 1];
-            IN_SHARED const float* logits = y + row * YR;
-            float logprob = of_choices<MASKED, HEADS>(logits, masks + (MASKED ? sample * (uint)A : 0), actions, sizes, 1, sample,
-                                                      log_sums, entropies);
-            ratios[at] = exp(logprob - old_logprob[sample]);
-          }
+        for (uint k = me; k < UNITS; k += THREADS) {
+          uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+          float state = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
+          state = walk<STEPS, SEGMENTS, H, U>(u, states, kept, k / H, k % H, state);
+          if (!back && chunk + 1 < CHUNKS) begins[begin + (uint)(L * H) * S] = state;
+        }
+        BARRIER
+        for (uint k = me; k < M * H; k += THREADS) {
+          uint row = k / H, place = row * (uint)U + swizzled(row, k % H) + 2 * H, at = row * (uint)H + swizzled(row, k % H);
+          output[at] = mingru_out(u[place], input[at], states[at]);
+        }
+        BARRIER
+      }
+      if (turn != CHUNKS) {
+        Padded<IN_DEVICE const float*, H> decodes = {decoder, (uint)(A + 1), (uint)H};
+        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(Swizzled<H>{dout}, Transposed<Padded<IN_DEVICE const float*, H>>{decodes},
+                                                    Apart<Y>{y}, false, me);
+        BARRIER
+      }
+      if (LIVE && !back && (int)me < M) {
+        uint row = me, at = (uint)(chunk * M) + row;
+        values[at] = y[row * Y + A];
+        if (shape[7] != 0) {
+          uint sample = sample_of<SEGMENTS, STEPS>((int)row, chunk, segment, S);
+          float log_sums[HEADS + 1], entropies[HEADS + 1];
+          IN_SHARED const float* logits = y + row * Y;
+          float logprob = of_choices<MASKED, HEADS>(logits, masks + (MASKED ? sample * (uint)A : 0), actions, sizes, 1, sample,
+                                                    log_sums, entropies);
+          ratios[at] = exp(logprob - old_logprob[sample]);
         }
       }
       if (LIVE && turn == CHUNKS - 1) {
         BARRIER
+        Discounts by = {settings[5], settings[6], settings[7], settings[8], settings[9], shape[5] != 0, shape[6] != 0};
+        for (int k = (int)me; k < TIMES - SEGMENTS; k += THREADS) {
+          int next = k + SEGMENTS;
+          AdvantageStep step = advantage_step(by, values[k], values[next], ratios[k], rewards[next], terminals[next], finals[k],
+                                              finals[next]);
+          advantages[k] = step.delta, ratios[k] = step.decay;
+        }
+        BARRIER
         if ((int)me < SEGMENTS) {
-          Discounts by = {settings[5], settings[6], settings[7], settings[8], settings[9], shape[5] != 0, shape[6] != 0};
           float a = 0.0f;
-          advantages[(T - 1) * SEGMENTS + (int)me] = a;
-          for (int k = (T - 2) * SEGMENTS + (int)me; k >= 0; k -= SEGMENTS) {
-            int next = k + SEGMENTS;
-            a = advantage_of(by, values[k], values[next], ratios[k], rewards[next], terminals[next], finals[k], finals[next], a);
+          advantages[TIMES - SEGMENTS + (int)me] = a;
+#pragma unroll 4
+          for (int k = TIMES - 2 * SEGMENTS + (int)me; k >= 0; k -= SEGMENTS) {
+            a = discounted(advantages[k], ratios[k], a);
             advantages[k] = a;
           }
         }
@@ -260,7 +295,7 @@ KERNEL minibatch<BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, TH
       if ((int)me < M) {
         int row = (int)me;
         uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-        IN_SHARED float* mine = y + row * YR;
+        IN_SHARED float* mine = y + row * Y;
         IN_SHARED const float* logits = mine;
         IN_DEVICE const uint8_t* legal = masks + (MASKED ? sample * (uint)A : 0);
         float log_sums[HEADS + 1], entropies[HEADS + 1];
@@ -276,45 +311,43 @@ KERNEL minibatch<BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, TH
         adv[sample] = target;
       }
       BARRIER
-      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(Factor<IN_SHARED const float*, 1, YR>{y},
-                                                  Factor<IN_SHARED const float*, XR, 1>{dout}, me, of_decoder);
+      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(Transposed<Apart<Y>>{{y}}, Swizzled<H>{dout}, me, of_decoder);
       BARRIER
-      multiply_rows<EXACT, OUT8, M, H, HIDDEN_C, THREADS>(Factor<IN_SHARED const float*, YR, 1>{y},
-          PaddedFactor<IN_DEVICE const float*, H, 1>{decoder, (uint)(A + 1), (uint)H}, dout, XR, false, me);
+      multiply_rows<EXACT, OUT8, M, H, HIDDEN_C, THREADS>(Apart<Y>{y}, Padded<IN_DEVICE const float*, H>{decoder, A + 1, H},
+                                                          Swizzled<H>{dout}, false, me);
       BARRIER
 #pragma unroll
       for (int l = L - 1; l >= 0; --l) {
-        if (l < L - 1)
-          multiply_gates<EXACT, H, M, GATES_C, THREADS, KEPT, XR, UR>(x + l * M * XR, weights + 3 * l * H * XR, OF_LAYER(layer, l), u, me);
-        for (int k = (int)me; k < SEGMENTS * H; k += THREADS) {
-          int s = k / H, at = s * XR + k % H;
-          uint unit = (segment + (uint)s) * (uint)H + (uint)(k % H), begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+        IN_SHARED float *input = x + l * M * H, *weight = weights + 3 * l * H * H;
+        IN_DEVICE const float* in_device = OF_LAYER(layer, l);
+        if (l < L - 1) {
+          if (KEPT)
+            make_gates<EXACT, H, M, GATES_R, THREADS>(Swizzled<H>{input}, Transposed<Swizzled<H>>{{weight}}, Swizzled<U>{u}, me);
+          else
+            make_gates<EXACT, H, M, GATES_R, THREADS>(Swizzled<H>{input}, Transposed<Padded<IN_DEVICE const float*, H>>{{in_device, 3 * H, H}},
+                                                      Swizzled<U>{u}, me);
+          BARRIER
+        }
+        for (uint k = me; k < UNITS; k += THREADS) {
+          uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
           float first = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
-          float carry = chunk + 1 < CHUNKS ? carries[l * SEGMENTS * H + k] : 0.0f;
-          IN_SHARED float *gates = u + s * UR + k % H, *input = x + l * M * XR + at;
-          if (l < L - 1) walk<STEPS, SEGMENTS, H>(gates, UR, input, input, states + at, XR, kept + s, first);
-          carry = walk_back<STEPS, SEGMENTS, H>(gates, UR, input, dout + at, states + at, XR, kept + s, first, carry);
-          if (CHUNKS > 1) carries[l * SEGMENTS * H + k] = carry;
+          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k] : 0.0f;
+          if (l < L - 1) walk<STEPS, SEGMENTS, H, U>(u, states, kept, k / H, k % H, first);
+          carry = walk_back<STEPS, SEGMENTS, H, U>(u, input, dout, states, kept, k / H, k % H, first, carry);
+          if (CHUNKS > 1) carries[(uint)(l * UNITS) + k] = carry;
         }
         BARRIER
-        add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Factor<IN_SHARED const float*, 1, UR>{u},
-                                                         Factor<IN_SHARED const float*, XR, 1>{x + l * M * XR}, me, of_layers[l]);
+        add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Transposed<Swizzled<U>>{{u}}, Swizzled<H>{input}, me, of_layers[l]);
         if (KEPT)
-          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(Factor<IN_SHARED const float*, UR, 1>{u},
-              Factor<IN_SHARED const float*, XR, 1>{weights + 3 * l * H * XR}, dout, XR, true, me);
+          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(Swizzled<U>{u}, Swizzled<H>{weight}, Swizzled<H>{dout}, true, me);
         else
-          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(Factor<IN_SHARED const float*, UR, 1>{u},
-              Factor<IN_DEVICE const float*, H, 1>{OF_LAYER(layer, l)}, dout, XR, true, me);
+          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(Swizzled<U>{u}, Padded<IN_DEVICE const float*, H>{in_device, 3 * H, H},
+                                                               Swizzled<H>{dout}, true, me);
         BARRIER
       }
-      for (int k = (int)me; k < M * SEEN; k += THREADS) {
-        int row = k / SEEN, d = k % SEEN;
-        uint at = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-        u[row * UR + d] = d < D ? observations[at * (uint)D + (uint)d] : 0.0f;
-      }
+      see<SEGMENTS, STEPS, D, SEEN, U, THREADS>(observations, u, chunk, segment, S, me);
       BARRIER
-      add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(Factor<IN_SHARED const float*, 1, XR>{dout},
-                                                        Factor<IN_SHARED const float*, UR, 1>{u}, me, of_encoder);
+      add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(Transposed<Swizzled<H>>{{dout}}, Swizzled<U>{u}, me, of_encoder);
     }
   }
 
