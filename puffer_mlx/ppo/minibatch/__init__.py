@@ -77,10 +77,10 @@ def in_one(
         kind: ``train.precision``.
         scoring: None: a loss or advantages of the user's own.
     """
-    network, decoder = policy.network, policy.decoder
+    network, decoder, low = policy.network, policy.decoder, kind == "bf16"
     if (
         scoring is None
-        or kind != "fp32"
+        or kind not in ("fp32", "bf16")
         or type(policy.encoder) is not Linear
         or type(network) is not MinGRU
         or type(decoder) is not Fused
@@ -94,74 +94,56 @@ def in_one(
         launched = kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
         T, S, D = observations.shape
         plan = launched and choose_plan(
-            *(T, S, D, network.hidden, network.layers, decoder.action.logits),
-            *(scoring.live is not None, BLOCK[backend()], shared_pool() // 4),
+            *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
+            *(scoring.live is not None, low, BLOCK[backend()], shared_pool()),
         )
         arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
         if plan is None:
             return plain(*arguments, scale)
-        return launched(policy, scoring, plan, *arguments)
+        return launched(policy, scoring, plan, low, *arguments)
 
     return step
 
 
 @functools.cache
 def choose_plan(
-    T: int, S: int, D: int, H: int, L: int, A: int, live: bool, threads: int, room: int
+    T: int, S: int, D: int, H: int, L: int, A: int, heads: int, live: bool, low: bool, threads: int, room: int
 ) -> Plan | None:
-    """How blocks of some threads and numbers of shared memory divide T steps of S segments.
+    """How blocks of some threads divide T steps of S segments; None where no way fits.
 
-    None where no way fits.
-
-    The widest tile of whole segments that a block has room for, its weights beside it if they fit;
-    else the widest of some steps of them.
+    The widest tile of whole segments that a block's shared memory, ``room`` bytes, has room for,
+    and beside it as much as fits of weights and activations that needn't be computed again; else
+    the widest of some steps of them. Of 16 bits (``low``), all weights must fit.
     """
-    if H % 32:
+    seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
+    gradients = _gradients(seen, H, L, out, threads // 32)
+    if H % 32 or out > 64 or gradients is None:
         return None
-    gradients = _gradients(D, H, L, A, threads // 32)
-    if gradients is None:
-        return None
+    wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
     for steps, segments in _tiles(T, S):
         rows = steps * segments
-        pool = _pool(T, D, H, L, A, segments, steps, live)
-        kept = pool + 3 * H * L * H <= room
-        if pool > room or threads > rows * 3 * H:
-            continue
-        sizes = {
-            "T": T,
-            "D": D,
-            "H": H,
-            "L": L,
-            "A": A,
-            "SEGMENTS": segments,
-            "STEPS": steps,
-            "THREADS": threads,
-            "KEPT": int(kept),
-            "POOL": pool + (3 * H * L * H if kept else 0),
-            "GATES_R": 1,
-            "HIDDEN_C": _columns(H, rows, threads),
-            **gradients,
-        }
-        return Plan(sizes, min(BLOCKS, S // segments), T // steps)
+        floats = rows * (out + 2 + heads + (2 if live else 4)) + (6 * T * segments if live else 0)
+        floats += L * segments * H if steps < T else 0
+        for every, kept in ((1, 2), (0, 2), (0, 1), (0, 0))[: 2 if low else 4]:
+            u = 3 * H if every else max(3 * H, wide)
+            lows = rows * ((L + 1) * H + (L if every else 1) * (u + H) + dy + every * wide)
+            lows += out * H + (L * 3 * H * H if kept else 0) + (H * wide if kept > 1 else 0)
+            pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
+            if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
+                sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
+                sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
+                sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
+                sizes |= {"HIDDEN_C": _columns(H, rows, threads), **gradients}
+                return Plan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
 
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
     """Steps and segments of a tile, the best first: all steps, then as many rows as possible."""
-    for steps in (n for n in range(T, 0, -1) if T % n == 0 and (n % 8 == 0 or n < 8)):
+    for steps in (n for n in range(T, 0, -1) if T % n == 0 and (n % 8 == 0 or n <= 4)):
         for segments in (n for n in range(ROWS // steps, 0, -1) if S % n == 0):
             if steps * segments % 16 == 0:
                 yield steps, segments
-
-
-def _pool(T: int, D: int, H: int, L: int, A: int, segments: int, steps: int, live: bool) -> int:
-    """Numbers of a block's shared memory but for the layers' weights: as in the text."""
-    rows, seen, out = steps * segments, -(-D // 8) * 8, -(-(A + 1) // 16) * 16
-    wide = max(3 * H, -(-seen // 32) * 32 if seen > 3 * H else 0)
-    numbers = rows * ((L + 2) * H + wide + out + 4 + 1)
-    numbers += 6 * T * segments if live else 0
-    numbers += L * segments * H if steps < T else 0
-    return numbers
 
 
 def _columns(width: int, rows: int, threads: int) -> int:
@@ -171,10 +153,10 @@ def _columns(width: int, rows: int, threads: int) -> int:
     return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
 
 
-def _gradients(D: int, H: int, L: int, A: int, groups: int) -> dict[str, int] | None:
+def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
     """How the gradients by the weights are divided among groups of 32 threads; None: too large."""
     layers = _share(3 * H // 16, H // 8, groups)
-    encoder, decoder = _share(H // 16, -(-D // 8), groups), _share(-(-(A + 1) // 16), H // 8, groups)
+    encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
     counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
@@ -199,6 +181,7 @@ def launch_minibatch(
     policy: Policy,
     scoring: Scoring,
     plan: Plan,
+    low: bool,
     weights: Any,
     observations: mx.array,
     actions: mx.array,
@@ -265,9 +248,8 @@ def launch_minibatch(
         shared=4 * plan.sizes["POOL"],
         **plan.sizes,
         BLOCKS=blocks,
-        HEADS=action.heads,
+        Low=mx.bfloat16 if low else mx.float32,
         MASKED=int(masks is not None),
-        LIVE=int(live is not None),
         EXACT=int(os.environ.get("MLX_ENABLE_TF32") == "0"),
     )
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
