@@ -42,11 +42,12 @@ def backend() -> str:
 
 
 def shared_pool() -> int:
-    """Bytes of shared memory that a block of the GPU at hand may ask for."""
+    """Bytes of shared memory that a block may ask for; of CUDA without a GPU, an H200's."""
     if backend() == "metal":
         return SHARED_BYTES
-    architecture = "" if stand_in() else str(mx.device_info(mx.gpu).get("architecture", ""))
-    return SHARED_POOLS.get(architecture.rstrip("a"), SHARED_POOLS["sm_90"] if stand_in() else 0)
+    here = mx.cuda.is_available()
+    architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
+    return SHARED_POOLS.get(architecture.rstrip("a"), 0)
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
