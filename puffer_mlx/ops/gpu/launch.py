@@ -15,6 +15,7 @@ the texts are checked by compiling them as C++ and running them (``tests/ops``).
 
 import functools
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -48,6 +49,21 @@ def shared_pool() -> int:
     here = mx.cuda.is_available()
     architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
     return SHARED_POOLS.get(architecture.rstrip("a"), 0)
+
+
+def exact_products() -> int:
+    """1 if matrix units are to be as exact as float32, as MLX was told (``MLX_ENABLE_TF32=0``)."""
+    return int(os.environ.get("MLX_ENABLE_TF32") == "0")
+
+
+def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
+    """Tiles of 8 columns that 32 threads multiply at a time: as many as leave none idle.
+
+    Of a product (rows, width), by a block of some threads: see ``matrix.metal.h``.
+    """
+    tiles, groups = width // 8, threads // 32
+    fits = [c for c in range(1, 7) if tiles % c == 0]
+    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays

@@ -7,7 +7,6 @@ own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +16,20 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, backend, launch, nothing, numbers, shared_pool
+from puffer_mlx.ops.gpu.launch import (
+    FEWEST,
+    THREADS,
+    backend,
+    exact_products,
+    launch,
+    nothing,
+    numbers,
+    shared_pool,
+    tiles_side_by_side,
+)
 from puffer_mlx.ops.pack import unpack
-from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.encoders.default import Linear
-from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, training_of
+from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
@@ -37,7 +44,6 @@ REFERENCE = Reference(
     cost="a GPU computes a minibatch in some twenty launches",
 )
 TEXT = Path(__file__).with_name("minibatch.metal.h")
-LAYERS = 4  # at most: the kernel has so many arrays of weights
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that a thread may have, at most
@@ -81,12 +87,8 @@ def in_one(
     if (
         scoring is None
         or kind not in ("fp32", "bf16")
-        or type(policy.encoder) is not Linear
-        or type(network) is not MinGRU
-        or type(decoder) is not Fused
-        or policy.separate_value
+        or not steps_by_rows(policy)
         or decoder.action.continuous
-        or network.layers > LAYERS
     ):
         return plain
 
@@ -117,7 +119,7 @@ def choose_plan(
     """
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
     gradients = _gradients(seen, H, L, out, threads // 32)
-    if H % 32 or out > 64 or gradients is None:
+    if out > 64 or gradients is None:
         return None
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
     for steps, segments in _tiles(T, S):
@@ -133,7 +135,7 @@ def choose_plan(
                 sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
                 sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
                 sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
-                sizes |= {"HIDDEN_C": _columns(H, rows, threads), **gradients}
+                sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
                 return Plan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
@@ -144,13 +146,6 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
         for segments in (n for n in range(ROWS // steps, 0, -1) if S % n == 0):
             if steps * segments % 16 == 0:
                 yield steps, segments
-
-
-def _columns(width: int, rows: int, threads: int) -> int:
-    """Tiles side by side that 32 threads multiply at a time: as many as leave none idle."""
-    tiles, groups = width // 8, threads // 32
-    fits = [c for c in range(1, 7) if tiles % c == 0]
-    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
 
 
 def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
@@ -250,7 +245,7 @@ def launch_minibatch(
         BLOCKS=blocks,
         Low=mx.bfloat16 if low else mx.float32,
         MASKED=int(masks is not None),
-        EXACT=int(os.environ.get("MLX_ENABLE_TF32") == "0"),
+        EXACT=exact_products(),
     )
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
     shape = {"sum": (P,), "metrics": (len(METRICS),)}

@@ -17,60 +17,10 @@
 
 #pragma once
 
-#include "../../policy/networks/mingru/cell.h"
+#include "../../policy/networks/mingru/rows.metal.h"
 #include "../closed_form/sample.metal.h"
 #include "advantages/step.metal.h"
 #include "gpu/matrix.metal.h"
-
-template <int R, int C>
-FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
-#pragma unroll
-  for (int i = 0; i < R; ++i)
-#pragma unroll
-    for (int j = 0; j < C; ++j)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
-}
-
-// Rows (M, N) of a product, (16, 8 C) of it to 32 threads at a time; `add`: to what is there.
-template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
-FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
-  constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
-  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
-    uint row = item / ACROSS * 16, column = item % ACROSS * 8 * C;
-    float sums[1][C][4];
-    clear(sums);
-    add_product<EXACT, INNERS, 1, C, 8>(left, row, right, column, me, sums);
-#pragma unroll
-    for (int j = 0; j < C; ++j)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        uint r = row + row_of(v, me), c = column + 8 * (uint)j + column_of(v, me);
-        to.put(r, c, add ? to.at(r, c) + sums[0][j][v] : sums[0][j][v]);
-      }
-  }
-}
-
-// Of a layer's input x the gates, in u: g, z, q, each H wide, by its transposed weight. 32 threads have all three of (16, 8)
-// channels.
-template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
-FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
-  constexpr uint ACROSS = H / 8, ITEMS = M / 16 * ACROSS;
-  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
-    uint row = item / ACROSS * 16, column = item % ACROSS * 8;
-    float sums[1][3][4];
-    clear(sums);
-    add_product<EXACT, H, 1, 3, H>(x, row, weight, column, me, sums);
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      uint r = row + row_of(v, me), c = column + column_of(v, me);
-      MinGRUGates<float> gates = mingru_gates(sums[0][0][v], sums[0][1][v], sums[0][2][v]);
-      u.put(r, c, gates.g);
-      u.put(r, c + H, gates.z);
-      u.put(r, c + 2 * H, gates.q);
-    }
-  }
-}
 
 // A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing.
 template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
@@ -176,17 +126,6 @@ FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uin
     }
   }
 }
-
-// A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
-template <int ROWS, int COLUMNS, int THREADS, class Weight>
-FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
-  for (uint k = me; k < ROWS * COLUMNS; k += THREADS) {
-    uint row = k / COLUMNS, column = k % COLUMNS;
-    to.put(row, column, row < rows && column < columns ? from[row * columns + column] : 0.0f);
-  }
-}
-
-#define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
 
 KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:

@@ -277,7 +277,7 @@ def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, .
     pool = TILE * columns + 2 * TILE * TILE + KEPT_THREADS
     if columns and 4 * pool <= shared_pool():
         shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * KEPT_THREADS
-        sizes = {"COLUMNS": columns, "POOL": pool, "EXACT": 1}
+        sizes = {"COLUMNS": columns, "THREADS": KEPT_THREADS, "POOL": pool, "EXACT": 1}
         block = {"block": KEPT_THREADS, "shared": 4 * pool}
         weights, momentum, ok = launch(TEXT, "muon_kept", inputs, shapes, threads, **block, **sizes)
         return weights, momentum, ok
