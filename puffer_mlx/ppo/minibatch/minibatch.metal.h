@@ -47,45 +47,76 @@ FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint 
       }
 }
 
-// States of one channel of one segment through a chunk, from what was before it.
-template <int STEPS, int SEGMENTS, int H, class Gates, class States>
-FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, uint segment, uint channel, float state) {
-  constexpr int AHEAD = STEPS < 8 ? STEPS : 8;
-  for (int t = 0; t < STEPS; t += AHEAD) {
+// A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
+// any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
+// the one after the stretch.
+template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
+FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
+                    float state) {
+  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH < 8 ? STRETCH : 8, UNITS = SEGMENTS * H;
+  uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, begin = part * STRETCH;
+  if (PARTS > 1) {
+    float sum = 0.0f, factor = 1.0f;
+#pragma unroll 4
+    for (uint t = 0; t < STRETCH; ++t) {
+      uint row = (begin + t) * SEGMENTS + segment;
+      float z = u.at(row, channel + H), kept = keep[row];
+      sum = mingru_state(z, u.at(row, channel), kept * sum);
+      factor = mingru_state(z, 0.0f, kept * factor);
+    }
+    sums[me] = sum, factors[me] = factor;
+    BARRIER
+    for (uint k = me % UNITS; k < me; k += UNITS) state = sums[k] + factors[k] * state;
+  }
+  for (uint t = 0; t < STRETCH; t += AHEAD) {
     float g[AHEAD], z[AHEAD], kept[AHEAD];
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      uint row = (uint)((t + v) * SEGMENTS) + segment;
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = (begin + t + v) * SEGMENTS + segment;
       g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), kept[v] = keep[row];
     }
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
+    for (uint v = 0; v < AHEAD; ++v) {
       state = mingru_state(z[v], g[v], kept[v] * state);
-      s.put((uint)((t + v) * SEGMENTS) + segment, channel, state);
+      s.put((begin + t + v) * SEGMENTS + segment, channel, state);
     }
   }
   return state;
 }
 
-// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. Returns dL/dstate
-// before the chunk.
-template <int STEPS, int SEGMENTS, int H, class Gates, class Features>
-FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint segment,
-                         uint channel, float first, float carry) {
-  constexpr int AHEAD = STEPS < 4 ? STEPS : 4;
-  float after = s.at((uint)((STEPS - 1) * SEGMENTS) + segment, channel);
-  for (int t = STEPS - 1; t >= 0; t -= AHEAD) {
+// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. first: the state
+// before the chunk; carry: dL/dstate after it. Returns dL/dstate before the stretch.
+template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
+FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, IN_SHARED float* sums,
+                         IN_SHARED float* factors, uint me, float first, float carry) {
+  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH < 4 ? STRETCH : 4, UNITS = SEGMENTS * H;
+  uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, end = (part + 1) * STRETCH;
+  if (PARTS > 1) {
+    float sum = 0.0f, factor = 1.0f;
+#pragma unroll 4
+    for (uint t = 0; t < STRETCH; ++t) {
+      uint row = (end - 1 - t) * SEGMENTS + segment;
+      float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = keep[row];
+      sum = mingru_carry(z, kept, sum + dout.at(row, channel) * q);
+      factor = mingru_carry(z, kept, factor);
+    }
+    sums[me] = sum, factors[me] = factor;
+    BARRIER
+    for (uint k = (PARTS - 1) * UNITS + me % UNITS; k > me; k -= UNITS) carry = sums[k] + factors[k] * carry;
+  }
+  float after = s.at((end - 1) * SEGMENTS + segment, channel);
+  for (uint t = 0; t < STRETCH; t += AHEAD) {
     float g[AHEAD], z[AHEAD], q[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      uint row = (uint)((t - v) * SEGMENTS) + segment;
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = (end - 1 - t - v) * SEGMENTS + segment;
       g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), q[v] = u.at(row, channel + 2 * H);
       input[v] = x.at(row, channel), gradient[v] = dout.at(row, channel), kept[v] = keep[row];
-      before[v] = t > v ? s.at(row - (uint)SEGMENTS, channel) : first;
+      before[v] = row >= SEGMENTS ? s.at(row - SEGMENTS, channel) : first;
     }
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      uint row = (uint)((t - v) * SEGMENTS) + segment;
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = (end - 1 - t - v) * SEGMENTS + segment;
       float slope = g[v] >= 0.5f ? 1.0f : g[v] * (1.0f - g[v]);
       MinGRUGradient<float> by;
       mingru_gradient_of(z[v], q[v], g[v], slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
@@ -135,6 +166,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8;
   constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, W = (SEEN + 31) / 32 * 32;
+  constexpr int LINES = (D + 31) / 32;  // of a row of observations, 128 bytes each
   constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
   // Where arrays begin: those of float, then those of Low.
   constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (HEADS + (LIVE ? 2 : 4));
@@ -142,6 +174,9 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
   constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + OUT * H;
   constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
+  // Of a channel's steps so many threads have a part each.
+  constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
+  constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
   static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
@@ -200,6 +235,19 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           for (int head = 0; head < HEADS; ++head) acted[row * HEADS + head] = actions[sample * (uint)HEADS + (uint)head];
         }
         see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
+        for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
+          uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, next, S);
+          PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * 32))
+        }
+        for (int k = (int)me; next < S && k < STEPS; k += THREADS) {
+          uint sample = sample_of<SEGMENTS, STEPS>(k * SEGMENTS, chunk, next, S);
+          PREFETCH(old_logprob + sample)
+          PREFETCH(old_value + sample)
+          PREFETCH(given + sample)
+          PREFETCH(further + sample)
+          PREFETCH(actions + sample * HEADS)
+        }
         BARRIER
         Swizzled<Low, H> features = {low};
         if (KEPT > 1)
@@ -217,11 +265,11 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           else
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
           BARRIER
-          for (uint k = me; k < UNITS; k += THREADS) {
-            uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+          for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+            uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
             float state = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
-            state = walk<STEPS, SEGMENTS, H>(u, states, kept, k / H, k % H, state);
-            if (!back && chunk + 1 < CHUNKS) begins[begin + (uint)(L * H) * S] = state;
+            state = walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, state);
+            if (!back && chunk + 1 < CHUNKS && k >= UNITS * (PARTS - 1)) begins[begin + (uint)(L * H) * S] = state;
           }
           BARRIER
           for (uint k = me; k < M * H; k += THREADS) {
@@ -306,13 +354,14 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{in_device}, u, me);
           BARRIER
         }
-        for (uint k = me; k < UNITS; k += THREADS) {
-          uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+        for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+          uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
           float first = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
-          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k] : 0.0f;
-          if (again) walk<STEPS, SEGMENTS, H>(u, states, kept, k / H, k % H, first);
-          carry = walk_back<STEPS, SEGMENTS, H>(u, x, dout, states, kept, k / H, k % H, first, carry);
-          if (CHUNKS > 1) carries[(uint)(l * UNITS) + k] = carry;
+          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k % UNITS] : 0.0f;
+          if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first);
+          if (PARTS > 1) BARRIER
+          carry = walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, first, carry);
+          if (CHUNKS > 1 && k < UNITS) carries[(uint)(l * UNITS) + k] = carry;
         }
         BARRIER
         add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Transposed<Swizzled<Low, U>>{u}, x, me, of_layers[l]);

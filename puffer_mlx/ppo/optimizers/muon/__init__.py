@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, shared_pool
+from puffer_mlx.ops.gpu.launch import THREADS, exact_products, launch, numbers, shared_pool
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
@@ -277,7 +277,8 @@ def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, .
     pool = TILE * columns + 2 * TILE * TILE + KEPT_THREADS
     if columns and 4 * pool <= shared_pool():
         shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * KEPT_THREADS
-        sizes = {"COLUMNS": columns, "THREADS": KEPT_THREADS, "POOL": pool, "EXACT": 1}
+        sizes = {"COLUMNS": columns, "THREADS": KEPT_THREADS, "POOL": pool}
+        sizes["EXACT"] = exact_products()
         block = {"block": KEPT_THREADS, "shared": 4 * pool}
         weights, momentum, ok = launch(TEXT, "muon_kept", inputs, shapes, threads, **block, **sizes)
         return weights, momentum, ok
