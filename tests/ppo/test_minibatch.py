@@ -14,6 +14,7 @@ from emulated_gpu import Functions
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
@@ -24,6 +25,7 @@ from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.algorithms import puffer5
 from puffer_mlx.ppo.gradients import clipped_loss, gradients
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.spec import ActionSpec
 
 NUMBERS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.25)
@@ -50,6 +52,7 @@ class Case:
     together: int = 0  # minibatches that advantages are normalised together with
     kind: str = "fp32"
     room: int = 0  # bytes of shared memory, of fewer than there are
+    strip: bool = False  # its observations are a part of a rollout's
 
     @property
     def policy(self) -> Policy:
@@ -104,6 +107,9 @@ class Case:
         observations, actions, masks, keep, *rest = arrays[len(names) :]
         kind = puffer5.Segments if self.live else Minibatch
         compared, state = kind(*rest[:5]), list(rest[5:])
+        if self.strip:
+            whole = mx.concatenate([observations * 2, observations, observations], axis=1)
+            observations = Strip(whole, numbers(self.S))
         grads, *others = step(
             *(weights, observations, actions, masks, keep, compared),
             *(state if self.begins else None, mx.array(0.02), mx.array(1.0)),
@@ -128,7 +134,7 @@ class Case:
 CASES = {
     "given": Case(),
     "given, with others, one layer": Case(together=2, L=1, T=8, S=20, D=40, sizes=(5,)),
-    "live": Case(live=True, begins=True, resets=True),
+    "live": Case(live=True, begins=True, resets=True, strip=True),
     "live, everything": Case(
         **dict.fromkeys(("live", "vtrace", "masked", "resets", "begins", "finals"), True),
         sizes=(2, 4),

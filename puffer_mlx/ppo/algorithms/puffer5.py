@@ -19,6 +19,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
+from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.ppo.advantage import Discounts
@@ -26,7 +27,8 @@ from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, 
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.gradients import Decoded, Loss, Scored
 from puffer_mlx.ppo.loss import Minibatch
-from puffer_mlx.ppo.sections import Fields, Inputs, Section
+from puffer_mlx.ppo.sections import Fields, Inputs, Section, Strip
+from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -121,7 +123,15 @@ def _minibatches(K: int, S: int, epoch: Epoch) -> Iterator[Section]:
             fields = {n: None if a is None else mx.take(a, own, 1) for n, a in fields.items()}
             if states is not None:
                 states = tree_map(lambda a: mx.take(a, own, axis=0), states)
+    whole, on_gpu = fields["observations"], backend() != "cpu"
+    if on_gpu:  # each section's lie there as they are; of a CPU's products each wants its own
+        fields = {**fields, "observations": None}
     sections = epoch.steps.split(fields, states, S)
+    if on_gpu:
+        sections = [
+            each._replace(inputs=each.inputs._replace(observations=Strip(whole, numbers(k * S))))
+            for k, each in enumerate(sections)
+        ]
     count = len(sections)
     for k in range(K):
         section = sections.pop(0)
@@ -149,7 +159,7 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Section]
         masks, keep, finals = flat.get("masks"), steps.get("keep"), steps.get("finals")
         came = steps["rewards"], steps["terminals"], finals
         return Section(
-            Inputs(steps["observations"], flat["actions"], masks, keep),
+            Inputs(steps.get("observations"), flat["actions"], masks, keep),  # type: ignore
             Segments(flat["logprobs"], flat["values"], *came),
             None if states is None else tree_map(lambda a: a[k * S : (k + 1) * S], states),
         )

@@ -32,6 +32,7 @@ from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
@@ -101,7 +102,9 @@ def in_one(
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
         may = wanted != "auto" or gpu_backend() == "cuda"
         launched = may and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
-        T, S, D = observations.shape
+        whole = observations.whole if isinstance(observations, Strip) else observations
+        T, _, D = whole.shape
+        S = len(actions) // T
         plan = launched and choose_plan(
             *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
             *(scoring.live is not None, low, *pool_block()),
@@ -196,7 +199,7 @@ def launch_minibatch(
     plan: Plan,
     low: bool,
     weights: Any,
-    observations: mx.array,
+    observations: mx.array | Strip,
     actions: mx.array,
     masks: mx.array | None,
     keep: mx.array | None,
@@ -205,17 +208,17 @@ def launch_minibatch(
     ent_coef: mx.array,
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
-    T, S = observations.shape[:2]
+    strip = observations if isinstance(observations, Strip) else Strip(observations, numbers(0))
+    T, N = strip.whole.shape[:2]
+    S = len(actions) // T
     action, live = policy.decoder.action, scoring.live
     zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
     if live is None:
         moments = _moments(compared)
         given, further, last = compared.adv, compared.weight, moments
-        groups, discounts, form = (
-            (moments.shape[-1], moments.size // (3 * moments.shape[-1])),
-            (),
-            (),
-        )
+        G = moments.shape[-1]
+        groups, discounts = (G, moments.size // (3 * G)), ()
+        form = 0, 0, 0, 0  # none
     else:
         finals = compared.finals
         given, further = compared.rewards, compared.terminals
@@ -228,7 +231,8 @@ def launch_minibatch(
     missing = [zeros] * (LAYERS - len(layers))
     steps = int(keep is not None), int(state is not None)
     inputs = {
-        "observations": observations.astype(mx.float32),
+        "observations": strip.whole.astype(mx.float32),
+        "strip": strip.first,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
         "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
@@ -244,7 +248,7 @@ def launch_minibatch(
         "ent_coef": ent_coef.reshape(1),
         "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip, *map(float, discounts)),
         "sizes": numbers(*action.sizes),
-        "shape": numbers(S, *steps, *groups, *map(int, form)),
+        "shape": numbers(S, *steps, *groups, *map(int, form), N),
     }
     named = tree_flatten({"encoder": weights["encoder"], "decoder": weights["decoder"]})
     named += tree_flatten({"network": weights["network"]})
