@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Functions
+from emulated_gpu import Functions, pretend_gpu
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
@@ -199,21 +199,27 @@ def test_gradients_are_the_plain_ones(kernels, name):
         np.testing.assert_allclose(one, other, 0, bound * np.abs(other).max())
 
 
-def test_what_no_kernel_knows_is_plain():
-    """Another loss, precision, width, network or decoder."""
-    case = Case()
-    plain = case.plain()
+def test_what_no_kernel_knows_is_plain(monkeypatch):
+    """Another loss, precision, width, network or encoder; and what is measured on CUDA alone."""
+    case, patch = Case(), monkeypatch
     policy, scoring = case.policy, case.scoring
-    assert minibatch.in_one(plain, policy, "fp32", scoring) is not plain
-    assert minibatch.in_one(plain, policy, "fp32", None) is plain
-    assert minibatch.in_one(plain, policy, "fp16", scoring) is plain
+    patch.setattr(minibatch, "gpu_backend", lambda: "cuda")
+    pretend_gpu(patch)
+    for wanted in (True, "auto"):
+        assert minibatch.is_wanted(policy, "fp32", scoring, wanted)
+    assert not minibatch.is_wanted(policy, "fp32", scoring, False)
+    assert not minibatch.is_wanted(policy, "fp32", None)
+    assert not minibatch.is_wanted(policy, "fp16", scoring)
     for other in (
         dataclasses.replace(policy, network=MinGRU(48, 2)),
         dataclasses.replace(policy, network=MinGRU(32, 5)),
         dataclasses.replace(policy, separate_value=True),
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
-        assert minibatch.in_one(plain, other, "fp32", scoring) is plain
+        assert not minibatch.is_wanted(other, "fp32", scoring)
+    patch.setattr(minibatch, "gpu_backend", lambda: "metal")
+    assert minibatch.is_wanted(policy, "fp32", scoring)
+    assert not minibatch.is_wanted(policy, "fp32", scoring, "auto")
 
 
 SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an H200

@@ -73,6 +73,28 @@ class Plan(NamedTuple):
     chunks: int
 
 
+def is_wanted(
+    policy: Policy, kind: str, scoring: Scoring | None, wanted: bool | str = True
+) -> bool:
+    """Whether the default device computes minibatches in one launch, where their shapes allow it.
+
+    Args:
+        policy: what is trained.
+        kind: ``train.precision``.
+        scoring: None: a loss or advantages of the user's own.
+        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
+    """
+    return bool(
+        scoring is not None
+        and wanted
+        and kind in ("fp32", "bf16")
+        and steps_by_rows(policy)
+        and not policy.decoder.action.continuous
+        and (wanted != "auto" or gpu_backend() == "cuda")
+        and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+    )
+
+
 def in_one(
     plain: Callable[..., tuple],
     policy: Policy,
@@ -84,35 +106,27 @@ def in_one(
 
     Args:
         plain: for all that isn't.
-        policy: whose weights the gradients are by.
-        kind: ``train.precision``.
-        scoring: None: a loss or advantages of the user's own.
-        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
+        policy: whose weights the gradients are by; this and the others: see ``is_wanted``.
+        kind: see there.
+        scoring: see there.
+        wanted: see there.
     """
-    network, decoder, low = policy.network, policy.decoder, kind == "bf16"
-    if (
-        scoring is None
-        or not wanted
-        or kind not in ("fp32", "bf16")
-        or not steps_by_rows(policy)
-        or decoder.action.continuous
-    ):
-        return plain
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        may = wanted != "auto" or gpu_backend() == "cuda"
-        launched = may and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+        arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
+        if not is_wanted(policy, kind, scoring, wanted):
+            return plain(*arguments, scale)
+        assert scoring is not None
         whole = observations.whole if isinstance(observations, Strip) else observations
+        network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
-        S = len(actions) // T
-        plan = launched and choose_plan(
-            *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
+        plan = choose_plan(
+            *(T, len(actions) // T, D, network.hidden, network.layers, action.logits, action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
-        arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
-        if not plan:
+        if plan is None:
             return plain(*arguments, scale)
-        return launched(policy, scoring, plan, low, *arguments)
+        return launch_minibatch(policy, scoring, plan, low, *arguments)
 
     return step
 
