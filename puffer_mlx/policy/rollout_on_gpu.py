@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
+    backend,
     exact_products,
     launch,
     nothing,
@@ -128,7 +129,8 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 
     As many agents to a block as leave no core idle, with all weights beside them, or the layers'.
     """
-    if not steps_by_rows(policy) or spec.observation_dtype != "float32":
+    floats_alone = steps_by_rows(policy) and spec.observation_dtype == "float32"
+    if backend() != "cuda" or not floats_alone:  # Metal has no room for so many threads
         return None
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)

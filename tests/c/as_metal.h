@@ -34,6 +34,7 @@ float ceil(float x);
 struct bfloat {
   unsigned short bits;
   explicit bfloat(float x) __generic : bits((unsigned short)x) {}
+  operator float() const __generic { return (float)bits; }
   operator float() const __global { return (float)bits; }
   operator float() const __local { return (float)bits; }
   void operator=(bfloat other) __global { bits = other.bits; }

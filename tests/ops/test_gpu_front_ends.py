@@ -24,6 +24,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import choose_rows
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.optimizers import muon
+from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
 from puffer_mlx.vec.native.make import find_environment, open_environment, read_spec
@@ -94,6 +95,7 @@ COPIED = {
     "struct Swizzled {\n": """struct Swizzled {
   Swizzled(IN_SHARED Low* at) __generic : numbers(at) {}
   Swizzled(const Swizzled& other) __generic : numbers(other.numbers) {}
+  void operator=(const Swizzled& other) { numbers = other.numbers; }
 """,
     "struct Apart {\n": """struct Apart {
   Apart(IN_SHARED float* at) __generic : numbers(at) {}
@@ -149,6 +151,10 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, int]]
             way = plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
             further = {"BLOCKS": plan.blocks, "MASKED": int(n % 3 == 0), "EXACT": n // 2 % 2}
             found.setdefault(way, {**plan.sizes, **further})
+    ways = {(2, 1), (2, 0), *(() if low else ((1, 0), (0, 0)))}
+    ways -= {(2, 1), (2, 0)} if backend == "metal" and not low else set()  # there is no room
+    assert {(kept, every) for kept, every, _ in found} == ways
+    assert {parts for *_, parts in found} == {False, True}
     return [*found.values()]
 
 
@@ -218,30 +224,73 @@ UNION = "    Game env;\n  } held;", "    Game env;\n    Held() {}\n  } held;"
 ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
 
 
+# The same by matrix units: environment, H, layers, agents, and whether of 16 bits.
+BY_ROWS = [
+    *(("breakout", 64, 1, 16384, False), ("breakout", 128, 1, 4096, True)),
+    *(("cartpole", 32, 2, 4096, True), ("memory", 64, 2, 18, False), ("memory", 32, 1, 16384, True)),
+]
+
+
 def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
+    spec, rules, given = _game(environment)
+    block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
+    low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
+    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
+    kernel = text.rollout(layers, rules, language.split()[0])
+    return _rollout_program(kernel, language, low, {**block, **given})
+
+
+def by_rows(number: int, language: str) -> str:
+    """A program of BY_ROWS, as an H200 runs it."""
+    kernel, sizes = rows_kernel(number, language.split()[0])
+    kernel = kernel._replace(name=f"{kernel.name}_{number}")
+    return _rollout_program(kernel, language, LOW[language][BY_ROWS[number][-1]], sizes)
+
+
+def rows_kernel(number: int, backend: str) -> tuple[text.Kernel, dict[str, int]]:
+    """A kernel of BY_ROWS, and its template's numbers but for Low."""
+    environment, hidden, layers, agents, low = BY_ROWS[number]
+    spec, rules, given = _game(environment)
+    policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
+    with building_for("cuda", lambda *_, **__: []):
+        rows = choose_rows(policy, spec, agents, low)
+    assert rows is not None
+    path = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS
+    return text.rollout(path, rules, backend), {**rows, "EXACT": number % 2, **given}
+
+
+def _game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, int]]:
+    """Of an environment the spec and the rules, and what a rollout's template asks of it."""
     folder = find_environment(environment)
     library = open_environment(folder)
     spec = read_spec(folder, library)
     rules = gpu_rules(folder, library, spec)
     assert rules is not None
-    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
-    backend = language.split()[0]
-    kernel = text.rollout(layers, text.Rules(*rules[:3]), backend)
-    assert UNION[0] in kernel.body
-    if backend == "metal":
-        kernel = kernel._replace(body=kernel.body.replace(*UNION))
-    block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
     row = {"SEEN": spec.observation_size, "HEADS": spec.action.heads}
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
-    sizes = {**block, **row, **game, "LOGS": rules.logs}
-    low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
-    return program(kernel, language, low, sizes)
+    return spec, text.Rules(*rules[:3]), {**row, **game, "LOGS": rules.logs}
+
+
+def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, int]) -> str:
+    assert UNION[0] in kernel.body
+    if language != "cuda":
+        kernel = kernel._replace(body=kernel.body.replace(*UNION))
+    return program(kernel, language, low, given)
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
 def test_whole_rollouts(tmp_path, language):
     source = "".join(rollout(*which, language) for which in ROLLOUTS)
+    assert messages(tmp_path, language, source, *ALLOWED) == ""
+
+
+@pytest.mark.parametrize("language", FRONT_ENDS)
+def test_whole_rollouts_by_rows(tmp_path, language):
+    plans = [rows_kernel(n, "cuda")[1] for n in range(len(BY_ROWS))]
+    assert {plan["KEPT"] for plan in plans} == {1, 2}
+    assert {plan["M"] for plan in plans} == {16, 32, 64}
+    source = "".join(by_rows(n, language) for n in range(len(BY_ROWS)))
     assert messages(tmp_path, language, source, *ALLOWED) == ""
 
 
@@ -332,6 +381,13 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "-Wconditional-uninitialized",
         "-Wconditional-uninitialized",
     ),
+    "a device's memory for a block's": (
+        "minibatch",
+        "Padded<D> in_device = {encoder, H, D};",
+        "IN_SHARED const float* there = encoder; Padded<D> in_device = {there, H, D};",
+        None,
+        "cannot initialize a variable of type 'const __local float",
+    ),
     "a bfloat without a cast": (
         "mingru_forward",
         "out[k] = (Low)cell.out",
@@ -350,7 +406,8 @@ def test_planted_faults_are_found(tmp_path, fault, backend):
     (kernel,) = (kernel for kernel in kernels(backend) if kernel.name == name)
     assert old in kernel.body
     planted = kernel._replace(body=kernel.body.replace(old, new))
-    found = messages(tmp_path, backend, program(planted, backend, LOW[backend][1]))
+    given = {**SIZES, **plans(kernel, backend, True)[0]}
+    found = messages(tmp_path, backend, program(planted, backend, LOW[backend][1], given))
     if expected is None:
         assert not found
     else:
