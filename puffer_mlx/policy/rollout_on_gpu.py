@@ -5,8 +5,8 @@ that the block shares, and their environments in its threads'. So a rollout is o
 wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollout.kernel.h`` is the
 text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has.
 
-On CUDA, where a block has room for it, a MinGRU policy steps by matrix units, many agents at a time,
-with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).
+On CUDA, where a block has room for it, a MinGRU policy steps by matrix units, many agents at a
+time, with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,11 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
-    backend,
     exact_products,
     launch,
     nothing,
     numbers,
-    shared_pool,
+    pool_block,
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
@@ -36,7 +35,6 @@ from puffer_mlx.spec import EnvSpec
 
 LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arrays of weights
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
-ROW_THREADS = 512  # of such a block
 ENOUGH_BLOCKS = 128  # for the cores of an H200
 BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
 MOST_NUMBERS = 2**31  # of an array that the kernel writes: it counts in 32 bits
@@ -129,12 +127,12 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 
     As many agents to a block as leave no core idle, with all weights beside them, or the layers'.
     """
-    floats_alone = steps_by_rows(policy) and spec.observation_dtype == "float32"
-    if backend() != "cuda" or not floats_alone:  # Metal has no room for so many threads
+    if not steps_by_rows(policy) or spec.observation_dtype != "float32":
         return None
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
     wide, out = -(-D // 32) * 32, -(-(A + 1) // 16) * 16
+    threads, room = pool_block()
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
@@ -143,9 +141,9 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
             lows = rows * (3 * H + 2 * H + wide) + out * H + L * 3 * H * H
             lows += H * wide if kept > 1 else 0
             pool = floats + (-(-lows // 2) if low else lows)
-            if 4 * pool + rows * legal + 1024 <= shared_pool() and (kept > 1 or not low):
-                sizes = {"M": rows, "THREADS": ROW_THREADS, "KEPT": kept, "POOL": pool}
-                columns = tiles_side_by_side(H, rows, ROW_THREADS)
+            if 4 * pool + rows * legal <= room and (kept > 1 or not low):
+                sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
+                columns = tiles_side_by_side(H, rows, threads)
                 return {**sizes, "HIDDEN_C": columns, "H": H, "L": L, "A": A}
     return None
 

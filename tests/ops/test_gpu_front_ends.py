@@ -23,7 +23,6 @@ from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import choose_rows
 from puffer_mlx.ppo import minibatch
-from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
@@ -38,8 +37,8 @@ SIZES["MASKED"] = 1
 MINIBATCHES = [
     (T, 8, *policy)
     for policy in (
-        *((4, 32, 1, 2, 1), (3, 32, 2, 40, 2), (49, 32, 4, 5, 2)),
-        *((118, 64, 2, 3, 1), (4, 64, 2, 40, 1), (49, 64, 3, 40, 2)),
+        *((4, 32, 1, 2, 1), (3, 32, 2, 40, 2), (49, 32, 4, 5, 2), (118, 32, 1, 2, 1)),
+        *((118, 64, 2, 3, 1), (4, 64, 2, 2, 1), (49, 64, 3, 40, 2)),
     )
     for T in (8, 64, 128)
 ]
@@ -132,27 +131,29 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, int]]
 
     Of a minibatch one plan for each of its ways through time and memory; of most kernels nothing.
     """
+    backend = language.split()[0]
     if kernel.name == "muon_kept":
-        sizes = {columns: (64 * columns + 2 * 64 * 64 + muon.KEPT_THREADS) for columns in (192, 64)}
+        block = launch.POOL_THREADS["cuda"]
+        sizes = {columns: 64 * columns + 2 * 64 * 64 + block for columns in (192, 64)}
         return [
-            {"COLUMNS": c, "THREADS": muon.KEPT_THREADS, "POOL": pool, "EXACT": int(c == 64)}
+            {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
     if kernel.name != "minibatch":
         return [{}]
     found: dict[tuple, dict[str, int]] = {}
-    backend = language.split()[0]
     room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
-        plan = minibatch.choose_plan(*which, live, low, minibatch.BLOCK[backend], room)
+        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room)
         if plan is not None:
             way = plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
             further = {"BLOCKS": plan.blocks, "MASKED": int(n % 3 == 0), "EXACT": n // 2 % 2}
             found.setdefault(way, {**plan.sizes, **further})
-    ways = {(2, 1), (2, 0), *(() if low else ((1, 0), (0, 0)))}
-    ways -= {(2, 1), (2, 0)} if backend == "metal" and not low else set()  # there is no room
+    ways = {(3, 1), (3, 0), *(() if low else ((2, 0), (1, 0)))}
+    if backend == "metal" and not low:  # for more there is no room
+        ways = {(2, 0), (1, 0), (0, 0)}
     assert {(kept, every) for kept, every, _ in found} == ways
     assert {parts for *_, parts in found} == {False, True}
     return [*found.values()]
@@ -227,8 +228,11 @@ ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
 # The same by matrix units: environment, H, layers, agents, and whether of 16 bits.
 BY_ROWS = [
     *(("breakout", 64, 1, 16384, False), ("breakout", 128, 1, 4096, True)),
-    *(("cartpole", 32, 2, 4096, True), ("memory", 64, 2, 18, False)),
-    ("memory", 32, 1, 16384, True),
+    *(
+        ("cartpole", 32, 2, 4096, True),
+        ("memory", 32, 1, 18, False),
+        ("memory", 32, 1, 16384, True),
+    ),
 ]
 
 
@@ -242,23 +246,19 @@ def rollout(environment: str, network: str, language: str) -> str:
     return _rollout_program(kernel, language, low, {**block, **given})
 
 
-def by_rows(number: int, language: str) -> str:
-    """A program of BY_ROWS, as an H200 runs it."""
-    kernel, sizes = rows_kernel(number, language.split()[0])
-    kernel = kernel._replace(name=f"{kernel.name}_{number}")
-    return _rollout_program(kernel, language, LOW[language][BY_ROWS[number][-1]], sizes)
-
-
-def rows_kernel(number: int, backend: str) -> tuple[text.Kernel, dict[str, int]]:
-    """A kernel of BY_ROWS, and its template's numbers but for Low."""
-    environment, hidden, layers, agents, low = BY_ROWS[number]
-    spec, rules, given = _game(environment)
-    policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
-    with building_for("cuda", lambda *_, **__: []):
-        rows = choose_rows(policy, spec, agents, low)
-    assert rows is not None
-    path = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS
-    return text.rollout(path, rules, backend), {**rows, "EXACT": number % 2, **given}
+def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, int]]]:
+    """Those of BY_ROWS for which a GPU has room: whether of 16 bits, and the template's numbers."""
+    path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS, []
+    for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
+        spec, rules, given = _game(environment)
+        policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
+        with building_for(backend, lambda *_, **__: []):
+            rows = choose_rows(policy, spec, agents, low)
+        if rows is not None:
+            kernel = text.rollout(path, rules, backend)
+            kernel = kernel._replace(name=f"{kernel.name}_{n}")
+            found.append((kernel, low, {**rows, "EXACT": n % 2, **given}))
+    return found
 
 
 def _game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, int]]:
@@ -288,10 +288,15 @@ def test_whole_rollouts(tmp_path, language):
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
 def test_whole_rollouts_by_rows(tmp_path, language):
-    plans = [rows_kernel(n, "cuda")[1] for n in range(len(BY_ROWS))]
-    assert {plan["KEPT"] for plan in plans} == {1, 2}
-    assert {plan["M"] for plan in plans} == {16, 32, 64}
-    source = "".join(by_rows(n, language) for n in range(len(BY_ROWS)))
+    backend = language.split()[0]
+    every = rows_kernels(backend)
+    assert len(every) == (len(BY_ROWS) if backend == "cuda" else 3)
+    assert {sizes["KEPT"] for *_, sizes in every} == {1, 2}
+    assert {sizes["M"] for *_, sizes in every} == {16, 32, *((64,) if backend == "cuda" else ())}
+    source = "".join(
+        _rollout_program(kernel, language, LOW[language][low], sizes)
+        for kernel, low, sizes in every
+    )
     assert messages(tmp_path, language, source, *ALLOWED) == ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from test_gpu_front_ends import BY_ROWS, SIZES, kernels, plans, rows_kernel
+from test_gpu_front_ends import SIZES, kernels, plans, rows_kernels
 
 from puffer_mlx.ops.gpu import nvrtc, text
 
@@ -52,7 +52,8 @@ def test_those_that_ask_for_memory(low):
     """As they are launched; a rollout by matrix units is of one type alone."""
     every = [kernel for kernel in kernels("cuda") if "POOL" in kernel.template]
     assert [kernel.name for kernel in every] == ["minibatch", "muon_kept"]
-    cases = [(kernel, p) for kernel in every for p in plans(kernel, "cuda", low != mx.float32)]
-    numbers = (n for n, each in enumerate(BY_ROWS) if each[-1] == (low != mx.float32))
-    for kernel, plan in [*cases, *(rows_kernel(n, "cuda") for n in numbers)]:
+    sixteen = low == mx.bfloat16
+    cases = [(kernel, plan) for kernel in every for plan in plans(kernel, "cuda", sixteen)]
+    cases += [(kernel, sizes) for kernel, its, sizes in rows_kernels("cuda") if its == sixteen]
+    for kernel, plan in cases:
         assert code(kernel, Low=low, **plan).startswith(ELF), kernel.name

@@ -32,6 +32,7 @@ SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes suc
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
 SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # and of a SHARED_POOL on CUDA
+POOL_THREADS = {"metal": THREADS, "cuda": 512}  # of a block that has one
 FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
@@ -42,13 +43,17 @@ def backend() -> str:
     return gpu_backend()
 
 
-def shared_pool() -> int:
-    """Bytes of shared memory that a block may ask for; of CUDA without a GPU, an H200's."""
-    if backend() == "metal":
-        return SHARED_BYTES
+def pool_block() -> tuple[int, int]:
+    """Threads of a block with a SHARED_POOL, and how many bytes that may have.
+
+    Of CUDA without a GPU they are an H200's; where none is known to have the room, 0.
+    """
+    kind = backend()
+    if kind == "metal":
+        return POOL_THREADS[kind], SHARED_BYTES
     here = mx.cuda.is_available()
     architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
-    return SHARED_POOLS.get(architecture.rstrip("a"), 0)
+    return POOL_THREADS[kind], SHARED_POOLS.get(architecture.rstrip("a"), 0)
 
 
 def exact_products() -> int:
@@ -155,7 +160,9 @@ def launch(
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
-    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
+    call = (
+        functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
+    )
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],

@@ -105,10 +105,11 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
         rules: the environment's.
         backend: ``metal`` or ``cuda``.
     """
-    parts, rows = {"rules": in_namespace(rules)}, layers.name == ROWS
-    (kernel,) = _kernels(_around(layers, f"{'rows' if rows else 'rollout'}.kernel.h", parts), backend)
-    name = f"{'rows' if rows else 'rollout'}_{layers.parent.name}_{rules.header.stem}"
-    resident = kernel.resident if rows else RESIDENT
+    form = "rows" if layers.name == ROWS else "rollout"
+    text = _around(layers, f"{form}.kernel.h", {"rules": in_namespace(rules)})
+    (kernel,) = _kernels(text, backend)
+    name = f"{form}_{layers.parent.name}_{rules.header.stem}"
+    resident = kernel.resident or RESIDENT
     return kernel._replace(name=name, exact=True, fast=False, resident=resident)
 
 

@@ -1,9 +1,9 @@
 """A minibatch's gradients in two launches on a GPU: forward, loss and backward of MinGRU policies.
 
 Between them no activation leaves a block's shared memory: see ``minibatch.metal.h``. It is done for
-linear encoders, MinGRU and discrete actions, in fp32, where a block has room; everything else is
-computed by ``ppo/gradients.py``, which this is compared with. Products are of TF32 on CUDA, as MLX's
-own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
+linear encoders, MinGRU and discrete actions, in fp32 and bf16, where a block has room; everything
+else is computed by ``ppo/gradients.py``, which this is compared with. Products of fp32 are of TF32
+on CUDA, as MLX's own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
 """
 
 import functools
@@ -19,12 +19,11 @@ from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
-    backend,
     exact_products,
     launch,
     nothing,
     numbers,
-    shared_pool,
+    pool_block,
     tiles_side_by_side,
 )
 from puffer_mlx.ops.pack import unpack
@@ -33,12 +32,14 @@ from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
     "a minibatch's gradients in two launches",
     (
         *("ppo.gradients:gradients", "ppo.gradients:clipped_loss", "ppo.closed_form:losses"),
         *("ppo.advantage:advantages", "policy.networks.mingru:mingru_reference"),
+        "ppo.algorithms.puffer5:live_loss",
     ),
     test="tests/ppo/test_minibatch.py",
     cost="a GPU computes a minibatch in some twenty launches",
@@ -46,8 +47,7 @@ REFERENCE = Reference(
 TEXT = Path(__file__).with_name("minibatch.metal.h")
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
-GRADIENTS = 96  # numbers of the gradients by the weights that a thread may have, at most
-BLOCK = {"cuda": 512, "metal": THREADS}  # threads
+GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
 
 
 class Scoring(NamedTuple):
@@ -73,7 +73,11 @@ class Plan(NamedTuple):
 
 
 def in_one(
-    plain: Callable[..., tuple], policy: Policy, kind: str, scoring: Scoring | None
+    plain: Callable[..., tuple],
+    policy: Policy,
+    kind: str,
+    scoring: Scoring | None,
+    wanted: bool | str = True,
 ) -> Callable[..., tuple]:
     """``plain``, what ``ppo.gradients.gradients`` gives, in two launches where that is possible.
 
@@ -82,10 +86,12 @@ def in_one(
         policy: whose weights the gradients are by.
         kind: ``train.precision``.
         scoring: None: a loss or advantages of the user's own.
+        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
     """
     network, decoder, low = policy.network, policy.decoder, kind == "bf16"
     if (
         scoring is None
+        or not wanted
         or kind not in ("fp32", "bf16")
         or not steps_by_rows(policy)
         or decoder.action.continuous
@@ -93,14 +99,15 @@ def in_one(
         return plain
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        launched = kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+        may = wanted != "auto" or gpu_backend() == "cuda"
+        launched = may and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
         T, S, D = observations.shape
         plan = launched and choose_plan(
             *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
-            *(scoring.live is not None, low, BLOCK[backend()], shared_pool()),
+            *(scoring.live is not None, low, *pool_block()),
         )
         arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
-        if plan is None:
+        if not plan:
             return plain(*arguments, scale)
         return launched(policy, scoring, plan, low, *arguments)
 
@@ -109,7 +116,17 @@ def in_one(
 
 @functools.cache
 def choose_plan(
-    T: int, S: int, D: int, H: int, L: int, A: int, heads: int, live: bool, low: bool, threads: int, room: int
+    T: int,
+    S: int,
+    D: int,
+    H: int,
+    L: int,
+    A: int,
+    heads: int,
+    live: bool,
+    low: bool,
+    threads: int,
+    room: int,
 ) -> Plan | None:
     """How blocks of some threads divide T steps of S segments; None where no way fits.
 
@@ -126,10 +143,11 @@ def choose_plan(
         rows = steps * segments
         floats = rows * (out + 2 + heads + (2 if live else 4)) + (6 * T * segments if live else 0)
         floats += L * segments * H if steps < T else 0
-        for every, kept in ((1, 2), (0, 2), (0, 1), (0, 0))[: 2 if low else 4]:
+        for every, kept in ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]:
             u = 3 * H if every else max(3 * H, wide)
             lows = rows * ((L + 1) * H + (L if every else 1) * (u + H) + dy + every * wide)
-            lows += out * H + (L * 3 * H * H if kept else 0) + (H * wide if kept > 1 else 0)
+            sizes_of_weights = out * H, L * 3 * H * H, H * wide
+            lows += sum(sizes_of_weights[:kept])
             pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
             if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
                 sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
@@ -155,7 +173,7 @@ def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, in
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
     counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
-    if 4 * sum(counts) > GRADIENTS * BLOCK["cuda"] // (32 * groups):
+    if 4 * sum(counts) > GRADIENTS * 16 // groups:
         return None
     names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
     return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
@@ -187,13 +205,17 @@ def launch_minibatch(
     ent_coef: mx.array,
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
-    T, S, D = observations.shape
+    T, S = observations.shape[:2]
     action, live = policy.decoder.action, scoring.live
     zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
     if live is None:
         moments = _moments(compared)
         given, further, last = compared.adv, compared.weight, moments
-        groups, discounts, form = (moments.shape[-1], moments.size // (3 * moments.shape[-1])), (), ()
+        groups, discounts, form = (
+            (moments.shape[-1], moments.size // (3 * moments.shape[-1])),
+            (),
+            (),
+        )
     else:
         finals = compared.finals
         given, further = compared.rewards, compared.terminals

@@ -12,7 +12,8 @@
 //   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
 // sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
 // loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals.
-// What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the layers', 2 all; ALL, every
+// What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the decoder's, 2 the layers', too, 3
+// all; ALL, every
 // layer's gates and states, and the observations: else they are made, or read, again.
 
 #pragma once
@@ -173,8 +174,8 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (HEADS + (LIVE ? 2 : 4));
   constexpr int AT_CARRY = AT_TIMES + (LIVE ? 6 * TIMES : 0), FLOATS = (AT_CARRY + (CHUNKS > 1 ? L * UNITS : 0) + 31) / 32 * 32;
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
-  constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + OUT * H;
-  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
+  constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
+  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
   // Of a channel's steps so many threads have a part each.
   constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
   constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
@@ -198,11 +199,12 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
 #pragma unroll
   for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
-  keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
+  Padded<H> far_decodes = {decoder, A + 1, H};
+  if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
 #pragma unroll
-  for (int l = 0; l < L && KEPT > 0; ++l)
+  for (int l = 0; l < L && KEPT > 1; ++l)
     keep_weight<3 * H, H, THREADS>(OF_LAYER(layer, l), 3 * H, H, Swizzled<Low, H>{low + AT_LAYERS + 3 * l * H * H}, me);
-  if (KEPT > 1) keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
+  if (KEPT > 2) keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   float of_encoder[INPUT_R][INPUT_C][4], of_decoder[1][OUTPUT_C][4], of_layers[L][GATE_R][GATE_C][4];
@@ -252,7 +254,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         BARRIER
         Swizzled<Low, H> features = {low};
         Padded<D> in_device = {encoder, H, D};
-        if (KEPT > 1)
+        if (KEPT > 2)
           multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, features, false, me);
         else
           multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{in_device}, features, false, me);
@@ -262,7 +264,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           Swizzled<Low, H> x = {low + l * M * H}, out = {low + (l + 1) * M * H};
           Swizzled<Low, H> states = {low + AT_S + (ALL ? l : 0) * M * H}, weight = {low + AT_LAYERS + 3 * l * H * H};
           Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
-          if (KEPT > 0)
+          if (KEPT > 1)
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
           else
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{Padded<H>{OF_LAYER(layer, l), 3 * H, H}}, u, me);
@@ -280,7 +282,10 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           }
           BARRIER
         }
-        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Swizzled<Low, H>>{decodes}, of_y, false, me);
+        if (KEPT > 0)
+          multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Swizzled<Low, H>>{decodes}, of_y, false, me);
+        else
+          multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Padded<H>>{far_decodes}, of_y, false, me);
         BARRIER
       }
       if (LIVE && !back && (int)me < M) {
@@ -340,7 +345,10 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
       BARRIER
       add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(Transposed<Swizzled<Low, DY>>{dy}, dout, me, of_decoder);
       BARRIER
-      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
+      if (KEPT > 0)
+        multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
+      else
+        multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, far_decodes, dout, false, me);
       BARRIER
 #pragma unroll
       for (int l = L - 1; l >= 0; --l) {
@@ -350,7 +358,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         Padded<H> in_device = {OF_LAYER(layer, l), 3 * H, H};
         bool again = l < L - 1 && !ALL;
         if (again) {
-          if (KEPT > 0)
+          if (KEPT > 1)
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
           else
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{in_device}, u, me);
@@ -367,7 +375,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         }
         BARRIER
         add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Transposed<Swizzled<Low, U>>{u}, x, me, of_layers[l]);
-        if (KEPT > 0)
+        if (KEPT > 1)
           multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, true, me);
         else
           multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, in_device, dout, true, me);
