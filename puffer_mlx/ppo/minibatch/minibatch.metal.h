@@ -98,7 +98,8 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
     for (uint t = 0; t < STRETCH; ++t) {
       uint row = (end - 1 - t) * SEGMENTS + segment;
       float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = keep[row];
-      sum = mingru_carry(z, kept, sum + dout.at(row, channel) * q);
+      float ds = sum + dout.at(row, channel) * q;
+      sum = mingru_carry(z, kept, ds);
       factor = mingru_carry(z, kept, factor);
     }
     sums[me] = sum, factors[me] = factor;
@@ -186,7 +187,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
   IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES, *carries = pool + AT_CARRY;
   IN_SHARED Low* low = (IN_SHARED Low*)(pool + FLOATS);
-  IN_SHARED float* part = (IN_SHARED float*)(low + AT_U);
+  IN_SHARED float* part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U);
   Apart<Y> of_y = {y};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, H> dout = {low + L * M * H}, decodes = {low + AT_DECODER};
@@ -253,10 +254,11 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         }
         BARRIER
         Swizzled<Low, H> features = {low};
+        Padded<D> in_device = {encoder, H, D};
         if (KEPT > 2)
           multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, features, false, me);
         else
-          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{{encoder, H, D}}, features, false, me);
+          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{in_device}, features, false, me);
         BARRIER
 #pragma unroll
         for (int l = 0; l < L; ++l) {
@@ -266,7 +268,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           if (KEPT > 1)
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
           else
-            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
+            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{Padded<H>{OF_LAYER(layer, l), 3 * H, H}}, u, me);
           BARRIER
           for (uint k = me; k < UNITS * PARTS; k += THREADS) {
             uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
