@@ -1,9 +1,10 @@
-"""A minibatch's gradients in two launches on a GPU: forward, loss and backward of MinGRU policies.
+"""A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
-Between them no activation leaves a block's shared memory: see ``minibatch.metal.h``. It is done for
-linear encoders, MinGRU and discrete actions, in fp32 and bf16, where a block has room; everything
-else is computed by ``ppo/gradients.py``, which this is compared with. Products of fp32 are of TF32
-on CUDA, as MLX's own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
+Between them no activation leaves a block's shared memory: ``minibatch.metal.h`` in the folder of a
+network that has one. It is done for linear encoders and discrete actions, in fp32 and bf16, where a
+block has room; everything else is computed by ``ppo/gradients.py``, which this is compared with.
+Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
+(``MLX_ENABLE_TF32=0``).
 """
 
 import functools
@@ -27,6 +28,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.pack import unpack
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
@@ -39,13 +41,13 @@ REFERENCE = Reference(
     "a minibatch's gradients in two launches",
     (
         *("ppo.gradients:gradients", "ppo.gradients:clipped_loss", "ppo.closed_form:losses"),
-        *("ppo.advantage:advantages", "policy.networks.mingru:mingru_reference"),
-        "ppo.algorithms.puffer5:live_loss",
+        *("ppo.advantage:advantages", "ppo.algorithms.puffer5:live_loss"),
     ),
     test="tests/ppo/test_minibatch.py",
     cost="a GPU computes a minibatch in some twenty launches",
 )
-TEXT = Path(__file__).with_name("minibatch.metal.h")
+TEXT = Path(__file__).with_name("blocks.metal.h")
+MINIBATCH = "minibatch.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
@@ -275,9 +277,10 @@ def launch_minibatch(
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
         "begins": begins,
     }
-    threads = plan.sizes["THREADS"]
+    threads, folder = plan.sizes["THREADS"], forms_of(policy.network).matrix_units
+    assert folder is not None
     grads, partial, ratio, value, adv, _ = launch(
-        *(TEXT, "minibatch", inputs, outputs),
+        *(folder / MINIBATCH, "minibatch", inputs, outputs),
         threads=blocks * threads,
         block=threads,
         shared=4 * plan.sizes["POOL"],
