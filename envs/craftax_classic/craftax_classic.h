@@ -62,7 +62,7 @@ enum {
 #define ARROWS 3
 #define PLANTS 10
 #define LONGEST 10000  // steps of an episode
-#define DAY 300.0f     // steps
+#define DAYS (1.0f / 300.0f)  // of a step: the original's compiler multiplies, too
 #define RIPE_AGE 600   // steps
 #define ZOMBIE_HEALTH 5
 #define COW_HEALTH 3
@@ -115,10 +115,10 @@ enum {
 TABLE int STEP_DOWN[5] = {0, 0, 0, -1, 1};
 TABLE int STEP_RIGHT[5] = {0, -1, 1, 0, 0};
 
-// 0.0 to 0.9 as the original's observations have them: rounded to 16 bits.
+// 0.0 to 0.9 as the original's observations have them: a tenth of 16 bits, times 0 to 9, in 16 bits.
 TABLE float TENTHS[FULL + 1] = {
-    0.0f, 0.0999755859375f, 0.199951171875f, 0.300048828125f,   0.39990234375f,
-    0.5f, 0.60009765625f,   0.7001953125f,   0.7998046875f,     0.89990234375f,
+    0.0f, 0.0999755859375f, 0.199951171875f, 0.2998046875f, 0.39990234375f,
+    0.5f, 0.599609375f,     0.69970703125f,  0.7998046875f, 0.89990234375f,
 };
 
 // Of ACT_MAKE_WOOD_PICKAXE and those behind it: what they unlock, and how many of wood, stone, coal,
@@ -745,7 +745,7 @@ RULE void live(CraftaxClassic OWN* env) {
 
 // 0 at night to 1 at noon; an episode begins in the morning.
 RULE float light_at(int tick) {
-    const float days = (float)tick / DAY;
+    const float days = (float)tick * DAYS;
     const float cosine = fabsf(cosf(3.14159265f * (days - floorf(days) + 0.3f)));
     return 1.0f - cosine * cosine * cosine;
 }
@@ -1002,6 +1002,11 @@ RULE float play(CraftaxClassic OWN* env, int action) {
     return (float)gained + health_gained;
 }
 
+// Lava took all health.
+RULE bool is_over(const CraftaxClassic OWN* env) {
+    return env->health <= 0 || env->tick >= LONGEST;
+}
+
 RULE void add_log(CraftaxClassic OWN* env) {
     env->log.perf += env->episode_return / (float)ACHIEVEMENTS;
     env->log.score += env->episode_return;
@@ -1023,7 +1028,7 @@ RULE void c_step(CraftaxClassic OWN* env) {
     const float reward = play(env, (int)env->actions[0]);
     env->rewards[0] = reward;
     env->episode_return += reward;
-    if (env->health <= 0 || env->tick >= LONGEST) {  // lava took all health
+    if (is_over(env)) {
         env->terminals[0] = 1.0f;
         add_log(env);
         begin_episode(env);
