@@ -8,6 +8,7 @@
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL
 #define MY_STATE_PLAIN
+#define MY_GPU "craftax_classic.h"  // its rules compile for a GPU, too
 #define Env CraftaxClassic
 #include "vecenv.h"
 

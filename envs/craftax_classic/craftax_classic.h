@@ -746,7 +746,7 @@ RULE void live(CraftaxClassic OWN* env) {
 // 0 at night to 1 at noon; an episode begins in the morning.
 RULE float light_at(int tick) {
     const float days = (float)tick * DAYS;
-    const float cosine = fabsf(cosf(3.14159265f * (days - floorf(days) + 0.3f)));
+    const float cosine = fabsf(cosf(3.14159265f * (days - (float)(int)days + 0.3f)));
     return 1.0f - cosine * cosine * cosine;
 }
 
