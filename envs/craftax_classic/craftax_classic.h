@@ -756,7 +756,7 @@ RULE float light_at(int tick) {
 typedef struct {
     int first;         // of its directions in the array of all
     int nodes_across;  // directions in a row of the grid
-    int down;          // cells from one to the next
+    int down;          // cells from one to the next are 2 to the power of this
     int across;
     float low;  // the least and the largest value of the world
     float high;
@@ -767,9 +767,11 @@ RULE float fade(float t) {
 }
 
 RULE float raw_noise(const Noise OWN* noise, const float OWN* directions, int row, int column) {
-    const int node = noise->first + row / noise->down * noise->nodes_across + column / noise->across;
-    const float y = (float)(row % noise->down) / (float)noise->down;
-    const float x = (float)(column % noise->across) / (float)noise->across;
+    const int node_row = row >> noise->down;
+    const int node_column = column >> noise->across;
+    const int node = noise->first + node_row * noise->nodes_across + node_column;
+    const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
+    const float x = (float)column / (float)(1 << noise->across) - (float)node_column;
     const float OWN* above = directions + 2 * node;
     const float OWN* below = above + 2 * noise->nodes_across;
     const float ty = fade(y);
@@ -790,11 +792,13 @@ RULE float noise_at(const Noise OWN* noise, const float OWN* directions, int row
 
 RULE void draw_noise(
     CraftaxClassic OWN* env, Noise OWN* noise, float OWN* directions, int first, int down, int across) {
+    const int rows = SIDE >> down;
+    const int columns = SIDE >> across;
     noise->first = first;
-    noise->nodes_across = across + 1;
-    noise->down = SIDE / down;
-    noise->across = SIDE / across;
-    for (int node = first; node < first + NODES(down, across); node++) {
+    noise->nodes_across = columns + 1;
+    noise->down = down;
+    noise->across = across;
+    for (int node = first; node < first + NODES(rows, columns); node++) {
         const float angle = 6.2831853f * ((float)DRAW(env, node) / 2147483648.0f);
         directions[2 * node] = cosf(angle);
         directions[2 * node + 1] = sinf(angle);
@@ -815,8 +819,8 @@ RULE void make_world(CraftaxClassic OWN* env) {
     Noise trees;
     draw_noise(env, &waters, directions, WATER_ANGLES, 4, 4);
     draw_noise(env, &mountains, directions, MOUNTAIN_ANGLES, 4, 4);
-    draw_noise(env, &paths, directions, PATH_ANGLES, 8, 32);
-    draw_noise(env, &trees, directions, TREE_ANGLES, 16, 16);
+    draw_noise(env, &paths, directions, PATH_ANGLES, 3, 1);
+    draw_noise(env, &trees, directions, TREE_ANGLES, 2, 2);
     int stones = 0;
     for (int cell = 0; cell < SIDE * SIDE; cell++) {
         const int row = cell / SIDE;
