@@ -80,9 +80,12 @@ void play_all(CraftaxClassic* envs, int n, const int* choices, const int* action
     }
 }
 void begin_all(CraftaxClassic* envs, int n, const int* choices) {
+    float observation[NUMBERS];
     for (int i = 0; i < n; i++) {
         drawn = choices + (size_t)i * WORLD_CHOICES;
+        envs[i].observations = observation;
         begin_episode(&envs[i]);
+        envs[i].observations = 0;
     }
 }
 """

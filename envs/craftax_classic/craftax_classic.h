@@ -754,7 +754,7 @@ RULE float light_at(int tick) {
 
 // Perlin noise: a grid of directions, of which each cell mixes the four around it.
 typedef struct {
-    int first;         // of its directions in the array of all
+    int first;         // of its directions among those of all
     int nodes_across;  // directions in a row of the grid
     int down;          // cells from one to the next are 2 to the power of this
     int across;
@@ -766,32 +766,33 @@ RULE float fade(float t) {
     return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
 }
 
-RULE float raw_noise(const Noise OWN* noise, const float OWN* directions, int row, int column) {
+// The directions of all noises lie where the observation will be: 1272 numbers of its 1345.
+RULE float raw_noise(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
     const int node_row = row >> noise->down;
     const int node_column = column >> noise->across;
-    const int node = noise->first + node_row * noise->nodes_across + node_column;
+    const int above = 2 * (noise->first + node_row * noise->nodes_across + node_column);
+    const int below = above + 2 * noise->nodes_across;
     const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
     const float x = (float)column / (float)(1 << noise->across) - (float)node_column;
-    const float OWN* above = directions + 2 * node;
-    const float OWN* below = above + 2 * noise->nodes_across;
+    const float up = 1.0f - y;
+    const float right = x - 1.0f;
+    const float above_left = y * env->observations[above] + x * env->observations[above + 1];
+    const float below_left = x * env->observations[below + 1] - up * env->observations[below];
+    const float above_right = y * env->observations[above + 2] + right * env->observations[above + 3];
+    const float below_right = right * env->observations[below + 3] - up * env->observations[below + 2];
     const float ty = fade(y);
     const float tx = fade(x);
-    const float above_left = y * above[0] + x * above[1];
-    const float below_left = (y - 1.0f) * below[0] + x * below[1];
-    const float above_right = y * above[2] + (x - 1.0f) * above[3];
-    const float below_right = (y - 1.0f) * below[2] + (x - 1.0f) * below[3];
-    const float left = above_left * (1.0f - ty) + ty * below_left;
-    const float right = above_right * (1.0f - ty) + ty * below_right;
-    return (1.0f - tx) * left + tx * right;
+    const float at_left = above_left * (1.0f - ty) + ty * below_left;
+    const float at_right = above_right * (1.0f - ty) + ty * below_right;
+    return (1.0f - tx) * at_left + tx * at_right;
 }
 
 // From 0 to 1.
-RULE float noise_at(const Noise OWN* noise, const float OWN* directions, int row, int column) {
-    return (raw_noise(noise, directions, row, column) - noise->low) / (noise->high - noise->low);
+RULE float noise_at(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
+    return (raw_noise(env, noise, row, column) - noise->low) / (noise->high - noise->low);
 }
 
-RULE void draw_noise(
-    CraftaxClassic OWN* env, Noise OWN* noise, float OWN* directions, int first, int down, int across) {
+RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int down, int across) {
     const int rows = SIDE >> down;
     const int columns = SIDE >> across;
     noise->first = first;
@@ -800,41 +801,40 @@ RULE void draw_noise(
     noise->across = across;
     for (int node = first; node < first + NODES(rows, columns); node++) {
         const float angle = 6.2831853f * ((float)DRAW(env, node) / 2147483648.0f);
-        directions[2 * node] = cosf(angle);
-        directions[2 * node + 1] = sinf(angle);
+        env->observations[2 * node] = cosf(angle);
+        env->observations[2 * node + 1] = sinf(angle);
     }
-    noise->low = noise->high = raw_noise(noise, directions, 0, 0);
+    noise->low = noise->high = raw_noise(env, noise, 0, 0);
     for (int cell = 1; cell < SIDE * SIDE; cell++) {
-        const float value = raw_noise(noise, directions, cell / SIDE, cell % SIDE);
+        const float value = raw_noise(env, noise, cell / SIDE, cell % SIDE);
         noise->low = value < noise->low ? value : noise->low;
         noise->high = value > noise->high ? value : noise->high;
     }
 }
 
 RULE void make_world(CraftaxClassic OWN* env) {
-    float directions[2 * ANGLES];
     Noise waters;
     Noise mountains;
     Noise paths;
     Noise trees;
-    draw_noise(env, &waters, directions, WATER_ANGLES, 4, 4);
-    draw_noise(env, &mountains, directions, MOUNTAIN_ANGLES, 4, 4);
-    draw_noise(env, &paths, directions, PATH_ANGLES, 3, 1);
-    draw_noise(env, &trees, directions, TREE_ANGLES, 2, 2);
+    draw_noise(env, &waters, WATER_ANGLES, 4, 4);
+    draw_noise(env, &mountains, MOUNTAIN_ANGLES, 4, 4);
+    draw_noise(env, &paths, PATH_ANGLES, 3, 1);
+    draw_noise(env, &trees, TREE_ANGLES, 2, 2);
     int stones = 0;
     for (int cell = 0; cell < SIDE * SIDE; cell++) {
         const int row = cell / SIDE;
         const int column = cell % SIDE;
         const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
         const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // no water, no mountain at the start
-        const float water = noise_at(&waters, directions, row, column) + near - 1.0f;
-        const float mountain = noise_at(&mountains, directions, row, column) + 0.05f + near - 1.0f;
-        const float tree = noise_at(&trees, directions, row, column);
+        const float water = noise_at(env, &waters, row, column) + near - 1.0f;
+        const float mountain = noise_at(env, &mountains, row, column) + 0.05f + near - 1.0f;
+        const float tree = noise_at(env, &trees, row, column);
         int block = water > 0.7f ? WATER : water > 0.6f ? SAND : GRASS;
         if (mountain > 0.7f) {
             const bool path = (mountain > 0.85f && water > 0.4f) ||
-                              noise_at(&paths, directions, row, column) > 0.8f ||
-                              noise_at(&paths, directions, column, row) > 0.8f;
+                              noise_at(env, &paths, row, column) > 0.8f ||
+                              noise_at(env, &paths, column, row) > 0.8f;
             block = path ? PATH : STONE;
             if (block == STONE && LIKELY(DRAW(env, COAL_CHANCE + cell), 0.04f)) {
                 block = COAL;
