@@ -5,8 +5,8 @@
 // give the same next state, reward and observation, what looks like an oversight included. Such
 // places say "as the original". benchmarks/craftax_original.py compares the two.
 //
-// An achievement is worth 1 the first time in an episode, 22 in all; a point of health is worth 0.1.
-// An episode ends with death, in lava, or after 10,000 steps. Every 300 steps are a day.
+// An achievement is worth 1 the first time in an episode, 22 in all; a point of health 0.1. An
+// episode ends with death, in lava, or after 10,000 steps. Every 300 steps are a day.
 //
 // A dead mob stays in its slot, and walks on unseen: DO brings those with health back to life, as
 // the original. An arrow that hit something flies on unseen, too.
@@ -27,14 +27,15 @@
 #endif
 
 enum {
-    INVALID, OUT_OF_BOUNDS, GRASS, WATER, STONE, TREE, WOOD, PATH, COAL, IRON, DIAMOND, CRAFTING_TABLE,
-    FURNACE, SAND, LAVA, PLANT, RIPE_PLANT, BLOCKS
+    INVALID, OUT_OF_BOUNDS, GRASS, WATER, STONE, TREE, WOOD, PATH, COAL, IRON, DIAMOND,
+    CRAFTING_TABLE, FURNACE, SAND, LAVA, PLANT, RIPE_PLANT, BLOCKS
 };
 
 enum {
-    ACT_NOOP, ACT_LEFT, ACT_RIGHT, ACT_UP, ACT_DOWN, ACT_DO, ACT_SLEEP, ACT_PLACE_STONE, ACT_PLACE_TABLE,
-    ACT_PLACE_FURNACE, ACT_PLACE_PLANT, ACT_MAKE_WOOD_PICKAXE, ACT_MAKE_STONE_PICKAXE,
-    ACT_MAKE_IRON_PICKAXE, ACT_MAKE_WOOD_SWORD, ACT_MAKE_STONE_SWORD, ACT_MAKE_IRON_SWORD, ACTIONS
+    ACT_NOOP, ACT_LEFT, ACT_RIGHT, ACT_UP, ACT_DOWN, ACT_DO, ACT_SLEEP, ACT_PLACE_STONE,
+    ACT_PLACE_TABLE, ACT_PLACE_FURNACE, ACT_PLACE_PLANT, ACT_MAKE_WOOD_PICKAXE,
+    ACT_MAKE_STONE_PICKAXE, ACT_MAKE_IRON_PICKAXE, ACT_MAKE_WOOD_SWORD, ACT_MAKE_STONE_SWORD,
+    ACT_MAKE_IRON_SWORD, ACTIONS
 };
 
 enum {
@@ -68,7 +69,6 @@ enum {
 #define COW_HEALTH 3
 #define SKELETON_HEALTH 3
 #define OUT_OF_SIGHT 14  // steps from the player, where mobs vanish
-#define FEWEST_LEFT 4    // the choices of a random direction
 
 // The choices that a step draws, and those of a new world: indices of DRAW.
 enum {
@@ -115,14 +115,14 @@ enum {
 TABLE int STEP_DOWN[5] = {0, 0, 0, -1, 1};
 TABLE int STEP_RIGHT[5] = {0, -1, 1, 0, 0};
 
-// 0.0 to 0.9 as the original's observations have them: a tenth of 16 bits, times 0 to 9, in 16 bits.
+// 0.0 to 0.9 as the original's observations have them: a tenth in 16 bits, times 0 to 9.
 TABLE float TENTHS[FULL + 1] = {
     0.0f, 0.0999755859375f, 0.199951171875f, 0.2998046875f, 0.39990234375f,
     0.5f, 0.599609375f,     0.69970703125f,  0.7998046875f, 0.89990234375f,
 };
 
-// Of ACT_MAKE_WOOD_PICKAXE and those behind it: what they unlock, and how many of wood, stone, coal,
-// iron they cost one of.
+// Of ACT_MAKE_WOOD_PICKAXE and those behind it: what they unlock, and how many of wood, stone,
+// coal, iron they cost one of.
 TABLE int MAKES[6] = {
     MAKE_WOOD_PICKAXE, MAKE_STONE_PICKAXE, MAKE_IRON_PICKAXE,
     MAKE_WOOD_SWORD,   MAKE_STONE_SWORD,   MAKE_IRON_SWORD,
@@ -323,7 +323,8 @@ RULE int hit(Mob OWN* mobs, int count, int row, int column, int damage) {
     return outcome;
 }
 
-RULE void collect(CraftaxClassic OWN* env, int row, int column, int left, int item, int achievement) {
+RULE void collect(
+    CraftaxClassic OWN* env, int row, int column, int left, int item, int achievement) {
     put(env, row, column, left);
     env->inventory[item] += 1;
     unlock(env, achievement);
@@ -469,7 +470,8 @@ RULE void walk(CraftaxClassic OWN* env, int action) {
 // ---- Mobs ---------------------------------------------------------------------------------------
 
 // The step that brings a mob nearer on its longer axis; `tie` decides if they are equal.
-RULE void aim(const CraftaxClassic OWN* env, const Mob OWN* mob, int tie, int OWN* down, int OWN* right) {
+RULE void aim(
+    const CraftaxClassic OWN* env, const Mob OWN* mob, int tie, int OWN* down, int OWN* right) {
     const int rows = env->row - mob->row;
     const int columns = env->column - mob->column;
     const int longer = size_of(rows) - size_of(columns);
@@ -606,8 +608,8 @@ RULE void move_mobs(CraftaxClassic OWN* env) {
     }
 }
 
-// Of the free cells with one of some blocks, in sight and more than `nearest` steps away, row by row:
-// how many there are, and with `rank` 0 or more the rank-th one instead.
+// Of the free cells with one of some blocks, in sight and more than `nearest` steps away, row by
+// row: how many there are, and with `rank` 0 or more the rank-th one instead.
 RULE int spawn_cell(const CraftaxClassic OWN* env, unsigned int blocks, int nearest, int rank) {
     int count = 0;
     for (int down = 1 - OUT_OF_SIGHT; down < OUT_OF_SIGHT; down++) {
@@ -640,7 +642,7 @@ RULE int first_dead(const Mob OWN* mobs, int count) {
     return count;
 }
 
-// Let a mob appear if there is one to be had, and a cell. `choice` says which draw chooses the cell.
+// Let a mob appear if there is one to be had, and a cell. `choice`: the draw that chooses the cell.
 RULE void spawn(
     CraftaxClassic OWN* env, Mob OWN* mobs, int count, int health, unsigned int blocks, int nearest,
     int choice) {
@@ -778,8 +780,10 @@ RULE float raw_noise(const CraftaxClassic OWN* env, const Noise OWN* noise, int 
     const float right = x - 1.0f;
     const float above_left = y * env->observations[above] + x * env->observations[above + 1];
     const float below_left = x * env->observations[below + 1] - up * env->observations[below];
-    const float above_right = y * env->observations[above + 2] + right * env->observations[above + 3];
-    const float below_right = right * env->observations[below + 3] - up * env->observations[below + 2];
+    const float above_right =
+        y * env->observations[above + 2] + right * env->observations[above + 3];
+    const float below_right =
+        right * env->observations[below + 3] - up * env->observations[below + 2];
     const float ty = fade(y);
     const float tx = fade(x);
     const float at_left = above_left * (1.0f - ty) + ty * below_left;
@@ -826,7 +830,7 @@ RULE void make_world(CraftaxClassic OWN* env) {
         const int row = cell / SIDE;
         const int column = cell % SIDE;
         const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
-        const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // no water, no mountain at the start
+        const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
         const float water = noise_at(env, &waters, row, column) + near - 1.0f;
         const float mountain = noise_at(env, &mountains, row, column) + 0.05f + near - 1.0f;
         const float tree = noise_at(env, &trees, row, column);
@@ -842,7 +846,8 @@ RULE void make_world(CraftaxClassic OWN* env) {
             if (block == STONE && LIKELY(DRAW(env, IRON_CHANCE + cell), 0.03f)) {
                 block = IRON;
             }
-            if (block == STONE && mountain > 0.8f && LIKELY(DRAW(env, DIAMOND_CHANCE + cell), 0.005f)) {
+            if (block == STONE && mountain > 0.8f &&
+                LIKELY(DRAW(env, DIAMOND_CHANCE + cell), 0.005f)) {
                 block = DIAMOND;
             }
             if (mountain > 0.85f && tree > 0.7f) {
@@ -920,8 +925,8 @@ RULE void begin_episode(CraftaxClassic OWN* env) {
 
 // ---- Observation, step, episodes ----------------------------------------------------------------
 
-// Mark a mob, or unmark it: one that is away or dead unmarks a cell that it doesn't stand in, counted
-// from the other side of the view, as the original.
+// Mark a mob, or unmark it: one that is away or dead unmarks a cell that it doesn't stand in,
+// counted from the other side of the view, as the original.
 RULE void show(CraftaxClassic OWN* env, int kind, int row, int column, int alive) {
     int down = row - env->row + VIEW_ROWS / 2;
     int right = column - env->column + VIEW_COLUMNS / 2;
