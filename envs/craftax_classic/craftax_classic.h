@@ -808,12 +808,17 @@ RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int d
         env->observations[2 * node] = cosf(angle);
         env->observations[2 * node + 1] = sinf(angle);
     }
-    noise->low = noise->high = raw_noise(env, noise, 0, 0);
-    for (int cell = 1; cell < SIDE * SIDE; cell++) {
-        const float value = raw_noise(env, noise, cell / SIDE, cell % SIDE);
-        noise->low = value < noise->low ? value : noise->low;
-        noise->high = value > noise->high ? value : noise->high;
+    float low = raw_noise(env, noise, 0, 0);
+    float high = low;
+    for (int row = 0; row < SIDE; row++) {
+        for (int column = 0; column < SIDE; column++) {
+            const float value = raw_noise(env, noise, row, column);
+            low = value < low ? value : low;
+            high = value > high ? value : high;
+        }
     }
+    noise->low = low;
+    noise->high = high;
 }
 
 RULE void make_world(CraftaxClassic OWN* env) {
