@@ -15,6 +15,7 @@ the texts are checked by compiling them as C++ and running them (``tests/ops``).
 
 import functools
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ THREADS = 256
 SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
+SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # and of a SHARED_POOL on CUDA
+POOL_THREADS = {"metal": THREADS, "cuda": 512}  # of a block that has one
 FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
@@ -38,6 +41,34 @@ Shape = tuple[int, ...]
 def backend() -> str:
     """``metal`` or ``cuda``: the GPU back-end of this MLX build, or that graphs are built for."""
     return gpu_backend()
+
+
+def pool_block() -> tuple[int, int]:
+    """Threads of a block with a SHARED_POOL, and how many bytes that may have.
+
+    Of CUDA without a GPU they are an H200's; where none is known to have the room, 0.
+    """
+    kind = backend()
+    if kind == "metal":
+        return POOL_THREADS[kind], SHARED_BYTES
+    here = mx.cuda.is_available()
+    architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
+    return POOL_THREADS[kind], SHARED_POOLS.get(architecture.rstrip("a"), 0)
+
+
+def exact_products() -> int:
+    """1 if matrix units are to be as exact as float32, as MLX was told (``MLX_ENABLE_TF32=0``)."""
+    return int(os.environ.get("MLX_ENABLE_TF32") == "0")
+
+
+def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
+    """Tiles of 8 columns that 32 threads multiply at a time: as many as leave none idle.
+
+    Of a product (rows, width), by a block of some threads: see ``matrix.metal.h``.
+    """
+    tiles, groups = width // 8, threads // 32
+    fits = [c for c in range(1, 7) if tiles % c == 0]
+    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
@@ -64,7 +95,7 @@ def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
 
 
 @functools.cache
-def compiled(path: Path, name: str | text.Rules, backend: str):
+def compiled(path: Path, name: str | text.Rules, backend: str, shared: int = 0):
     """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
@@ -74,7 +105,7 @@ def compiled(path: Path, name: str | text.Rules, backend: str):
     kernel = _kernel(path, name, backend)
     library = nvrtc.library() if backend == "cuda" else None
     if library is not None:
-        return nvrtc.CompiledKernel(library, kernel)
+        return nvrtc.CompiledKernel(library, kernel, shared)
     digest = hashlib.sha256((kernel.before + kernel.body).encode()).hexdigest()[:8]
     return getattr(mx.fast, backend + "_kernel")(
         name=f"{kernel.name}_{digest}",
@@ -82,6 +113,7 @@ def compiled(path: Path, name: str | text.Rules, backend: str):
         output_names=list(kernel.outputs),
         header=kernel.before,
         source=kernel.body,
+        **({"shared_memory": shared} if backend == "cuda" else {}),
     )
 
 
@@ -92,6 +124,7 @@ def launch(
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
     block: int = THREADS,
+    shared: int = 0,
     **sizes: int,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
@@ -107,6 +140,7 @@ def launch(
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
+        shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
         **sizes: numbers by their names in the text's template.
 
     Returns:
@@ -126,7 +160,9 @@ def launch(
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
-    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, kind)
+    call = (
+        functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
+    )
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],

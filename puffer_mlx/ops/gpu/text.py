@@ -21,6 +21,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
 LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
+ROWS = "rows.metal.h"  # the same of many rows, by matrix units
 WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
@@ -40,6 +41,7 @@ class Kernel(NamedTuple):
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
     exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
+    fast: bool = False  # whether CUDA's exp and quotients are approximate, as Metal's are
     resident: int = 0  # threads that a core of CUDA holds at a time, by few enough registers each
 
 
@@ -96,23 +98,25 @@ def kernels(path: Path, backend: str) -> dict[str, Kernel]:
 
 @functools.cache
 def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
-    """The kernel of whole rollouts: see ``acting/rollout.kernel.h``.
+    """The kernel of whole rollouts: see ``acting/rollout.kernel.h`` and ``acting/rows.kernel.h``.
 
     Args:
-        layers: the text of the network's layers, ``layers.metal.h`` of its folder.
+        layers: the text of the network's layers, ``layers.metal.h`` of its folder, or ROWS.
         rules: the environment's.
         backend: ``metal`` or ``cuda``.
     """
-    text = _around(layers, "rollout.kernel.h", {"rules": in_namespace(rules)})
+    form = "rows" if layers.name == ROWS else "rollout"
+    text = _around(layers, f"{form}.kernel.h", {"rules": in_namespace(rules)})
     (kernel,) = _kernels(text, backend)
-    name = f"rollout_{layers.parent.name}_{rules.header.stem}"
-    return kernel._replace(name=name, exact=True, resident=RESIDENT)
+    name = f"{form}_{layers.parent.name}_{rules.header.stem}"
+    resident = kernel.resident or RESIDENT
+    return kernel._replace(name=name, exact=True, fast=False, resident=resident)
 
 
 def _around(layers: Path, kernel: str, parts: Mapping[str, str]) -> str:
     """The text of a kernel of ``acting`` with these layers."""
     seen: set[Path] = set()
-    parts = {"layers": _expand(layers, seen, {}), **parts}
+    parts = {layers.name.partition(".")[0]: _expand(layers, seen, {}), **parts}
     return _expand(FOLDER / "acting" / kernel, seen, parts)
 
 
@@ -170,12 +174,13 @@ def _defined(line: str) -> str:
 
 
 def _kernel(head: str, before: str, body: str) -> Kernel:
-    name, _, arrays = head.partition(":")
+    name, _, arrays = " ".join(head.split()).partition(":")
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
-    return Kernel(
-        name, before, body, tuple(template.split(", ") if template else ()), inputs, outputs
-    )
+    template = tuple(template.split(", ") if template else ())
+    # One block of a kernel that asks for memory fills a core of CUDA: it may have all registers.
+    pool = "POOL" in template
+    return Kernel(name, before, body, template, inputs, outputs, fast=pool, resident=int(pool))
 
 
 def _arrays(text: str) -> dict[str, str]:

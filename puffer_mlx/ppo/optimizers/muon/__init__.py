@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, exact_products, launch, numbers, pool_block
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
@@ -184,6 +184,7 @@ class Layout(NamedTuple):
     owners: mx.array
     tiles: dict[int, mx.array]  # by what is made of them; empty without a matrix
     small: bool  # one block does all of a tensor
+    columns: int  # of the widest matrix
 
 
 def matrix_of(shape: tuple[int, ...]) -> Matrix:
@@ -218,6 +219,7 @@ def layout(shapes: Shapes) -> Layout:
         owners=numbers(*owners),
         tiles=_tiles(matrices),
         small=all(fits_a_block(matrix) for matrix in matrices),
+        columns=max((matrix.c for matrix in matrices), default=0),
     )
 
 
@@ -270,6 +272,17 @@ def launch_step(
 def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
     """New weights and momentum, flat, and whether they are new: a block for each tensor."""
     flat, grams = (at.total,), (max(1, at.grams),)
+    columns = -(-at.columns // TILE) * TILE
+    block, room = pool_block()
+    pool = TILE * columns + 2 * TILE * TILE + block
+    if columns and 4 * pool <= room:
+        shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * block
+        sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool}
+        sizes["EXACT"] = exact_products()
+        weights, momentum, ok = launch(
+            TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
+        )
+        return weights, momentum, ok
     shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
     weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts))
     return weights, momentum, ok
