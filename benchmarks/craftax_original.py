@@ -237,11 +237,14 @@ class Original:
     """The package's environment, n at a time, with what it draws."""
 
     def __init__(self) -> None:
-        import jax
-        import jax.numpy as jnp
-        from craftax.craftax_classic import game_logic, world_gen
-        from craftax.craftax_classic.envs.craftax_state import EnvParams, StaticEnvParams
-        from craftax.craftax_classic.renderer import render_craftax_symbolic
+        import jax  # type: ignore
+        import jax.numpy as jnp  # type: ignore
+        from craftax.craftax_classic import game_logic, world_gen  # type: ignore
+        from craftax.craftax_classic.envs.craftax_state import (  # type: ignore
+            EnvParams,
+            StaticEnvParams,
+        )
+        from craftax.craftax_classic.renderer import render_craftax_symbolic  # type: ignore
 
         self.jax, self._logic = jax, game_logic
         params, static = EnvParams(), StaticEnvParams()
@@ -432,10 +435,10 @@ def compare_steps(
         expected, choices = original.numpy(theirs), np.array(choices)
         reward, over, observation = (np.array(x) for x in (reward, over, observation))
         rewards, ended, observations = rules.play(ours, choices, actions)
-        different = differences(ours, expected)
+        different: dict[str, Any] = dict(differences(ours, expected))
         different["reward"] = np.abs(rewards - reward) > 1e-6
         reward_bits += int((rewards != reward).sum())
-        different["terminal"] = ended != over
+        different["terminal"] = np.not_equal(ended, over)
         apart = np.abs(observations - observation)
         light = max(light, float(apart[:, LIGHT].max()))
         apart[:, LIGHT] = 0
@@ -516,7 +519,7 @@ def write_record(path: Path, original: Original, first: np.ndarray, record: list
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transitions", type=int, default=100_000)
     parser.add_argument("--episodes", type=int, default=64, help="played at the same time")
     parser.add_argument("--worlds", type=int, default=1000)

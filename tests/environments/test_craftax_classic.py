@@ -15,7 +15,7 @@ from native_envs import Stepper, draw_of, make
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
-import craftax_original as original  # noqa: E402
+import craftax_original as original  # type: ignore # noqa: E402
 
 RECORDING = ROOT / "tests" / "data" / "craftax_classic.npz"
 NOOP, LEFT, RIGHT, UP, DOWN, DO, SLEEP, STONE, TABLE, FURNACE, SAPLING, MAKE = range(12)
