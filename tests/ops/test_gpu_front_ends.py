@@ -71,7 +71,9 @@ KEYWORDS = WORD.findall("""
     undef union unroll unsigned using volatile while
 """)
 LIBRARYS = {*KEYWORDS, *WORD.findall((HEADERS / "as_metal.h").read_text())}
-ON_GPU = ("breakout", "cartpole", "catch", "connect4", "g2048", "memory", "squared")
+ON_GPU = (
+    *("breakout", "cartpole", "catch", "connect4", "craftax_classic", "g2048", "memory", "squared"),
+)
 CASES = [(backend, low) for backend in LOW for low in LOW[backend]]
 # Metal copies a struct from any memory, and returns one; here it must be said.
 COPIED = {
