@@ -68,7 +68,7 @@ class UpstreamProtein(Protein):
         if failed or self.space.cost is None or vector[self.space.cost] > -1:
             super().observe(vector, score, cost, failed)
 
-    def choose(self, number: int, draw: np.random.Generator, cost: float | None) -> np.ndarray:
+    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
         if number < self.settings.num_random_samples or len(self.observations) < 2:
             return self._from_sobol(number, draw)
         seen = self.observations
@@ -91,7 +91,9 @@ class UpstreamProtein(Protein):
         if (at := self.space.cost) is not None:
             best = vectors[np.argsort(-scores, kind="stable")[: self.settings.num_keep_top_obs]]
             for part in SHORTER:
-                centres.append(self.with_cost(best, best[:, at] + part * (-1 - best[:, at])))
+                shorter = best.copy()
+                shorter[:, at] += part * (-1 - best[:, at])
+                centres.append(shorter)
         around = np.repeat(np.concatenate(centres), self.settings.suggestions_per_pareto, axis=0)
         candidates = self.space.around(around, draw)
         expected = costs.means(candidates)

@@ -15,6 +15,12 @@ LINEAR, PERCENTILE = "linear", "percentile"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 MEAN, MEDIAN, WORST = "mean", "median", "worst"
 NONE = "none"  # of target_score
+FEW = 3  # configurations that held-out seeds compare
+HELD_OUT, SHORT = (
+    8,
+    60.0,
+)  # seeds, unless ``confirm`` says, where a run takes at most so many seconds
+FIRST_HELD_OUT = 1000  # the number of the first held-out seed: the search's are below it
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,9 @@ class SweepSettings:
     """What ``[sweep]`` says; the defaults are PufferLib's. Keys with a help are in ``--help``.
 
     ``seeds``: a suggestion is judged by so many runs, of ``base.seed``, ``base.seed + 1``, … (and
-    ``vec.seed`` likewise); those after the first only while it is promising. ``prune_pareto``
+    ``vec.seed`` likewise); those after the first only while it is promising. ``confirm``: the best
+    ``FEW`` are trained again, with so many seeds from ``base.seed + FIRST_HELD_OUT`` on; which is
+    best is decided by these alone. ``prune_pareto``
     leaves out the front's expensive points that bring little. ``early_stop_quantile``: a run whose
     score is below this quantile of what its cost bought in others is ended; 0: none is; -1:
     ``stop_quantile`` says. ``num_random_samples`` points of a Sobol sequence are tried first;
@@ -44,9 +52,18 @@ class SweepSettings:
         "of runs that reach it the cheapest is best; none: more is better",
         words=(NONE,),
     )
-    seeds: int = key(1, "runs of a suggestion, as long as it is promising", minimum=1)
+    seeds: int = key(
+        1, "runs of a suggestion, as long as it is promising", minimum=1, maximum=FIRST_HELD_OUT
+    )
     seeds_score: str = key(
         MEAN, "their scores as one: mean, median or worst", choices=(MEAN, MEDIAN, WORST)
+    )
+    confirm: int = key(
+        -1,
+        f"held-out seeds that the best {FEW} are trained with at the end; 0: none; -1: {HELD_OUT}"
+        f" where a run takes at most {SHORT:g} seconds",
+        minimum=-1,
+        maximum=1000,
     )
     max_runs: int = key(1200, "runs that finish", minimum=1)
     max_suggestion_cost: float = key(
