@@ -87,6 +87,13 @@ class Train(Named):
         " puffer_mlx only.",
         ">= 0",
     )
+    rpo_alpha: float = key(
+        0.0,
+        "The means of continuous actions are moved by noise, evenly between -+ this, wherever the"
+        " loss reads them, and not where the policy acts: RPO, which keeps it from settling early;"
+        " CleanRL's is 0.5. puffer_mlx only.",
+        ">= 0",
+    )
     ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", ">= 0")
     anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
     min_ent_coef_ratio: float = key(0.1, "Where that cosine ends, as a part of ent_coef.", "0 to 1")

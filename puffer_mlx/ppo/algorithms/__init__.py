@@ -18,12 +18,13 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.parts import facts
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
-from puffer_mlx.ppo.sections import Fields, Section
+from puffer_mlx.ppo.sections import Fields, MeanNoise, Section
 
 
 class Step(NamedTuple):
@@ -64,6 +65,7 @@ class Epoch:
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), likewise; 1 at first.
         rows: (S,), the agents of the minibatch under way.
+        noise: on the means of actions; None: there is none.
     """
 
     steps: Any
@@ -76,6 +78,7 @@ class Epoch:
     values: Any = None
     ratios: Any = None
     rows: Any = None
+    noise: MeanNoise | None = None
 
     def part(self, array: Any, axis: int = 0) -> Any:
         """This process's part of an array; the number of processes divides the axis."""
@@ -137,9 +140,15 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
         one_cpu: whether one process trains, on a CPU.
 
     Raises:
-        UserError: there is no algorithm of that name.
+        UserError: there is no algorithm of that name, or discrete actions' means are to be moved.
     """
     facts(config.train.algorithm)
+    if (alpha := config.train.rpo_alpha) and not policy.decoder.action.continuous:
+        raise UserError(
+            f"train.rpo_alpha {alpha:g} moves the means of continuous actions, and here they are"
+            " discrete",
+            "--train.rpo-alpha 0; an entropy bonus, --train.ent-coef, keeps these from settling",
+        )
     module = import_module(f"{__name__}.{config.train.algorithm}")
     return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
 
