@@ -2,8 +2,8 @@
 
 docs/decisions/0024-protein.md lists what is otherwise in ours. Here models are warm: each
 suggestion takes 50 steps of 1e-3 from where the one before left them, on parameters behind a
-softplus that all begin at 0. What is too dear is rated 0. Points at or below the shortest run of
-the range are dropped. Candidates aren't rounded before they are rated.
+softplus that all begin at 0, of a kernel with a line. What is too dear is rated 0. Points at or
+below the shortest run of the range are dropped. Candidates aren't rounded before they are rated.
 """
 
 import math
@@ -38,7 +38,7 @@ class WarmModel:
     def parameters(self) -> Parameters:
         positive = np.log1p(np.exp(self.raw[:-1]))
         scale, offset, noise = positive[-3:]
-        return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, self.raw[-1])
+        return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, self.raw[-1], line=1.0)
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Posterior:
         for _ in range(STEPS):
