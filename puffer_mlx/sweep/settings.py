@@ -32,8 +32,8 @@ class SweepSettings:
     ``FEW`` are trained again, with so many seeds from ``base.seed + FIRST_HELD_OUT`` on; which is
     best is decided by these alone. ``prune_pareto``
     leaves out the front's expensive points that bring little. ``early_stop_quantile``: a run whose
-    score is below this quantile of what its cost bought in others is ended; 0: none is; -1:
-    ``stop_quantile`` says. ``num_random_samples`` points of a Sobol sequence are tried first;
+    score is below this quantile of what its cost bought in others is ended; 0, and with Protein:
+    none is. ``num_random_samples`` points of a Sobol sequence are tried first;
     cheaper forms of ``num_keep_top_obs`` observations are tried, with ``suggestions_per_pareto``
     candidates around each centre; a Gaussian process is fitted to ``gp_max_obs`` observations in
     ``gp_training_iter`` steps. ``exploration``: how many standard deviations above the expected
@@ -71,7 +71,7 @@ class SweepSettings:
     )
     downsample: int = key(5, "points of its curve that a run tells", minimum=1)
     early_stop_quantile: float = key(
-        -1.0, "runs below it are ended early; 0, as with Protein: none is", minimum=-1, maximum=0.99
+        0.3, "runs below it are ended early; 0, as with Protein: none is", minimum=0, maximum=0.99
     )
     gpus: int = key(0, "how many are used; 0: all", minimum=0)
     sweep_only: str = key("", "words with commas: only keys with one of them are swept")
@@ -90,23 +90,12 @@ class SweepSettings:
 
     @property
     def stop_quantile(self) -> float:
-        """``early_stop_quantile``; unless it is given 0.3, PufferLib's, and with Protein 0.
+        """``early_stop_quantile``, with Protein 0.
 
         Protein chooses how long runs are, by what their curves taught it: ending them saved none of
         the cost of a score (docs/decisions/0024-protein.md).
         """
-        if self.early_stop_quantile >= 0:
-            return self.early_stop_quantile
-        return 0.0 if self.method == PROTEIN else 0.3
-
-    @property
-    def spares_dear(self) -> bool:
-        """Whether runs that cost more than the front's are ended like all others.
-
-        Protein's are there to find out whether more cost buys more. Ended unless they are near the
-        best, they kept its front from growing.
-        """
-        return self.method == PROTEIN
+        return 0.0 if self.method == PROTEIN else self.early_stop_quantile
 
     @property
     def sign(self) -> int:

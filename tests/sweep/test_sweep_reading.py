@@ -73,6 +73,7 @@ def test_sweep_only(swept):
 RANGE = "distribution = uniform\nmin = 1\nmax = 8\nscale = auto\n"
 
 ODD = [
+    ("[sweep]\nearly_stop_quantile = 0.3\n", "does nothing with Protein, which chooses how long"),
     (f"[sweep.env.nothing]\n{RANGE}", "[sweep.env.nothing] is left out: the configuration has no"),
     (f"[sweep.train.gama]\n{RANGE}", "the nearest is train.gamma"),
     (f"[sweep.train.anneal_lr]\n{RANGE}", "[sweep.train.anneal_lr] is left out: train.anneal_lr"),

@@ -252,7 +252,7 @@ def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[],
 
     def make() -> Judge:
         seen = known.of(study.trials())
-        stop = EarlyStop(threshold(seen, settings.stop_quantile, settings.spares_dear))
+        stop = EarlyStop(threshold(seen, settings.stop_quantile))
 
         def judge(points: Sequence[Point]) -> str:
             for score, cost, _ in points:
