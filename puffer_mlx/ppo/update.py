@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import optimizers, precision, sections
+from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm
 from puffer_mlx.ppo.gradients import gradients, logprobs
 from puffer_mlx.system.backend import backend
@@ -85,6 +85,7 @@ def compile_steps(
         for name, step in algorithm.steps.items()
     }
     step = gradients(policy, train.precision, algorithm.loss)
+    step = minibatch.in_one(step, policy, train.precision, algorithm.scoring)
     return by_name({"gradients": mx.compile(summed(step)), "optimise": _small(optimise), **own})
 
 

@@ -8,6 +8,12 @@
 #define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
+// Memory of a block whose size is the launch's: beyond 48 kB it isn't declared otherwise.
+#ifdef __CUDA_ARCH__
+#define SHARED_POOL(name, count) extern __shared__ float name[];
+#else
+#define SHARED_POOL(name, count) SHARED float name[count];
+#endif
 using uint = unsigned int;
 
 namespace puffer {}  // texts that are C++'s as well: ops/words.h

@@ -30,6 +30,7 @@ THREADS = 256
 SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
+SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # and of a SHARED_POOL on CUDA
 FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
@@ -38,6 +39,15 @@ Shape = tuple[int, ...]
 def backend() -> str:
     """``metal`` or ``cuda``: the GPU back-end of this MLX build, or that graphs are built for."""
     return gpu_backend()
+
+
+def shared_pool() -> int:
+    """Bytes of shared memory that a block may ask for; of CUDA without a GPU, an H200's."""
+    if backend() == "metal":
+        return SHARED_BYTES
+    here = mx.cuda.is_available()
+    architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
+    return SHARED_POOLS.get(architecture.rstrip("a"), 0)
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
@@ -64,7 +74,7 @@ def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
 
 
 @functools.cache
-def compiled(path: Path, name: str | text.Rules, backend: str):
+def compiled(path: Path, name: str | text.Rules, backend: str, shared: int = 0):
     """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
@@ -74,7 +84,7 @@ def compiled(path: Path, name: str | text.Rules, backend: str):
     kernel = _kernel(path, name, backend)
     library = nvrtc.library() if backend == "cuda" else None
     if library is not None:
-        return nvrtc.CompiledKernel(library, kernel)
+        return nvrtc.CompiledKernel(library, kernel, shared)
     digest = hashlib.sha256((kernel.before + kernel.body).encode()).hexdigest()[:8]
     return getattr(mx.fast, backend + "_kernel")(
         name=f"{kernel.name}_{digest}",
@@ -82,6 +92,7 @@ def compiled(path: Path, name: str | text.Rules, backend: str):
         output_names=list(kernel.outputs),
         header=kernel.before,
         source=kernel.body,
+        **({"shared_memory": shared} if backend == "cuda" else {}),
     )
 
 
@@ -92,6 +103,7 @@ def launch(
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
     block: int = THREADS,
+    shared: int = 0,
     **sizes: int,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
@@ -107,6 +119,7 @@ def launch(
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
+        shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
         **sizes: numbers by their names in the text's template.
 
     Returns:
@@ -126,7 +139,9 @@ def launch(
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
-    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, kind)
+    call = (
+        functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
+    )
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],

@@ -67,7 +67,7 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     before = Path(__file__).with_name("without_headers.h").read_text() + kernel.before
     body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"
     name = f"{kernel.name}_{hashlib.sha256((before + body).encode()).hexdigest()[:16]}"
-    options = ("--fmad=false",) if kernel.exact else ()
+    options = ("--fmad=false",) if kernel.exact else ("--use_fast_math",) if kernel.fast else ()
     bounds = ""
     if kernel.resident:
         threads = template["THREADS"]
@@ -142,9 +142,9 @@ def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
 class CompiledKernel:
     """A kernel that is called as MLX's own are (``mx.fast.cuda_kernel``)."""
 
-    def __init__(self, nvrtc: Any, kernel: Kernel) -> None:
-        """Compiles nothing yet."""
-        self._nvrtc, self._kernel = nvrtc, kernel
+    def __init__(self, nvrtc: Any, kernel: Kernel, shared: int = 0) -> None:
+        """Compiles nothing yet; ``shared``: bytes of the SHARED_POOL of its blocks."""
+        self._nvrtc, self._kernel, self._shared = nvrtc, kernel, shared
         self._made: dict[tuple, tuple[str, bytes]] = {}  # by what its template is given
 
     def __call__(
@@ -169,6 +169,7 @@ class CompiledKernel:
             output_shapes=output_shapes,
             output_dtypes=output_dtypes,
             scalars=[],
+            shared_memory=self._shared,
             grid=grid,
             threadgroup=threadgroup,
             ensure_row_contiguous=True,

@@ -40,6 +40,7 @@ class Kernel(NamedTuple):
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
     exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
+    fast: bool = False  # whether CUDA's exp and quotients are approximate, as Metal's are
     resident: int = 0  # threads that a core of CUDA holds at a time, by few enough registers each
 
 
@@ -170,12 +171,13 @@ def _defined(line: str) -> str:
 
 
 def _kernel(head: str, before: str, body: str) -> Kernel:
-    name, _, arrays = head.partition(":")
+    name, _, arrays = " ".join(head.split()).partition(":")
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
-    return Kernel(
-        name, before, body, tuple(template.split(", ") if template else ()), inputs, outputs
-    )
+    template = tuple(template.split(", ") if template else ())
+    # One block of a kernel that asks for memory fills a core of CUDA: it may have all registers.
+    pool = "POOL" in template
+    return Kernel(name, before, body, template, inputs, outputs, fast=pool, resident=int(pool))
 
 
 def _arrays(text: str) -> dict[str, str]:

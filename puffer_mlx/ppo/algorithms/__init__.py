@@ -21,9 +21,10 @@ from puffer_mlx.config.parts import facts
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
-from puffer_mlx.ppo.advantage import Discounts
+from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
+from puffer_mlx.ppo.minibatch import Scoring
 from puffer_mlx.ppo.sections import Fields, MeanNoise, Section
 
 
@@ -106,6 +107,8 @@ class Algorithm(NamedTuple):
             pass and its gradients.
         metrics: names of the loss's statistics, ``total`` among them. Of a loss of the user's own
             they are known once it was traced.
+        scoring: what the loss compares a minibatch with, where that is PPO's own: then a GPU may
+            compute its gradients in one (``ppo/minibatch``).
         steps: its own, by their names.
         draws: makes of a key the random numbers that decide what an epoch's minibatches are.
         write_back: (epoch, ratios (T, S), values (T, S), whether the minibatch counted) -> arrays
@@ -122,6 +125,7 @@ class Algorithm(NamedTuple):
     minibatches: Callable[[Epoch], Iterator[Section]]
     loss: Loss
     metrics: Sequence[str] = METRICS
+    scoring: Scoring | None = None
     steps: Mapping[str, Step] = {}
     draws: Callable[[mx.array], mx.array] = _key
     write_back: Callable[..., tuple[mx.array, ...]] = _nothing
@@ -166,6 +170,27 @@ def score(policy: Policy, config: Config) -> tuple[Loss, Sequence[str]]:
         return partial(clipped_loss, policy, numbers), METRICS
     names, name = [*METRICS], f"train.loss {train.loss}"
     return partial(custom_loss, policy, numbers, function, name, names), names
+
+
+def scoring(
+    config: Config,
+    function: Callable[..., Any] | None = None,
+    live: Discounts | None = None,
+    vtrace: bool = False,
+) -> Scoring | None:
+    """What ``score``'s loss compares a minibatch with; None where it is the user's own.
+
+    Args:
+        config: a valid configuration.
+        function: of live advantages what gives them.
+        live: their numbers; None: advantages are given.
+        vtrace: see ``Scoring``.
+    """
+    own = custom.find_loss(config) is not None
+    if own or (live is not None and function is not advantages):
+        return None
+    train = config.train
+    return Scoring(Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef), live, vtrace)
 
 
 def discounts(train: Train) -> Discounts:

@@ -21,7 +21,7 @@ from puffer_mlx.ops import put_rows, take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import advantage, priority
 from puffer_mlx.ppo.advantage import of_rollout
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.ppo.sections import Fields, Section
@@ -49,6 +49,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     return Algorithm(
         _minibatches,
         *score(policy, config),
+        scoring=scoring(config),
         steps={
             "targets": Step(targets, "train_advantage"),
             "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),

@@ -21,7 +21,7 @@ from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.gradients import Decoded, Scored
 from puffer_mlx.ppo.loss import Minibatch
@@ -79,6 +79,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
         minibatches=partial(_minibatches, config.minibatches, config.segments),
         loss=loss,
         metrics=metrics,
+        scoring=scoring(config, function, numbers, train.vtrace),
         steps={"split": Step(partial(_split, policy), "train_gather")},
         normalises=False,
     )

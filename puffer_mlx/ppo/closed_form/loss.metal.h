@@ -11,44 +11,9 @@
 
 #pragma once
 
-#include "distributions.h"
-#include "gpu/block_sum.metal.h"
-#include "gpu/functions.metal.h"
-#include "terms.h"
+#include "sample.metal.h"
 
-// A head's logits, rows apart; nothing is kept.
-template <class Low, int MASKED>
-struct ColumnOfLogits {
-  IN_DEVICE const Low* logits;
-  IN_DEVICE const uint8_t* masks;
-  uint n;
-
-  FUNCTION float at(uint k) const { return legal(k) ? (float)logits[k * n] : -1e4f; }
-  FUNCTION bool legal(uint k) const { return !MASKED || masks[k] != 0; }
-  FUNCTION float keep(uint, float e) const { return e; }
-  FUNCTION float share(uint, float logp, float) const { return exp(logp); }
-  FUNCTION float probability(uint, float logp) const { return exp(logp); }
-};
-
-// Of a sample's actions the log-probability, and of each head its logits' log-sum and its entropy; y and masks are that
-// sample's. Actions and Sizes: pointers, in whatever memory.
-template <int MASKED, int HEADS, class Low, class Actions, class Sizes>
-FUNCTION float of_choices(IN_DEVICE const Low* y, IN_DEVICE const uint8_t* masks, Actions actions, Sizes sizes, uint n, uint i,
-                          IN_THREAD float (&log_sums)[HEADS + 1], IN_THREAD float (&entropies)[HEADS + 1]) {
-  float logprob = 0.0f;
-  uint first = 0;
-#pragma unroll
-  for (int head = 0; head < HEADS; ++head) {
-    ColumnOfLogits<Low, MASKED> logits = {y + first * n, masks + (MASKED ? first : 0), n};
-    float chosen;
-    categorical_head(logits, sizes[head], (int)actions[i * (uint)HEADS + (uint)head], log_sums[head], entropies[head], chosen);
-    logprob += chosen;
-    first += (uint)sizes[head];
-  }
-  return logprob;
-}
-
-// The same of a continuous space; how many deviations a number is from its mean.
+// How many deviations a number is from its mean.
 FUNCTION float distance_of(float action, float mean, float limit, float logstd) {
   return (action - within(mean, limit)) * exp(-logstd);
 }
@@ -82,23 +47,10 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
   uint n = (uint)shape[0], A = (uint)shape[1], G = (uint)shape[2], R = (uint)shape[3];
   bool live = G == 0;
   float mean = 0.0f, deviation = 1.0f;  // of the advantages, the latter unbiased
-  if (!live) {
-    float total = 0.0f, squares = 0.0f, all = (float)n * (float)R;
-    for (uint k = me; k < R * G; k += 256u) {
-      uint at = k / G * 3u * G + k % G;
-      total += moments[at] * moments[at + G];
-    }
-    mean = block_sum(total, part, me, 256) / all;
-    for (uint k = me; k < R * G; k += 256u) {
-      uint at = k / G * 3u * G + k % G;
-      float away = moments[at + G] - mean;
-      squares += moments[at + 2u * G] + moments[at] * away * away;
-    }
-    deviation = sqrt(block_sum(squares, part, me, 256) / (all - 1.0f));
-  }
-  float sums[6];  // policy, twice value, old_kl, kl, clipfrac, entropy
+  if (!live) spread_of(moments, n, G, R, part, me, 256u, mean, deviation);
+  SampleSums sums;
 #pragma unroll
-  for (int row = 0; row < 6; ++row) sums[row] = 0.0f;
+  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
   float by_logprob = 0.0f;
   if (i < n) {
     float log_sums[HEADS + 1], entropies[HEADS + 1];  // one more, as there is none of no numbers
@@ -109,31 +61,15 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
       logprob += normal_logprob(distance, s);
     }
 
-    float each = scale[0] / (float)n, target = adv[i];
+    float each = scale[0] / (float)n, target = adv[i], new_value = (float)y[A * n + i];
     float gain = live ? -target : -weight[i] * ((target - mean) / (deviation + 1e-8f));
-    float new_value = (float)y[A * n + i], known = live ? new_value : old_value[i];
+    Compared by = {old_logprob[i], old_value[i], gain, live ? new_value : old_value[i], target};
     PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
     PPOTerms terms;
-    ppo_terms(logprob, old_logprob[i], gain, new_value, old_value[i], known, target, numbers, terms);
-    dy[A * n + i] = (Low)(each * settings[3] * terms.by_value);
+    by_logprob = sample_gradients<Low, MASKED, HEADS>(y + i, dy + i, legal, actions, sizes, n, A, i, logprob, log_sums, entropies,
+                                                 by, numbers, settings[3], ent_coef[0], each, terms, sums);
     ratio[i] = terms.ratio;
     value[i] = new_value;
-    by_logprob = each * terms.by_logprob;
-    sums[0] = terms.policy, sums[1] = terms.square, sums[2] = terms.old_kl, sums[3] = terms.kl, sums[4] = terms.outside;
-
-    uint first = 0;
-#pragma unroll
-    for (int head = 0; head < HEADS; ++head) {
-      sums[5] += entropies[head];
-      ColumnOfLogits<Low, MASKED> logits = {y + first * n + i, legal + (MASKED ? first : 0), n};
-      int action = (int)actions[i * (uint)HEADS + (uint)head];
-      for (int k = 0; k < sizes[head]; ++k) {
-        float of_logprob, of_entropy;
-        categorical_gradient(logits, k, action, log_sums[head], entropies[head], of_logprob, of_entropy);
-        dy[(first + (uint)k) * n + i] = (Low)ppo_slope(each, terms.by_logprob, of_logprob, ent_coef[0], of_entropy);
-      }
-      first += (uint)sizes[head];
-    }
     for (uint k = 0; HEADS == 0 && k < A; ++k) {
       float distance = distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], (float)logstd[k]);
       dy[k * n + i] = (Low)(by_logprob * distance * exp(-(float)logstd[k]));
@@ -141,7 +77,7 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
   }
 #pragma unroll
   for (int row = 0; row < (HEADS > 0 ? 6 : 5); ++row) {
-    float sum = block_sum(sums[row], part, me, 256);
+    float sum = block_sum(sums.of[row], part, me, 256);
     if (me == 0) partial[(uint)row * blocks_of(n) + block] = sum;
   }
   for (uint k = 0; HEADS == 0 && k < A; ++k) {
@@ -159,27 +95,22 @@ KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale 
   -> float total metrics, Low dlogstd {
   SHARED float part[256];
   uint n = (uint)shape[0], A = (uint)shape[1];
-  float sums[6];
-  sums[5] = 0.0f;
+  SampleSums sums;
+  sums.of[5] = 0.0f;
 #pragma unroll
   for (uint row = 0; row < (HEADS > 0 ? 6u : 5u); ++row) {
     float sum = 0.0f;
     for (uint b = me; b < blocks_of(n); b += 256u) sum += partial[row * blocks_of(n) + b];
-    sums[row] = block_sum(sum, part, me, 256) / (float)n;
+    sums.of[row] = block_sum(sum, part, me, 256) / (float)n;
   }
   for (uint k = 0; HEADS == 0 && k < A; ++k) {
-    sums[5] += normal_entropy((float)logstd[k]);
+    sums.of[5] += normal_entropy((float)logstd[k]);
     float slope = 0.0f;
     for (uint b = me; b < blocks_of(n); b += 256u) slope += partial[(5u + k) * blocks_of(n) + b];
     slope = block_sum(slope, part, me, 256);
     if (me == 0) dlogstd[k] = (Low)(slope - ent_coef[0] * scale[0]);
   }
-  if (me == 0) {
-    float loss = ppo_total(sums[0], 0.5f * sums[1], sums[5], settings[3], ent_coef[0]);
-    total[0] = loss * scale[0];
-    metrics[0] = sums[0], metrics[1] = 0.5f * sums[1], metrics[2] = sums[5], metrics[3] = loss;
-    metrics[4] = sums[2], metrics[5] = sums[3], metrics[6] = sums[4];
-  }
+  if (me == 0) total[0] = write_metrics(sums, settings[3], ent_coef[0], metrics) * scale[0];
 }
 
 KERNEL logprobs<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float limit, int sizes shape

@@ -8,8 +8,8 @@
 
 // The clip by `count` sums of squares from `squares` on, which are in whatever memory; all threads of a block call it.
 template <class Squares>
-FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me) {
+FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256) {
   float total = 0.0f;
-  for (uint k = me; k < count; k += 256) total += squares[k];
-  return clip_by(sqrt(block_sum(total, part, me, 256)), loss, max_norm);
+  for (uint k = me; k < count; k += threads) total += squares[k];
+  return clip_by(sqrt(block_sum(total, part, me, threads)), loss, max_norm);
 }

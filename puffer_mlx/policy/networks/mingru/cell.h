@@ -12,17 +12,38 @@
 namespace puffer {
 
 template <class V>
+struct MinGRUGates {
+  V z, q, g;
+};
+
+template <class V>
+FUNCTION MinGRUGates<V> mingru_gates(V hidden, V gate, V projection) {
+  V z = logistic(gate), q = logistic(projection), negative = logistic(hidden);
+  V g = hidden >= V{} ? hidden + 0.5f : negative;
+  return {z, q, g};
+}
+
+// before: keep_t s_{t-1}.
+template <class V>
+FUNCTION V mingru_state(V z, V g, V before) {
+  return before + z * (g - before);
+}
+
+template <class V>
+FUNCTION V mingru_out(V q, V x, V state) {
+  return x + q * (state - x);
+}
+
+template <class V>
 struct MinGRUCell {
   V state, out;
 };
 
-// before: keep_t s_{t-1}.
 template <class V>
 FUNCTION MinGRUCell<V> mingru_cell(V hidden, V gate, V projection, V x, V before) {
-  V z = logistic(gate), q = logistic(projection), negative = logistic(hidden);
-  V g = hidden >= V{} ? hidden + 0.5f : negative;
-  V s = before + z * (g - before);
-  return {s, x + q * (s - x)};
+  MinGRUGates<V> gates = mingru_gates(hidden, gate, projection);
+  V s = mingru_state(gates.z, gates.g, before);
+  return {s, mingru_out(gates.q, x, s)};
 }
 
 template <class V>
@@ -30,8 +51,22 @@ struct MinGRUGradient {
   V hidden, gate, projection, x;  // x: the highway's part only
 };
 
-// Gradient of the step from `previous` (s_{t-1}) to `state`; `carry` enters as dL/ds_t from the next step and leaves as
-// dL/ds_{t-1}. All are references, as GCC fuses products with sums, and so rounds, by where numbers are loaded and stored.
+// Gradient of the step from `previous` (s_{t-1}) to `state`, by its gates and the slope of g; `carry` enters as dL/ds_t from
+// the next step and leaves as dL/ds_{t-1}. All are references, as GCC fuses products with sums, and so rounds, by where
+// numbers are loaded and stored.
+template <class V>
+FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_THREAD const V& g, IN_THREAD const V& slope,
+                                 IN_THREAD const V& x, IN_THREAD const V& keep, IN_THREAD const V& previous,
+                                 IN_THREAD const V& state, IN_THREAD const V& dout, IN_THREAD V& carry,
+                                 IN_THREAD MinGRUGradient<V>& by) {
+  V ds = carry + dout * q;
+  by.hidden = ds * z * slope;
+  by.gate = ds * (g - keep * previous) * z * (1.0f - z);
+  by.projection = dout * (state - x) * q * (1.0f - q);
+  by.x = dout * (1.0f - q);
+  carry = keep * ds * (1.0f - z);
+}
+
 template <class V>
 FUNCTION void mingru_gradient(IN_THREAD const V& hidden, IN_THREAD const V& gate, IN_THREAD const V& projection,
                               IN_THREAD const V& x, IN_THREAD const V& keep, IN_THREAD const V& previous,
@@ -41,12 +76,7 @@ FUNCTION void mingru_gradient(IN_THREAD const V& hidden, IN_THREAD const V& gate
   auto positive = hidden >= V{};
   V g = positive ? hidden + 0.5f : negative;
   V slope = positive ? V{} + 1.0f : negative * (1.0f - negative);
-  V ds = carry + dout * q;
-  by.hidden = ds * z * slope;
-  by.gate = ds * (g - keep * previous) * z * (1.0f - z);
-  by.projection = dout * (state - x) * q * (1.0f - q);
-  by.x = dout * (1.0f - q);
-  carry = keep * ds * (1.0f - z);
+  mingru_gradient_of(z, q, g, slope, x, keep, previous, state, dout, carry, by);
 }
 
 }  // namespace puffer

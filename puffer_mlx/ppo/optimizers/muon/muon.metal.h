@@ -14,6 +14,7 @@
 #pragma once
 
 #include "../step.metal.h"
+#include "gpu/matrix.metal.h"
 #include "tiles.metal.h"
 
 struct Tensor {
@@ -38,14 +39,13 @@ FUNCTION int place_in_x(IN_THREAD const Tensor& tensor, int k) {
   return tensor.start + (tensor.tall ? k % tensor.r * tensor.c + k / tensor.r : k);
 }
 
-// Of a tensor's number k the new momentum, and in x what is orthogonalised, whose square it returns.
+// Of a tensor's number k the new momentum; returns what is orthogonalised.
 FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, int all, IN_THREAD const Clip& clip, float beta,
-                           IN_DEVICE const float* packed, IN_DEVICE float* momentum, IN_DEVICE float* x) {
+                           IN_DEVICE const float* packed, IN_DEVICE float* momentum) {
   int e = tensor.start + k;
   float before = packed[2 * all + e], m = before, u = nesterov(clip.scale, packed[all + e], beta, m);
   momentum[e] = clip.ok ? m : before;
-  x[place_in_x(tensor, k)] = u;
-  return u * u;
+  return u;
 }
 
 // A tensor's number is moved by u; of matrices, as far as upstream does.
@@ -111,7 +111,11 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
-  for (int k = (int)me; k < size; k += 256) sum += momentum_of(tensor, k, all, clip, settings[0], packed, momentum, x);
+  for (int k = (int)me; k < size; k += 256) {
+    float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
+    x[place_in_x(tensor, k)] = u;
+    sum += u * u;
+  }
   float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   DEVICE_BARRIER
 
@@ -138,6 +142,86 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
   }
 }
 
+// The same by matrix units, where a block's memory holds x (64, COLUMNS) and both squares: 512 threads, 32 of which have
+// (16, 16) of each 64 columns of a product.
+KERNEL muon_kept<COLUMNS, POOL, EXACT>: int tensors, float packed squares settings coefficients loss lr
+  -> float weights momentum ok {
+  constexpr int THREADS = 512, PARTS = COLUMNS / 64;
+  static_assert(64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED float* part = pool + 64 * COLUMNS + 2 * 64 * 64;
+  Swizzled<float, COLUMNS> x = {pool};
+  Swizzled<float, 64> gram = {pool + 64 * COLUMNS}, poly = {pool + 64 * COLUMNS + 64 * 64};
+  int all = tensors[0];
+  Tensor tensor;
+  read_tensor(tensors, (int)block, tensor);
+  int start = tensor.start, size = tensor.size, c = tensor.c;
+  bool matrix = tensor.r > 0;
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
+  if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
+
+  for (uint k = me; k < 64 * COLUMNS; k += THREADS) pool[k] = 0.0f;
+  BARRIER
+  float sum = 0.0f, lr_ = lr[0], decay = settings[1];
+#pragma unroll 8
+  for (int k = (int)me; k < size; k += THREADS) {
+    float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
+    int at = matrix ? place_in_x(tensor, k) - start : 0;
+    if (matrix)
+      x.put((uint)(at / c), (uint)(at % c), u);
+    else
+      weights[start + k] = clip.ok ? moved(packed[start + k], u, tensor, lr_, decay) : packed[start + k];
+    sum += u * u;
+  }
+  float factor = one_over_norm(sqrt(block_sum(sum, part, me, THREADS)));
+  for (uint k = me; k < 64 * COLUMNS; k += THREADS) pool[k] *= factor;
+  BARRIER
+
+  uint row = me / 128 * 16, column = me / 32 % 4 * 16;
+  int lines = clip.ok && matrix ? 5 : 0;
+  for (int line = 0; line < lines; ++line) {
+    float a = coefficients[3 * line], b = coefficients[3 * line + 1], cubic = coefficients[3 * line + 2];
+    float square[1][2][4] = {}, next[PARTS][1][2][4] = {};
+    for (int p = 0; p < PARTS && 64 * p < c; ++p) {
+      Swizzled<float, COLUMNS> some = {pool + 64 * p};
+      add_product<EXACT, 64, 1, 2, 8>(some, row, Transposed<Swizzled<float, COLUMNS>>{some}, column, me, square);
+    }
+#pragma unroll
+    for (int v = 0; v < 8; ++v) gram.put(row + row_of(v % 4, me), column + v / 4 * 8 + column_of(v % 4, me), square[0][v / 4][v % 4]);
+    BARRIER
+#pragma unroll
+    for (int v = 0; v < 8; ++v) square[0][v / 4][v % 4] = 0.0f;
+    add_product<EXACT, 64, 1, 2, 8>(gram, row, gram, column, me, square);
+#pragma unroll
+    for (int v = 0; v < 8; ++v) {
+      uint p = row + row_of(v % 4, me), j = column + v / 4 * 8 + column_of(v % 4, me);
+      poly.put(p, j, b * gram.at(p, j) + cubic * square[0][v / 4][v % 4]);
+    }
+    BARRIER
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p)
+      if (64 * p < c) add_product<EXACT, 64, 1, 2, 8>(poly, row, Swizzled<float, COLUMNS>{pool + 64 * p}, column, me, next[p]);
+    BARRIER
+#pragma unroll
+    for (int v = 0; v < 8 * PARTS; ++v) {
+      uint p = row + row_of(v % 4, me), j = v / 8 * 64 + column + v / 4 % 2 * 8 + column_of(v % 4, me);
+      if (v / 8 * 64 < c) x.put(p, j, a * x.at(p, j) + next[v / 8][0][v / 4 % 2][v % 4]);
+    }
+    BARRIER
+  }
+
+#pragma unroll 8
+  for (int k = (int)me; matrix && k < size; k += THREADS) {
+    int at = place_in_x(tensor, k) - start;
+    float w = packed[start + k];
+    weights[start + k] = clip.ok ? moved(w, x.at((uint)(at / c), (uint)(at % c)), tensor, lr_, decay) : w;
+  }
+  for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += THREADS) {
+    weights[start + k] = 0.0f;
+    momentum[start + k] = 0.0f;
+  }
+}
+
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: of each 1024 numbers, the tensor.
@@ -152,7 +236,9 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     if (k < tensor.size) {
-      sum += momentum_of(tensor, k, tensors[0], clip, settings[0], packed, momentum, x);
+      float u = momentum_of(tensor, k, tensors[0], clip, settings[0], packed, momentum);
+      x[place_in_x(tensor, k)] = u;
+      sum += u * u;
     } else {
       momentum[e] = 0.0f;
       x[e] = 0.0f;

@@ -1,0 +1,213 @@
+// Products by a GPU's matrix units: 32 neighbouring threads multiply tiles together.
+//
+// Of a tile (16, 8) of the result a thread has four numbers: two side by side at (matrix_row, matrix_column), and two 8 rows
+// below them. A factor is whatever has a function `at`, of a row and a column of it. On CUDA factors are rounded to TF32; if
+// EXACT, each is split into two such numbers, three of whose four products are summed: the result is as exact as float32's
+// own sums. Where both factors
+// are of 16 bits, they are bfloat16. Metal's units take float32. Without such units (before Ampere) threads multiply one by one.
+
+#pragma once
+
+#include "gpu/functions.metal.h"
+
+#ifdef __METAL_VERSION__
+#include <metal_simdgroup_matrix>
+FUNCTION uint matrix_row(uint me) { return me % 32 / 16 * 4 + me % 8 / 2; }
+FUNCTION uint matrix_column(uint me) { return me % 16 / 8 * 4 + me % 2 * 2; }
+#else
+FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
+FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
+#endif
+
+// Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
+// the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
+// stay side by side.
+template <class Low, int ROW>
+struct Swizzled {
+  IN_SHARED Low* numbers;
+
+  static constexpr int LOW = sizeof(Low) == 2 ? 1 : 0;
+  FUNCTION uint place(uint row, uint column) const {
+    uint by = LOW ? (ROW % 64 ? row / 2 % 4 : row % 8) * 8 : (row % 4 * 8 + row / 4 % 2 * 4);
+    return row * (uint)ROW + (column ^ by);
+  }
+  FUNCTION float at(uint row, uint column) const { return (float)numbers[place(row, column)]; }
+  FUNCTION void put(uint row, uint column, float x) const { numbers[place(row, column)] = (Low)x; }
+};
+
+// Rows ROW apart, as they are: for few columns.
+template <int ROW>
+struct Apart {
+  IN_SHARED float* numbers;
+
+  static constexpr int LOW = 0;
+  FUNCTION float at(uint row, uint column) const { return numbers[row * (uint)ROW + column]; }
+  FUNCTION void put(uint row, uint column, float x) const { numbers[row * (uint)ROW + column] = x; }
+};
+
+// A matrix in a device's memory, rows ROW apart; beyond `rows` and `columns` are zeros.
+template <int ROW>
+struct Padded {
+  IN_DEVICE const float* numbers;
+  uint rows, columns;
+
+  static constexpr int LOW = 0;
+  FUNCTION float at(uint row, uint column) const {
+    return row < rows && column < columns ? numbers[row * (uint)ROW + column] : 0.0f;
+  }
+};
+
+template <class Matrix>
+struct Transposed {
+  Matrix matrix;
+
+  static constexpr int LOW = Matrix::LOW;
+  FUNCTION float at(uint row, uint column) const { return matrix.at(column, row); }
+};
+
+#if __CUDA_ARCH__ >= 800
+// To the nearest number of TF32, but for its last 13 bits, which the units don't read. Infinity becomes NaN.
+FUNCTION unsigned int to_tf32(float x) { return __float_as_uint(x) + 0x1000u; }
+
+FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same of bfloat16, 16 columns by 16 rows.
+FUNCTION void add_low_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four tiles of 8 x 8 numbers of 16 bits, or two: of 8 threads each, one names a tile's row. As they are, or transposed.
+template <int TRANSPOSED>
+FUNCTION void load_tiles(const void* row, unsigned int (&tiles)[4]) {
+  unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
+  if (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3]) : "r"(at) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3]) : "r"(at) : "memory");
+}
+
+template <int TRANSPOSED>
+FUNCTION void load_tiles(const void* row, unsigned int (&tiles)[2]) {
+  unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
+  if (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(tiles[0]), "=r"(tiles[1]) : "r"(at) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(tiles[0]), "=r"(tiles[1]) : "r"(at) : "memory");
+}
+
+// What add_low_tile takes of a left factor (16, 16) at (row, k), and of a right one (16, 8) at (k, column).
+template <class Low, int ROW>
+FUNCTION void load_left(Swizzled<Low, ROW> matrix, uint row, uint k, uint me, unsigned int (&a)[4]) {
+  load_tiles<0>(matrix.numbers + matrix.place(row + me % 16, k + me % 32 / 16 * 8), a);
+}
+
+template <class Low, int ROW>
+FUNCTION void load_left(Transposed<Swizzled<Low, ROW>> left, uint row, uint k, uint me, unsigned int (&a)[4]) {
+  load_tiles<1>(left.matrix.numbers + left.matrix.place(k + me % 8 + me % 32 / 16 * 8, row + me / 8 % 2 * 8), a);
+}
+
+template <class Low, int ROW>
+FUNCTION void load_right(Swizzled<Low, ROW> matrix, uint k, uint column, uint me, unsigned int (&b)[2]) {
+  load_tiles<1>(matrix.numbers + matrix.place(k + me % 16, column), b);
+}
+
+template <class Low, int ROW>
+FUNCTION void load_right(Transposed<Swizzled<Low, ROW>> right, uint k, uint column, uint me, unsigned int (&b)[2]) {
+  load_tiles<0>(right.matrix.numbers + right.matrix.place(column + me % 8, k + me / 8 % 2 * 8), b);
+}
+#endif
+
+// R times C tiles of the result, from (row, column) on, with columns APART from tile to tile: sums += left times right, over
+// INNERS, a multiple of 8, of 16 where both have 16 bits, of left's columns. All 32 threads call this.
+template <int EXACT, int INNERS, int R, int C, int APART, class Left, class Right>
+FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me, IN_THREAD float (&sums)[R][C][4]) {
+#if defined(__METAL_VERSION__)
+  uint down = matrix_row(me), across = matrix_column(me);
+  simdgroup_float8x8 results[R][C][2];
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < C; ++j)
+      for (int v = 0; v < 4; ++v) results[i][j][v / 2].thread_elements()[v % 2] = sums[i][j][v];
+  for (uint k = 0; k < (uint)INNERS; k += 8) {
+    simdgroup_float8x8 a[R][2];
+    for (int i = 0; i < R; ++i)
+      for (int v = 0; v < 4; ++v)
+        a[i][v / 2].thread_elements()[v % 2] = left.at(row + 16 * i + v / 2 * 8 + down, k + across + v % 2);
+    for (int j = 0; j < C; ++j) {
+      simdgroup_float8x8 b;
+      for (int v = 0; v < 2; ++v) b.thread_elements()[v] = right.at(k + down, column + APART * j + across + v);
+      for (int i = 0; i < R; ++i)
+        for (int v = 0; v < 2; ++v) simdgroup_multiply_accumulate(results[i][j][v], a[i][v], b, results[i][j][v]);
+    }
+  }
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < C; ++j)
+      for (int v = 0; v < 4; ++v) sums[i][j][v] = results[i][j][v / 2].thread_elements()[v % 2];
+#elif __CUDA_ARCH__ >= 800
+  if constexpr (Left::LOW && Right::LOW) {
+#pragma unroll
+    for (uint k = 0; k < (uint)INNERS; k += 16) {
+      unsigned int b[C][2];
+#pragma unroll
+      for (int j = 0; j < C; ++j) load_right(right, k, column + APART * (uint)j, me, b[j]);
+#pragma unroll
+      for (int i = 0; i < R; ++i) {
+        unsigned int a[4];
+        load_left(left, row + 16 * (uint)i, k, me, a);
+#pragma unroll
+        for (int j = 0; j < C; ++j) add_low_tile(a, b[j], sums[i][j]);
+      }
+    }
+    return;
+  }
+  uint down = me % 32 / 4, across = me % 4;
+#pragma unroll 4
+  for (uint k = 0; k < (uint)INNERS; k += 8) {
+    unsigned int b[C][2], of_b[C][2];
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        float x = right.at(k + across + 4 * v, column + APART * j + down);
+        b[j][v] = to_tf32(x);
+        of_b[j][v] = EXACT ? to_tf32(x - __uint_as_float(b[j][v] & 0xffffe000u)) : 0u;
+      }
+#pragma unroll
+    for (int i = 0; i < R; ++i) {
+      unsigned int a[4], of_a[4];
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        float x = left.at(row + 16 * i + v % 2 * 8 + down, k + across + v / 2 * 4);
+        a[v] = to_tf32(x);
+        of_a[v] = EXACT ? to_tf32(x - __uint_as_float(a[v] & 0xffffe000u)) : 0u;
+      }
+#pragma unroll
+      for (int j = 0; j < C; ++j) {
+        if (EXACT) {
+          add_tile(of_a, b[j], sums[i][j]);
+          add_tile(a, of_b[j], sums[i][j]);
+        }
+        add_tile(a, b[j], sums[i][j]);
+      }
+    }
+  }
+#else
+  for (uint k = 0; k < (uint)INNERS; ++k)
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < C; ++j)
+        for (int v = 0; v < 4; ++v)
+          sums[i][j][v] += left.at(row + 16 * i + v / 2 * 8 + matrix_row(me), k) *
+                           right.at(k, column + APART * j + matrix_column(me) + v % 2);
+#endif
+}
+
+// Where the v-th of a thread's four numbers of a tile is, from the tile's first row and column on.
+FUNCTION uint row_of(int v, uint me) { return matrix_row(me) + (v / 2 * 8); }
+FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }

@@ -1,0 +1,287 @@
+"""A minibatch's gradients in two launches on a GPU: forward, loss and backward of MinGRU policies.
+
+Between them no activation leaves a block's shared memory: see ``minibatch.metal.h``. It is done for
+linear encoders, MinGRU and discrete actions, in fp32, where a block has room; everything else is
+computed by ``ppo/gradients.py``, which this is compared with. Products are of TF32 on CUDA, as MLX's
+own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu.launch import (
+    FEWEST,
+    THREADS,
+    backend,
+    launch,
+    nothing,
+    numbers,
+    shared_pool,
+)
+from puffer_mlx.ops.pack import unpack
+from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.encoders.default import Linear
+from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.policy import Policy, training_of
+from puffer_mlx.ppo.advantage import Discounts
+from puffer_mlx.ppo.closed_form import launch_moments
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+
+REFERENCE = Reference(
+    "a minibatch's gradients in two launches",
+    (
+        *("ppo.gradients:gradients", "ppo.gradients:clipped_loss", "ppo.closed_form:losses"),
+        *("ppo.advantage:advantages", "policy.networks.mingru:mingru_reference"),
+    ),
+    test="tests/ppo/test_minibatch.py",
+    cost="a GPU computes a minibatch in some twenty launches",
+)
+TEXT = Path(__file__).with_name("minibatch.metal.h")
+LAYERS = 4  # at most: the kernel has so many arrays of weights
+BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
+ROWS = 64  # of a block at a time, at most
+GRADIENTS = 96  # numbers of the gradients by the weights that a thread may have, at most
+BLOCK = {"cuda": 512, "metal": THREADS}  # threads
+
+
+class Scoring(NamedTuple):
+    """What a minibatch is compared with, and how.
+
+    Attributes:
+        numbers: of PPO's loss.
+        live: of advantages of the values of the same forward pass; None: they are given.
+        vtrace: whether live ones are clipped by the actions' new probabilities.
+    """
+
+    numbers: Coefficients
+    live: Discounts | None = None
+    vtrace: bool = False
+
+
+class Plan(NamedTuple):
+    """How the kernel divides a minibatch: its template's numbers, and its shared memory."""
+
+    sizes: dict[str, int]
+    blocks: int
+    chunks: int
+
+
+def in_one(
+    plain: Callable[..., tuple], policy: Policy, kind: str, scoring: Scoring | None
+) -> Callable[..., tuple]:
+    """``plain``, what ``ppo.gradients.gradients`` gives, in two launches where that is possible.
+
+    Args:
+        plain: for all that isn't.
+        policy: whose weights the gradients are by.
+        kind: ``train.precision``.
+        scoring: None: a loss or advantages of the user's own.
+    """
+    network, decoder, low = policy.network, policy.decoder, kind == "bf16"
+    if (
+        scoring is None
+        or kind not in ("fp32", "bf16")
+        or type(policy.encoder) is not Linear
+        or type(network) is not MinGRU
+        or type(decoder) is not Fused
+        or policy.separate_value
+        or decoder.action.continuous
+        or network.layers > LAYERS
+    ):
+        return plain
+
+    def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
+        launched = kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+        T, S, D = observations.shape
+        plan = launched and choose_plan(
+            *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
+            *(scoring.live is not None, low, BLOCK[backend()], shared_pool()),
+        )
+        arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
+        if plan is None:
+            return plain(*arguments, scale)
+        return launched(policy, scoring, plan, low, *arguments)
+
+    return step
+
+
+@functools.cache
+def choose_plan(
+    T: int,
+    S: int,
+    D: int,
+    H: int,
+    L: int,
+    A: int,
+    heads: int,
+    live: bool,
+    low: bool,
+    threads: int,
+    room: int,
+) -> Plan | None:
+    """How blocks of some threads divide T steps of S segments; None where no way fits.
+
+    The widest tile of whole segments that a block's shared memory, ``room`` bytes, has room for,
+    and beside it as much as fits of weights and activations that needn't be computed again; else
+    the widest of some steps of them. Of 16 bits (``low``), all weights must fit.
+    """
+    seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
+    gradients = _gradients(seen, H, L, out, threads // 32)
+    if H % 32 or out > 64 or gradients is None:
+        return None
+    wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
+    for steps, segments in _tiles(T, S):
+        rows = steps * segments
+        floats = rows * (out + 2 + heads + (2 if live else 4)) + (6 * T * segments if live else 0)
+        floats += L * segments * H if steps < T else 0
+        for every, kept in ((1, 2), (0, 2), (0, 1), (0, 0))[: 2 if low else 4]:
+            u = 3 * H if every else max(3 * H, wide)
+            lows = rows * ((L + 1) * H + (L if every else 1) * (u + H) + dy + every * wide)
+            lows += out * H + (L * 3 * H * H if kept else 0) + (H * wide if kept > 1 else 0)
+            pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
+            if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
+                sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
+                sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
+                sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
+                sizes |= {"HIDDEN_C": _columns(H, rows, threads), **gradients}
+                return Plan(sizes, min(BLOCKS, S // segments), T // steps)
+    return None
+
+
+def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
+    """Steps and segments of a tile, the best first: all steps, then as many rows as possible."""
+    for steps in (n for n in range(T, 0, -1) if T % n == 0 and (n % 8 == 0 or n <= 4)):
+        for segments in (n for n in range(ROWS // steps, 0, -1) if S % n == 0):
+            if steps * segments % 16 == 0:
+                yield steps, segments
+
+
+def _columns(width: int, rows: int, threads: int) -> int:
+    """Tiles side by side that 32 threads multiply at a time: as many as leave none idle."""
+    tiles, groups = width // 8, threads // 32
+    fits = [c for c in range(1, 7) if tiles % c == 0]
+    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
+
+
+def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
+    """How the gradients by the weights are divided among groups of 32 threads; None: too large."""
+    layers = _share(3 * H // 16, H // 8, groups)
+    encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
+    if not (layers and encoder and decoder) or decoder[0] != 1:
+        return None
+    counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
+    if 4 * sum(counts) > GRADIENTS * BLOCK["cuda"] // (32 * groups):
+        return None
+    names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
+    return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
+
+
+def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
+    """Tiles (R, C) of a group of threads, so that they suffice for all; few loads come first."""
+    shares = [
+        (R * C, 4 * R + 2 * C, R, C)
+        for R in range(1, rows + 1)
+        for C in range(1, columns + 1)
+        if rows % R == 0 and columns % C == 0 and rows // R * (columns // C) <= groups
+    ]
+    return min(shares)[2:] if shares else None
+
+
+def launch_minibatch(
+    policy: Policy,
+    scoring: Scoring,
+    plan: Plan,
+    low: bool,
+    weights: Any,
+    observations: mx.array,
+    actions: mx.array,
+    masks: mx.array | None,
+    keep: mx.array | None,
+    compared: Any,
+    state: list[mx.array] | None,
+    ent_coef: mx.array,
+) -> tuple:
+    """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
+    T, S, D = observations.shape
+    action, live = policy.decoder.action, scoring.live
+    zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
+    if live is None:
+        moments = _moments(compared)
+        given, further, last = compared.adv, compared.weight, moments
+        groups, discounts, form = (
+            (moments.shape[-1], moments.size // (3 * moments.shape[-1])),
+            (),
+            (),
+        )
+    else:
+        finals = compared.finals
+        given, further = compared.rewards, compared.terminals
+        last, groups = zeros if finals is None else finals, (0, 0)
+        limits = live.rho_clip, live.c_clip, live.reward_clip
+        discounts = live.gamma, live.gamma * live.gae_lambda, *limits
+        form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
+    layers = [layer["weight"] for layer in weights["network"]]
+    firsts = [zeros] * len(layers) if state is None else state
+    missing = [zeros] * (LAYERS - len(layers))
+    steps = int(keep is not None), int(state is not None)
+    inputs = {
+        "observations": observations.astype(mx.float32),
+        "actions": actions,
+        "masks": nothing(mx.uint8) if masks is None else masks,
+        "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
+        "old_logprob": compared.old_logprob,
+        "old_value": compared.old_value,
+        "given": given,
+        "further": further,
+        "last": last,
+        **{f"first{n}": first for n, first in enumerate([*firsts, *missing])},
+        "encoder": weights["encoder"]["weight"],
+        "decoder": weights["decoder"]["weight"],
+        **{f"layer{n}": layer for n, layer in enumerate([*layers, *missing])},
+        "ent_coef": ent_coef.reshape(1),
+        "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip, *map(float, discounts)),
+        "sizes": numbers(*action.sizes),
+        "shape": numbers(S, *steps, *groups, *map(int, form)),
+    }
+    named = tree_flatten({"encoder": weights["encoder"], "decoder": weights["decoder"]})
+    named += tree_flatten({"network": weights["network"]})
+    shapes = [array.shape for _, array in named]
+    P, n, blocks = sum(array.size for _, array in named), T * S, plan.blocks
+    begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
+    outputs = {
+        "grads": (blocks, P),
+        "partial": (6, blocks),
+        **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
+        "begins": begins,
+    }
+    threads = plan.sizes["THREADS"]
+    grads, partial, ratio, value, adv, _ = launch(
+        *(TEXT, "minibatch", inputs, outputs),
+        threads=blocks * threads,
+        block=threads,
+        shared=4 * plan.sizes["POOL"],
+        **plan.sizes,
+        BLOCKS=blocks,
+        Low=mx.bfloat16 if low else mx.float32,
+        MASKED=int(masks is not None),
+        EXACT=int(os.environ.get("MLX_ENABLE_TF32") == "0"),
+    )
+    arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
+    shape = {"sum": (P,), "metrics": (len(METRICS),)}
+    total, metrics = launch(TEXT, "add_blocks", arrays, shape, -(-P // THREADS) * THREADS)
+    parts = zip((name for name, _ in named), unpack(total, shapes), strict=True)
+    found = tree_unflatten(list(parts))
+    return {name: found[name] for name in weights}, metrics, ratio, value, adv
+
+
+def _moments(batch: Minibatch) -> mx.array:
+    """Of the given advantages, or of those of all processes together."""
+    return launch_moments(batch.adv) if batch.moments is None else batch.moments

@@ -1,0 +1,427 @@
+// A minibatch's gradients in one launch, of a linear encoder, MinGRU layers and a linear decoder, with PPO's loss of choices.
+//
+// A block takes SEGMENTS segments at a time through the network and back. Their activations stay in its shared memory, in
+// Low, STEPS steps of them at a time; with fewer than T, the forward pass keeps the states between such chunks, and the
+// backward pass computes a chunk's activations again. The gradients by the weights stay in its threads' registers until it
+// has taken all of its segments; the kernel after this one adds up the blocks'. Products are those of matrix units.
+//
+// A row is a step of a segment: t SEGMENTS + s. observations (T, S, D), actions (T, S, HEADS), masks (T, S, A); weights as
+// in the checkpoint, from the encoder (H, D) to layers (3H, H). One of two:
+//   LIVE      advantages are of the values of this forward pass, of `given` (T, S), which are rewards, `further`, which are
+//             terminals, and `last`, finals; their numbers are settings[5] and those behind it
+//   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
+// sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
+// loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals.
+// What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the layers', 2 all; ALL, every
+// layer's gates and states, and the observations: else they are made, or read, again.
+
+#pragma once
+
+#include "../../policy/networks/mingru/cell.h"
+#include "../closed_form/sample.metal.h"
+#include "advantages/step.metal.h"
+#include "gpu/matrix.metal.h"
+
+template <int R, int C>
+FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
+#pragma unroll
+  for (int i = 0; i < R; ++i)
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
+}
+
+// Rows (M, N) of a product, (16, 8 C) of it to 32 threads at a time; `add`: to what is there.
+template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
+FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
+  constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
+  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
+    uint row = item / ACROSS * 16, column = item % ACROSS * 8 * C;
+    float sums[1][C][4];
+    clear(sums);
+    add_product<EXACT, INNERS, 1, C, 8>(left, row, right, column, me, sums);
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        uint r = row + row_of(v, me), c = column + 8 * (uint)j + column_of(v, me);
+        to.put(r, c, add ? to.at(r, c) + sums[0][j][v] : sums[0][j][v]);
+      }
+  }
+}
+
+// Of a layer's input x the gates, in u: g, z, q, each H wide, by its transposed weight. 32 threads have all three of (16, 8)
+// channels.
+template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
+FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
+  constexpr uint ACROSS = H / 8, ITEMS = M / 16 * ACROSS;
+  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
+    uint row = item / ACROSS * 16, column = item % ACROSS * 8;
+    float sums[1][3][4];
+    clear(sums);
+    add_product<EXACT, H, 1, 3, H>(x, row, weight, column, me, sums);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      uint r = row + row_of(v, me), c = column + column_of(v, me);
+      MinGRUGates<float> gates = mingru_gates(sums[0][0][v], sums[0][1][v], sums[0][2][v]);
+      u.put(r, c, gates.g);
+      u.put(r, c + H, gates.z);
+      u.put(r, c + 2 * H, gates.q);
+    }
+  }
+}
+
+// A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing.
+template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
+FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&sums)[R][C][4]) {
+  constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;
+  uint item = me / 32;
+  if (item < ITEMS) add_product<EXACT, M, R, C, 8>(left, item / ACROSS * 16 * R, right, item % ACROSS * 8 * C, me, sums);
+}
+
+// Those of its numbers that are there, (rows, columns), to memory.
+template <int ROWS, int COLUMNS, int R, int C>
+FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint me, IN_THREAD const float (&sums)[R][C][4]) {
+  constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;
+  uint item = me / 32;
+  if (item >= ITEMS) return;
+#pragma unroll
+  for (int i = 0; i < R; ++i)
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        uint row = (item / ACROSS * R + (uint)i) * 16 + row_of(v, me), column = (item % ACROSS * C + (uint)j) * 8 + column_of(v, me);
+        if (row < rows && column < columns) to[row * columns + column] = sums[i][j][v];
+      }
+}
+
+// States of one channel of one segment through a chunk, from what was before it.
+template <int STEPS, int SEGMENTS, int H, class Gates, class States>
+FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, uint segment, uint channel, float state) {
+  constexpr int AHEAD = STEPS < 8 ? STEPS : 8;
+  for (int t = 0; t < STEPS; t += AHEAD) {
+    float g[AHEAD], z[AHEAD], kept[AHEAD];
+#pragma unroll
+    for (int v = 0; v < AHEAD; ++v) {
+      uint row = (uint)((t + v) * SEGMENTS) + segment;
+      g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), kept[v] = keep[row];
+    }
+#pragma unroll
+    for (int v = 0; v < AHEAD; ++v) {
+      state = mingru_state(z[v], g[v], kept[v] * state);
+      s.put((uint)((t + v) * SEGMENTS) + segment, channel, state);
+    }
+  }
+  return state;
+}
+
+// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. Returns dL/dstate
+// before the chunk.
+template <int STEPS, int SEGMENTS, int H, class Gates, class Features>
+FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint segment,
+                         uint channel, float first, float carry) {
+  constexpr int AHEAD = STEPS < 4 ? STEPS : 4;
+  float after = s.at((uint)((STEPS - 1) * SEGMENTS) + segment, channel);
+  for (int t = STEPS - 1; t >= 0; t -= AHEAD) {
+    float g[AHEAD], z[AHEAD], q[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
+#pragma unroll
+    for (int v = 0; v < AHEAD; ++v) {
+      uint row = (uint)((t - v) * SEGMENTS) + segment;
+      g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), q[v] = u.at(row, channel + 2 * H);
+      input[v] = x.at(row, channel), gradient[v] = dout.at(row, channel), kept[v] = keep[row];
+      before[v] = t > v ? s.at(row - (uint)SEGMENTS, channel) : first;
+    }
+#pragma unroll
+    for (int v = 0; v < AHEAD; ++v) {
+      uint row = (uint)((t - v) * SEGMENTS) + segment;
+      float slope = g[v] >= 0.5f ? 1.0f : g[v] * (1.0f - g[v]);
+      MinGRUGradient<float> by;
+      mingru_gradient_of(z[v], q[v], g[v], slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
+      u.put(row, channel, by.hidden);
+      u.put(row, channel + H, by.gate);
+      u.put(row, channel + 2 * H, by.projection);
+      dout.put(row, channel, by.x);
+      after = before[v];
+    }
+  }
+  return carry;
+}
+
+// A row's place among the samples (T, S).
+template <int SEGMENTS, int STEPS>
+FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
+  return (uint)(chunk * STEPS + row / SEGMENTS) * S + segment + (uint)(row % SEGMENTS);
+}
+
+// A chunk's observations (M, D), and zeros up to SEEN of them.
+template <int SEGMENTS, int STEPS, int D, int SEEN, int THREADS, class Seen>
+FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uint segment, uint S, uint me) {
+  constexpr int ALL = SEGMENTS * STEPS * SEEN, AHEAD = 8;
+  for (int k = (int)me; k < ALL; k += AHEAD * THREADS) {
+    float numbers[AHEAD];
+#pragma unroll
+    for (int v = 0; v < AHEAD; ++v) {
+      int at = k + v * THREADS, row = at / SEEN, d = at % SEEN;
+      bool there = at < ALL && d < D;
+      uint place = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S) * (uint)D + (uint)d;
+      float x = observations[there ? place : 0];
+      numbers[v] = there ? x : 0.0f;
+    }
+#pragma unroll
+    for (int v = 0; v < AHEAD; ++v) {
+      int at = k + v * THREADS;
+      if (at < ALL) seen.put((uint)(at / SEEN), (uint)(at % SEEN), numbers[v]);
+    }
+  }
+}
+
+// A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
+template <int ROWS, int COLUMNS, int THREADS, class Weight>
+FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
+  for (uint k = me; k < ROWS * COLUMNS; k += THREADS) {
+    uint row = k / COLUMNS, column = k % COLUMNS;
+    to.put(row, column, row < rows && column < columns ? from[row * columns + column] : 0.0f);
+  }
+}
+
+#define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
+
+KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
+                 GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
+  float observations actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2 first3
+  encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape
+  -> float grads partial ratio value adv begins {
+  constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
+  constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8;
+  constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, W = (SEEN + 31) / 32 * 32;
+  constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
+  // Where arrays begin: those of float, then those of Low.
+  constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (HEADS + (LIVE ? 2 : 4));
+  constexpr int AT_CARRY = AT_TIMES + (LIVE ? 6 * TIMES : 0), FLOATS = (AT_CARRY + (CHUNKS > 1 ? L * UNITS : 0) + 31) / 32 * 32;
+  constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
+  constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + OUT * H;
+  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
+  static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
+  static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED float *y = pool, *kept = pool + AT_KEEP, *acted = pool + AT_ROWS, *old_logprobs = acted + M * HEADS;
+  IN_SHARED float *old_values = old_logprobs + M, *targets = old_values + M, *shares = targets + M;
+  IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
+  IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES, *carries = pool + AT_CARRY;
+  IN_SHARED Low* low = (IN_SHARED Low*)(pool + FLOATS);
+  IN_SHARED float* part = (IN_SHARED float*)(low + AT_U);
+  Apart<Y> of_y = {y};
+  Swizzled<Low, DY> dy = {low + AT_DY};
+  Swizzled<Low, H> dout = {low + L * M * H}, decodes = {low + AT_DECODER};
+  Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
+  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
+  const bool has_ratios = shape[7] != 0;
+  float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3];
+  int heads[HEADS + 1];
+#pragma unroll
+  for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
+  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
+  keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
+#pragma unroll
+  for (int l = 0; l < L && KEPT > 0; ++l)
+    keep_weight<3 * H, H, THREADS>(OF_LAYER(layer, l), 3 * H, H, Swizzled<Low, H>{low + AT_LAYERS + 3 * l * H * H}, me);
+  if (KEPT > 1) keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
+  for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
+
+  float of_encoder[INPUT_R][INPUT_C][4], of_decoder[1][OUTPUT_C][4], of_layers[L][GATE_R][GATE_C][4];
+  clear(of_encoder);
+  clear(of_decoder);
+#pragma unroll
+  for (int l = 0; l < L; ++l) clear(of_layers[l]);
+  SampleSums sums;
+#pragma unroll
+  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
+  PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
+
+  for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
+    for (int k = (int)me; LIVE && k < TIMES; k += THREADS) {
+      uint at = (uint)(k / SEGMENTS) * S + segment + (uint)(k % SEGMENTS);
+      rewards[k] = given[at], terminals[k] = further[at], finals[k] = shape[8] != 0 ? last[at] : 0.0f;
+      ratios[k] = 1.0f;
+    }
+    // Forward in time, chunk by chunk, then back; the last chunk is still there when that begins.
+    for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
+      bool back = turn >= CHUNKS;
+      int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
+      if (turn != CHUNKS) {
+        BARRIER
+        for (int row = (int)me; row < M; row += THREADS) {
+          uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
+          kept[row] = keep[sample * keep_step];
+          old_logprobs[row] = old_logprob[sample], old_values[row] = old_value[sample];
+          if (!LIVE) targets[row] = given[sample], shares[row] = further[sample];
+#pragma unroll
+          for (int head = 0; head < HEADS; ++head) acted[row * HEADS + head] = actions[sample * (uint)HEADS + (uint)head];
+        }
+        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        BARRIER
+        Swizzled<Low, H> features = {low};
+        if (KEPT > 1)
+          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, features, false, me);
+        else
+          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{{encoder, H, D}}, features, false, me);
+        BARRIER
+#pragma unroll
+        for (int l = 0; l < L; ++l) {
+          Swizzled<Low, H> x = {low + l * M * H}, out = {low + (l + 1) * M * H};
+          Swizzled<Low, H> states = {low + AT_S + (ALL ? l : 0) * M * H}, weight = {low + AT_LAYERS + 3 * l * H * H};
+          Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
+          if (KEPT > 0)
+            make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
+          else
+            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
+          BARRIER
+          for (uint k = me; k < UNITS; k += THREADS) {
+            uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+            float state = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
+            state = walk<STEPS, SEGMENTS, H>(u, states, kept, k / H, k % H, state);
+            if (!back && chunk + 1 < CHUNKS) begins[begin + (uint)(L * H) * S] = state;
+          }
+          BARRIER
+          for (uint k = me; k < M * H; k += THREADS) {
+            uint row = k / H, channel = k % H;
+            out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), states.at(row, channel)));
+          }
+          BARRIER
+        }
+        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Swizzled<Low, H>>{decodes}, of_y, false, me);
+        BARRIER
+      }
+      if (LIVE && !back && (int)me < M) {
+        int row = (int)me, at = chunk * M + row;
+        values[at] = y[row * Y + A];
+        if (has_ratios) {
+          uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
+          float log_sums[HEADS + 1], entropies[HEADS + 1];
+          IN_SHARED const float* logits = y + row * Y;
+          float logprob = of_choices<MASKED, HEADS>(logits, masks + (MASKED ? sample * (uint)A : 0), acted, heads, 1, (uint)row,
+                                                    log_sums, entropies);
+          ratios[at] = exp(logprob - old_logprobs[row]);
+        }
+      }
+      if (LIVE && turn == CHUNKS - 1) {
+        BARRIER
+        Discounts by = {settings[5], settings[6], settings[7], settings[8], settings[9], shape[5] != 0, shape[6] != 0};
+        for (int k = (int)me; k < TIMES - SEGMENTS; k += THREADS) {
+          int next = k + SEGMENTS;
+          AdvantageStep step = advantage_step(by, values[k], values[next], ratios[k], rewards[next], terminals[next], finals[k],
+                                              finals[next]);
+          advantages[k] = step.delta, ratios[k] = step.decay;
+        }
+        BARRIER
+        if ((int)me < SEGMENTS) {
+          float a = 0.0f;
+          advantages[TIMES - SEGMENTS + (int)me] = a;
+#pragma unroll 4
+          for (int k = TIMES - 2 * SEGMENTS + (int)me; k >= 0; k -= SEGMENTS) {
+            a = discounted(advantages[k], ratios[k], a);
+            advantages[k] = a;
+          }
+        }
+        BARRIER
+      }
+      if (!back) continue;
+
+      if ((int)me < M) {
+        int row = (int)me;
+        uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
+        IN_SHARED float* mine = y + row * Y;
+        IN_SHARED const float* logits = mine;
+        IN_DEVICE const uint8_t* legal = masks + (MASKED ? sample * (uint)A : 0);
+        float log_sums[HEADS + 1], entropies[HEADS + 1];
+        float logprob = of_choices<MASKED, HEADS>(logits, legal, acted, heads, 1, (uint)row, log_sums, entropies);
+        float target = LIVE ? advantages[chunk * M + row] : targets[row], now = mine[A];
+        float gain = LIVE ? -target : -shares[row] * ((target - mean) / (deviation + 1e-8f));
+        Compared by = {old_logprobs[row], old_values[row], gain, LIVE ? now : old_values[row], target};
+        PPOTerms terms;
+        sample_gradients<float, MASKED, HEADS>(logits, mine, legal, acted, heads, 1, (uint)A, (uint)row, logprob, log_sums,
+                                               entropies, by, numbers, vf_coef, entropy_weight, 1.0f / (float)n, terms, sums);
+        for (uint k = 0; k <= (uint)A; ++k) dy.put((uint)row, k, mine[k]);
+        ratio[sample] = terms.ratio;
+        value[sample] = now;
+        adv[sample] = target;
+      }
+      BARRIER
+      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(Transposed<Swizzled<Low, DY>>{dy}, dout, me, of_decoder);
+      BARRIER
+      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
+      BARRIER
+#pragma unroll
+      for (int l = L - 1; l >= 0; --l) {
+        Swizzled<Low, H> x = {low + l * M * H}, states = {low + AT_S + (ALL ? l : 0) * M * H};
+        Swizzled<Low, H> weight = {low + AT_LAYERS + 3 * l * H * H};
+        Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
+        Padded<H> in_device = {OF_LAYER(layer, l), 3 * H, H};
+        bool again = l < L - 1 && !ALL;
+        if (again) {
+          if (KEPT > 0)
+            make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
+          else
+            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{in_device}, u, me);
+          BARRIER
+        }
+        for (uint k = me; k < UNITS; k += THREADS) {
+          uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+          float first = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
+          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k] : 0.0f;
+          if (again) walk<STEPS, SEGMENTS, H>(u, states, kept, k / H, k % H, first);
+          carry = walk_back<STEPS, SEGMENTS, H>(u, x, dout, states, kept, k / H, k % H, first, carry);
+          if (CHUNKS > 1) carries[(uint)(l * UNITS) + k] = carry;
+        }
+        BARRIER
+        add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Transposed<Swizzled<Low, U>>{u}, x, me, of_layers[l]);
+        if (KEPT > 0)
+          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, true, me);
+        else
+          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, in_device, dout, true, me);
+        BARRIER
+      }
+      if (!ALL) {
+        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        BARRIER
+      }
+      add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(Transposed<Swizzled<Low, H>>{dout}, seen, me, of_encoder);
+    }
+  }
+
+  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * 3 * H * H);
+  store_gradient<H, SEEN>(mine, (uint)H, (uint)D, me, of_encoder);
+  mine += H * D;
+  store_gradient<OUT, H>(mine, (uint)(A + 1), (uint)H, me, of_decoder);
+  mine += (A + 1) * H;
+#pragma unroll
+  for (int l = 0; l < L; ++l) store_gradient<3 * H, H>(mine + l * 3 * H * H, (uint)(3 * H), (uint)H, me, of_layers[l]);
+#pragma unroll
+  for (int row = 0; row < 6; ++row) {
+    float sum = block_sum(sums.of[row], part, me, (uint)THREADS);
+    if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sum;
+  }
+}
+
+// The sum of the blocks' gradients, (P,), and the metrics of their loss (7). shape: P, n, and how many blocks there were.
+KERNEL add_blocks: float grads partial ent_coef settings, int shape -> float sum metrics {
+  SHARED float part[256];
+  uint P = (uint)shape[0], count = (uint)shape[2];
+  if (i < P) {
+    float total = 0.0f;
+#pragma unroll 8
+    for (uint b = 0; b < count; ++b) total += grads[b * P + i];
+    sum[i] = total;
+  }
+  if (block > 0) return;
+  SampleSums means;
+#pragma unroll
+  for (uint row = 0; row < 6; ++row) {
+    float total = 0.0f;
+    for (uint b = me; b < count; b += 256u) total += partial[row * count + b];
+    means.of[row] = block_sum(total, part, me, 256) / (float)shape[1];
+  }
+  if (me == 0) write_metrics(means, settings[3], ent_coef[0], metrics);
+}
