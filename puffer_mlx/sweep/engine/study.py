@@ -94,6 +94,11 @@ def seeds_of(run: FrozenTrial) -> int:
     return max(1, len(curves(run)))
 
 
+def _held(run: FrozenTrial, seed: int) -> str:
+    """The name of what is known of one of a run's held-out seeds."""
+    return f"{HELD} {run.number} {seed}"
+
+
 def processes(run: FrozenTrial) -> list[Identity]:
     """The processes that a run was."""
     there = run.user_attrs.items()
@@ -246,10 +251,11 @@ class Study:
 
     def held_out(self, run: FrozenTrial) -> HeldOut:
         """What a run's came to, as far as they are known and asked for."""
-        asked = range(self.held_out_seeds())
-        known = [each for i in asked if (each := self._held(run, i)) and "score" in each]
-        scores = [each["score"] for each in known if each["score"] is not None]
-        return HeldOut(scores, len(known) - len(scores))
+        known, asked = self.optuna.user_attrs, range(self.held_out_seeds())
+        ends = [known.get(_held(run, i), {}) for i in asked]
+        scores = [end["score"] for end in ends if "score" in end]
+        there = [score for score in scores if score is not None]
+        return HeldOut(there, len(scores) - len(there))
 
     def luck(self) -> str:
         """A sentence on the search's winner if its score was luck; else, or as yet, empty.
@@ -273,33 +279,24 @@ class Study:
 
     def lacking(self) -> list[tuple[FrozenTrial, int]]:
         """Runs and their held-out seeds that nothing is known of, each run's first one first."""
-        few = self.few()
-        return [
-            (run, i)
-            for i in range(self.held_out_seeds())
-            for run in few
-            if "score" not in self._held(run, i)
-        ]
+        known, few = self.optuna.user_attrs, self.few()
+        pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
+        return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
 
     def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[float]] | None:
         """The sweep that trains a held-out seed, and the process; None if no sweep does."""
-        known = self._held(run, seed)
+        known = self.optuna.user_attrs.get(_held(run, seed), {})
         return (known[OWNER], known.get(CHILD, [])) if OWNER in known else None
 
     def note_holding(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
         """Keep that this sweep trains a held-out seed, by a process."""
-        self._hold(run, seed, {OWNER: own_name(), **({CHILD: [*process]} if process else {})})
+        holding = {OWNER: own_name()} | ({CHILD: [*process]} if process else {})
+        self.optuna.set_user_attr(_held(run, seed), holding)
 
     def note_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
         """Keep what came of a held-out seed."""
-        end = outcome.points[-1] if outcome.points else None
-        self._hold(run, seed, {"score": end.score if end else None, FAULT: outcome.fault})
-
-    def _hold(self, run: FrozenTrial, seed: int, known: dict[str, Any]) -> None:
-        self.optuna.set_user_attr(f"{HELD} {run.number} {seed}", known)
-
-    def _held(self, run: FrozenTrial, seed: int) -> dict[str, Any]:
-        return self.optuna.user_attrs.get(f"{HELD} {run.number} {seed}", {})
+        score = outcome.points[-1].score if outcome.points else None
+        self.optuna.set_user_attr(_held(run, seed), {"score": score, FAULT: outcome.fault})
 
     # ---- runs ------------------------------------------------------------------------------------
 
