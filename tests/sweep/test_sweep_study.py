@@ -281,6 +281,8 @@ def test_a_winner_that_no_held_out_seed_comes_up_to_was_lucky(here):
     sweep = swept(held(goal="minimize"), confirming(SCORES, []), path="minimized.log")
     assert [run.number for run in sweep.few()] == [3, 0, 4]
     assert best_of(sweep).number == 4 and "median 51, highest 52 of 3; run 5" in sweep.luck()
+    sweep = swept(held(max_runs=2), confirming([(9, 9), (8, 20)], []), path="better.log")
+    assert "winner, run 1, isn't the best: its score there was 9, with" in sweep.luck()
 
 
 def test_of_held_out_seeds_the_seeds_score_and_a_target_decide(here):

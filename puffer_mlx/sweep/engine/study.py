@@ -10,7 +10,6 @@ Everything that is needed to go on is in the study: nothing is in a process's me
 """
 
 import contextlib
-import math
 import os
 import socket
 import warnings
@@ -258,22 +257,24 @@ class Study:
         return HeldOut(there, len(scores) - len(there))
 
     def luck(self) -> str:
-        """A sentence on the search's winner if its score was luck; else, or as yet, empty.
+        """A sentence on the search's winner if held-out seeds are against it; else, or yet, empty.
 
-        It was if another of the few is better with held-out seeds, or if none of its own came up to
-        the score that it won by.
+        They are if another of the few is better with them, or if none of its own came up to the
+        score that it won by. It was lucky if most didn't.
         """
         best, few = self.best(), self.few()
         if best is None or not self.held_out_seeds() or self.lacking():
             return ""
         held_out, same = self.held_out(few[0]), best.number == few[0].number
-        scores = [self.settings.worth(score) for score in held_out.scores]
-        if same and max(scores, default=-math.inf) >= self._worth(few[0]):
+        scores, won_by = map(self.settings.worth, held_out.scores), self._worth(few[0])
+        reached = [score >= won_by for score in scores]
+        if same and any(reached):
             return ""
-        rest = "" if same else f"; run {self.ordinal(best)} is better"
         words = held_out.words(self.settings.sign)
+        judged = "was lucky" if 2 * sum(reached) < held_out.seeds else "isn't the best"
+        rest = "" if same else f"; run {self.ordinal(best)} is better"
         return (
-            f"the search's winner, run {self.ordinal(few[0])}, was lucky: its score there was"
+            f"the search's winner, run {self.ordinal(few[0])}, {judged}: its score there was"
             f" {few[0].values[0]:.5g}, with held-out seeds {words}{rest}"
         )
 
