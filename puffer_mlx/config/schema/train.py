@@ -7,6 +7,7 @@ from puffer_mlx.config.parts import algorithms, facts, optimizers
 
 ALGORITHMS, OPTIMIZERS = algorithms(), optimizers()
 SCHEDULES = "cosine", "linear", "adaptive"
+NORMALIZED = "normalized"  # of loss
 
 
 @dataclass
@@ -69,9 +70,10 @@ class Train(Named):
     )
     loss: str = key(
         "clipped",
-        "What is minimised: PPO's clipped loss, or a function of your own, which may add a term to"
-        " that (docs/custom_policy.md). puffer_mlx only.",
-        choices=("clipped",),
+        "What is minimised: PPO's clipped loss; normalized: puffer5's advantages, which count as"
+        " they are, are normalised in the policy's part, as the other trainers' always are; or a"
+        " function of your own, which may add a term (docs/custom_policy.md). puffer_mlx only.",
+        choices=("clipped", NORMALIZED),
         custom="module:function",
     )
     clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", "> 0")

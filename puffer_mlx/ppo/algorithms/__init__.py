@@ -18,6 +18,7 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.parts import facts
+from puffer_mlx.config.schema.train import NORMALIZED
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
@@ -157,13 +158,21 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
     return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
 
 
-def score(policy: Policy, config: Config) -> tuple[Loss, Sequence[str]]:
+def score(policy: Policy, config: Config, live: bool = False) -> tuple[Loss, Sequence[str]]:
     """PPO's loss, or the user's own, and the names of its statistics.
 
+    Args:
+        policy: what is trained.
+        config: a valid configuration.
+        live: whether advantages count as they are, unless the loss normalises them.
+
     Raises:
-        UserError: there is no such function.
+        UserError: there is no such function, or advantages are normalised anyway.
     """
     train = config.train
+    if train.loss == NORMALIZED and not live:
+        what = f"train.loss {NORMALIZED} is of puffer5: {train.algorithm} normalises anyway"
+        raise UserError(what, "--train.loss clipped")
     numbers = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
     function = custom.find_loss(config)
     if function is None:

@@ -60,7 +60,7 @@ class Segments(NamedTuple):
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
     train, numbers, function = config.train, discounts(config.train), find_advantages(config)
-    scored, metrics = score(policy, config)
+    scored, metrics = score(policy, config, live=True)
 
     def loss(now: Decoded, segments: Segments, ent_coef, scale) -> Scored:
         """No gradient flows through the targets."""
