@@ -439,6 +439,6 @@ class Functions:
         recorded, *own = self.cases[key]
         with pytest.MonkeyPatch.context() as patch:
             pretend_gpu(patch)
-            given = map(mx.array, arrays or own)
+            given = (None if array is None else mx.array(array) for array in arrays or own)
             found = self.compiled.play(self.calls[key], function or recorded, *given)
         return [np.array(a.astype(mx.float32) if a.dtype in LOW else a) for a in found]

@@ -43,10 +43,11 @@ def _texts() -> dict[str, text.Kernel]:
 @functools.cache
 def _text(name: str) -> text.Kernel:
     """A kernel's; that of a rollout is made of its network's and its environment's."""
-    if not name.startswith("rollout_"):
+    if not name.startswith(("rollout_", "rows_")):
         return _texts()[name]
-    _, network, environment = name.split("_", 2)
-    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
+    form, network, environment = name.split("_", 2)
+    file = text.ROWS if form == "rows" else text.LAYERS
+    layers = PACKAGE / "policy" / "networks" / network / file
     folder = find_environment(environment)
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))

@@ -4,21 +4,38 @@ A block of threads takes some agents through all T steps: their observations sta
 that the block shares, and their environments in its threads'. So a rollout is one launch and one
 wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollout.kernel.h`` is the
 text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has.
+
+On CUDA, where a block has room for it, a MinGRU policy steps by matrix units, many agents at a
+time, with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
-from puffer_mlx.ops.gpu.text import Rules
+from puffer_mlx.ops.gpu.launch import (
+    FEWEST,
+    exact_products,
+    launch,
+    nothing,
+    numbers,
+    pool_block,
+    tiles_side_by_side,
+)
+from puffer_mlx.ops.gpu.text import ROWS, Rules
 from puffer_mlx.policy.acting_on_gpu import Layout, StepOnGPU, choose_layout, step_on_gpu
+from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
+LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arrays of weights
+ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
+ENOUGH_BLOCKS = 128  # for the cores of an H200
 BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
 MOST_NUMBERS = 2**31  # of an array that the kernel writes: it counts in 32 bits
 
@@ -78,16 +95,57 @@ def joined(launches: Sequence[OneLaunch]) -> OneLaunch:
     return OneLaunch(**fields)  # type: ignore
 
 
-def rollout_on_gpu(policy: Policy, spec: EnvSpec, game: Game) -> "RolloutOnGPU | None":
+def rollout_on_gpu(
+    policy: Policy, spec: EnvSpec, game: Game, precision: str = ""
+) -> "RolloutOnGPU | None":
     """Rollouts of a policy and an environment as one kernel.
 
     None where the policy has a part that no kernel knows (``step_on_gpu``), or where not even few
-    agents fit into a block's shared memory.
+    agents fit into a block's shared memory. ``precision``: what it is trained in; then the kernel
+    may have that arithmetic, else it is float32's.
     """
     step = step_on_gpu(policy)
     if step is None or choose_rollout_layout(policy, spec, 1) is None:
         return None
-    return RolloutOnGPU(policy, step, spec, game)
+    return RolloutOnGPU(policy, step, spec, game, precision)
+
+
+def steps_by_rows(policy: Policy) -> bool:
+    """Whether matrix units can step a policy: linear encoder and decoder, MinGRU between them."""
+    return (
+        type(policy.encoder) is Linear
+        and type(policy.network) is MinGRU
+        and policy.network.hidden % 32 == 0
+        and policy.network.layers <= LAYERS
+        and type(policy.decoder) is Fused
+        and not policy.separate_value
+    )
+
+
+def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
+    """The numbers of the template of acting/rows.kernel.h, for n agents; None where nothing fits.
+
+    As many agents to a block as leave no core idle, with all weights beside them, or the layers'.
+    """
+    if not steps_by_rows(policy) or spec.observation_dtype != "float32":
+        return None
+    D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers
+    A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
+    wide, out = -(-D // 32) * 32, -(-(A + 1) // 16) * 16
+    threads, room = pool_block()
+    for rows in ROWS_OF_A_BLOCK:
+        if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
+            continue
+        floats = -(-(rows * (D + out + 1 + L * H + 1 + heads + 2)) // 32) * 32
+        for kept in (2, 1):
+            lows = rows * (3 * H + 2 * H + wide) + out * H + L * 3 * H * H
+            lows += H * wide if kept > 1 else 0
+            pool = floats + (-(-lows // 2) if low else lows)
+            if 4 * pool + rows * legal <= room and (kept > 1 or not low):
+                sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
+                columns = tiles_side_by_side(H, rows, threads)
+                return {**sizes, "HIDDEN_C": columns, "H": H, "L": L, "A": A}
+    return None
 
 
 def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int) -> Layout | None:
@@ -108,11 +166,28 @@ class RolloutOnGPU:
         step: its step, which packs weights and states.
         spec: what an agent sees and does.
         game: the environment.
+        precision: see ``rollout_on_gpu``.
     """
 
-    def __init__(self, policy: Policy, step: StepOnGPU, spec: EnvSpec, game: Game) -> None:
+    def __init__(
+        self, policy: Policy, step: StepOnGPU, spec: EnvSpec, game: Game, precision: str = ""
+    ) -> None:
         self.step, self.game = step, game
-        self._policy, self._spec = policy, spec
+        self._policy, self._spec, self._precision = policy, spec, precision
+
+    def rows(self, n: int) -> dict[str, int] | None:
+        """How matrix units step n agents; None where they don't."""
+        if self._precision not in ("fp32", "bf16"):
+            return None
+        return choose_rows(self._policy, self._spec, n, self._precision == "bf16")
+
+    def precision(self, n: int) -> str:
+        """What n agents act in."""
+        return "fp32" if self.rows(n) is None else self._precision
+
+    def weights(self, weights: Any, n: int) -> Any:
+        """What ``launch`` takes of the policy's weights, for n agents."""
+        return self.step.weights(weights) if self.rows(n) is None else weights
 
     def fits(self, horizon: int, agents: int) -> bool:
         """Whether the kernel can count the numbers of such a rollout, and Metal can write them."""
@@ -122,7 +197,7 @@ class RolloutOnGPU:
     def launch(
         self,
         horizon: int,
-        weights: mx.array,
+        weights: Any,
         states: mx.array,
         noise: mx.array,
         structs: mx.array,
@@ -132,53 +207,86 @@ class RolloutOnGPU:
 
         Args:
             horizon: T.
-            weights: as ``StepOnGPU.weights`` packs them.
+            weights: as the method of that name gives them.
             states: as ``StepOnGPU.state`` packs them.
             noise: (T, N, heads) float32, from ``distribution.noise``.
             structs: (N, words) int32, the environments.
             arrived: before the first step.
         """
         spec, game, N, T = self._spec, self.game, len(structs), horizon
-        layout = choose_rollout_layout(self._policy, spec, N)
-        assert layout is not None
         masked, legal = arrived.masks is not None, max(1, spec.mask_size)
         heads, D = spec.action.heads, spec.observation_size
+        inputs = {
+            "first_observations": arrived.observations,
+            "first_rewards": arrived.rewards,
+            "first_terminals": arrived.terminals,
+            "first_masks": nothing(mx.uint8) if arrived.masks is None else arrived.masks,
+            "games": structs,
+            "states_before": states,
+            "all_noise": noise,
+            "horizon": numbers(*[T] * FEWEST),
+        }
+        outputs = {
+            "all_observations": (T, N, D),
+            "last_observations": (N, D),
+            "all_rewards": (T + 1, N),
+            "all_terminals": (T + 1, N),
+            "all_masks": (T + 1, N, legal) if masked else (FEWEST,),
+            "all_actions": (T, N, heads),
+            "all_logprobs": (T, N),
+            "all_values": (T, N),
+            "games_after": structs.shape,
+            "after": states.shape,
+        }
+        sizes = {"SEEN": D, "HEADS": heads, "LEGAL": legal}
+        sizes |= {"WORDS": game.words, "LOG": game.log, "LOGS": game.logs}
+        gpu_step, rows = forms_of(self._policy.network).gpu_step, self.rows(N)
+        assert gpu_step is not None
+        if rows is None:
+            layout = choose_rollout_layout(self._policy, spec, N)
+            assert layout is not None
+            inputs["weights"] = weights
+            inputs["sizes"] = self.step.sizes(layout, N, weights.size, masked, copied=True)
+            arrays = gpu_step.layers, game.rules, inputs, outputs
+            made = launch(*arrays, **layout.launch(N), **sizes)
+        else:
+            made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)
+        observations, last, rewards, terminals, masks, *others = made
+        return OneLaunch(observations, last, rewards, terminals, masks if masked else None, *others)
+
+    def _launch_rows(
+        self,
+        rows: dict[str, int],
+        N: int,
+        weights: Any,
+        masked: bool,
+        inputs: dict[str, mx.array],
+        outputs: dict[str, tuple[int, ...]],
+        sizes: dict[str, int],
+    ) -> list[mx.array]:
+        """The launch by matrix units, with further inputs, and numbers of its template."""
+        logstd = self._policy.decoder.logstd(weights["decoder"])
+        layers = [layer["weight"] for layer in weights["network"]]
+        layers += [nothing(mx.float32)] * (LAYERS - len(layers))
+        zeros, layout = nothing(mx.float32), choose_rollout_layout(self._policy, self._spec, N)
+        assert layout is not None
         gpu_step = forms_of(self._policy.network).gpu_step
         assert gpu_step is not None
-        outputs = launch(
-            gpu_step.layers,
-            game.rules,
-            {
-                "first_observations": arrived.observations,
-                "first_rewards": arrived.rewards,
-                "first_terminals": arrived.terminals,
-                "first_masks": nothing(mx.uint8) if arrived.masks is None else arrived.masks,
-                "games": structs,
-                "states_before": states,
-                "all_noise": noise,
-                "weights": weights,
-                "sizes": self.step.sizes(layout, N, weights.size, masked, copied=True),
-                "horizon": numbers(*[T] * FEWEST),
-            },
-            {
-                "all_observations": (T, N, D),
-                "last_observations": (N, D),
-                "all_rewards": (T + 1, N),
-                "all_terminals": (T + 1, N),
-                "all_masks": (T + 1, N, legal) if masked else (FEWEST,),
-                "all_actions": (T, N, heads),
-                "all_logprobs": (T, N),
-                "all_values": (T, N),
-                "games_after": structs.shape,
-                "after": states.shape,
-            },
-            **layout.launch(N),
-            SEEN=D,
-            HEADS=heads,
-            LEGAL=legal,
-            WORDS=game.words,
-            LOG=game.log,
-            LOGS=game.logs,
+        inputs = {
+            **inputs,
+            "encoder": weights["encoder"]["weight"],
+            "decoder": weights["decoder"]["weight"],
+            "logstd": zeros if logstd is None else logstd,
+            **{f"layer{n}": layer for n, layer in enumerate(layers)},
+            "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
+        }
+        return launch(
+            *(gpu_step.layers.with_name(ROWS), self.game.rules, inputs, outputs),
+            threads=-(-N // rows["M"]) * rows["THREADS"],
+            block=rows["THREADS"],
+            shared=4 * rows["POOL"],
+            Low=mx.bfloat16 if self._precision == "bf16" else mx.float32,
+            EXACT=exact_products(),
+            **rows,
+            **sizes,
         )
-        observations, last, rewards, terminals, masks, *others = outputs
-        return OneLaunch(observations, last, rewards, terminals, masks if masked else None, *others)

@@ -85,7 +85,7 @@ def compile_steps(
         for name, step in algorithm.steps.items()
     }
     step = gradients(policy, train.precision, algorithm.loss)
-    step = minibatch.in_one(step, policy, train.precision, algorithm.scoring)
+    step = minibatch.in_one(step, policy, train.precision, algorithm.scoring, train.one_launch)
     return by_name({"gradients": mx.compile(summed(step)), "optimise": _small(optimise), **own})
 
 

@@ -53,11 +53,14 @@ def game_of(environments: VecEnv) -> Game | None:
 
 
 def rollouts_in_one_launch(
-    policy: Policy, environments: VecEnv, horizon: int
+    policy: Policy, environments: VecEnv, horizon: int, precision: str = ""
 ) -> RolloutOnGPU | None:
-    """The kernel of a policy's rollouts in environments; None where they need several launches."""
+    """The kernel of a policy's rollouts in environments; None where they need several launches.
+
+    ``precision``: see ``rollout_on_gpu``.
+    """
     game = game_of(environments)
-    kernel = game and rollout_on_gpu(policy, environments.spec, game)
+    kernel = game and rollout_on_gpu(policy, environments.spec, game, precision)
     return kernel if kernel and kernel.fits(horizon, environments.num_agents) else None
 
 
@@ -229,6 +232,8 @@ class RolloutsOnGPU:
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self.steps = steps
+        self._after: list[State] | None = None  # what the last rollout returned, and the same
+        self._held: Any = None  # as the kernel's one array
 
     def collect(
         self,
@@ -275,7 +280,8 @@ class RolloutsOnGPU:
     ) -> list[State]:
         step, T, stream = self._kernel.step, buffer.horizon, self._streams()[0]
         with building, mx.stream(stream):
-            packed, held = step.weights(weights), step.state(*states)
+            packed = self._kernel.weights(weights, environments.num_agents)
+            held = self._held if states is self._after else step.state(*states)
             structs, first = environments.structs, buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
@@ -298,6 +304,7 @@ class RolloutsOnGPU:
         arrays = *whole, *first, log, actions  # all of them: another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
+        self._after, self._held = after, whole.states
         assert log is not None
         environments.stepped(structs, log, actions, first)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]

@@ -71,6 +71,7 @@ class Placement:
         reason: why it acts there, one line; empty where there was no choice.
         one_kernel: whether a GPU acts by one kernel, which knows fp32 alone.
         whole: the kernel of whole rollouts, environments included; None: the environments are C's.
+        agents: how many there are.
     """
 
     learner: mx.Device
@@ -80,6 +81,7 @@ class Placement:
     reason: str = ""
     one_kernel: bool = False
     whole: RolloutOnGPU | None = None
+    agents: int = 0
 
     @property
     def rollout_device(self) -> str:
@@ -98,6 +100,8 @@ class Placement:
     @property
     def away(self) -> bool:
         """Whether acting and training round differently: another device, or another type."""
+        if self.whole is not None and self.rollout == self.learner:
+            return self.whole.precision(self.agents) != self.precision
         return self.rollout != self.learner or self.acting_precision != self.precision
 
 
@@ -199,14 +203,22 @@ def place(
     learner = mx.default_device()
     overlap = overlaps(config)
     kernel = step_on_gpu(policy) is not None
-    placement = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
+    placement = Placement(
+        learner,
+        learner,
+        overlap,
+        config.train.precision,
+        one_kernel=kernel,
+        agents=vec.num_agents,
+    )
     wanted = config.train.rollout_device
     if wanted in ("gpu", WHOLE) and not has_gpu():
         raise UserError(
             f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    whole = rollouts_in_one_launch(policy, vec, config.train.horizon) if seats is None else None
+    launched = policy, vec, config.train.horizon, config.train.precision
+    whole = rollouts_in_one_launch(*launched) if seats is None else None
     if wanted == WHOLE:
         _refuse_without(whole, learner, policy, vec)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:

@@ -28,6 +28,7 @@ from puffer_mlx.rollout.on_gpu import (
     RolloutsOnGPU,
     rollouts_in_one_launch,
 )
+from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.vec.native.make import find_environment
@@ -66,13 +67,17 @@ def streams() -> list[Any]:
 class Run:
     """Environments, a policy, and a way of acting: in one launch, or through MLX on the host."""
 
-    def __init__(self, name: str, whole: bool, network: str = "MinGRU") -> None:
+    def __init__(
+        self, name: str, whole: bool, network: str = "MinGRU", precision: str = ""
+    ) -> None:
         vec = environments(name)
-        settings = Policy(hidden_size=8, num_layers=2, reset_on_terminal=True)
+        width = 32 if precision else 8
+        settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         self.weights = self.policy.init(mx.random.key(0))
-        kernel = rollouts_in_one_launch(self.policy, vec, T)
-        assert kernel is not None
+        with building_for("cuda", lambda *_, **__: []):
+            kernel = rollouts_in_one_launch(self.policy, vec, T, precision)
+            assert kernel is not None and bool(precision) == (kernel.rows(N) is not None)
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
         self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
@@ -94,17 +99,22 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
+FLOATS = "memory", "cartpole", "cartpole_continuous", "breakout"  # their observations
+WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
+
+
 @pytest.mark.parametrize(
-    ("name", "network"), [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]))]
+    ("name", "network", "precision"), [*WAYS, *((name, "MinGRU", "fp32") for name in FLOATS)]
 )
-def test_rollouts_are_the_hosts(name, network):
-    ours, host = Run(name, True, network), Run(name, False, network)
-    ends = 0.0
+def test_rollouts_are_the_hosts(name, network, precision):
+    """In blocks of few agents, and of many by matrix units."""
+    ours, host = Run(name, True, network, precision), Run(name, False, network, precision)
+    form, ends = "rows_" if precision else "rollout_", 0.0
     for seed in range(10 if name == "g2048" else 2):  # a game takes some 150 steps
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith("rollout_")} and len(gpu.names) <= 2
+        assert {each for each in gpu.names if each.startswith(form)} and len(gpu.names) <= 2
         ends += found["terminals"].sum()
         for field in ("actions", "observations", "rewards", "terminals", "masks"):
             rounded = name == "cartpole_continuous"  # actions are rounded as features are

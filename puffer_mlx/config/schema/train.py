@@ -172,6 +172,13 @@ class Train(Named):
         " same to the bit. puffer_mlx only.",
         "steps >= 0",
     )
+    one_launch: bool | str = key(
+        "auto",
+        "Whether a GPU computes a minibatch's gradients in one launch that stores no activations,"
+        " where it can: MinGRU, discrete actions, PPO's own loss, up to 64 or so wide; auto is on"
+        " CUDA. False is the reference: some twenty launches. puffer_mlx only.",
+        words=("auto",),
+    )
     overlap: bool | str = key(
         False,
         "Collect the next rollout while this one is trained on, with the weights from before: up to"

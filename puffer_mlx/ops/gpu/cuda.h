@@ -10,8 +10,10 @@
 #define DEVICE_BARRIER __syncthreads();
 // Memory of a block whose size is the launch's: beyond 48 kB it isn't declared otherwise.
 #ifdef __CUDA_ARCH__
+#define PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #define SHARED_POOL(name, count) extern __shared__ float name[];
 #else
+#define PREFETCH(address)
 #define SHARED_POOL(name, count) SHARED float name[count];
 #endif
 using uint = unsigned int;

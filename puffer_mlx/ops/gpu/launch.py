@@ -15,6 +15,7 @@ the texts are checked by compiling them as C++ and running them (``tests/ops``).
 
 import functools
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes suc
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
 SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # and of a SHARED_POOL on CUDA
+POOL_THREADS = {"metal": THREADS, "cuda": 512}  # of a block that has one
 FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
@@ -41,13 +43,32 @@ def backend() -> str:
     return gpu_backend()
 
 
-def shared_pool() -> int:
-    """Bytes of shared memory that a block may ask for; of CUDA without a GPU, an H200's."""
-    if backend() == "metal":
-        return SHARED_BYTES
+def pool_block() -> tuple[int, int]:
+    """Threads of a block with a SHARED_POOL, and how many bytes that may have.
+
+    Of CUDA without a GPU they are an H200's; where none is known to have the room, 0.
+    """
+    kind = backend()
+    if kind == "metal":
+        return POOL_THREADS[kind], SHARED_BYTES
     here = mx.cuda.is_available()
     architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
-    return SHARED_POOLS.get(architecture.rstrip("a"), 0)
+    return POOL_THREADS[kind], SHARED_POOLS.get(architecture.rstrip("a"), 0)
+
+
+def exact_products() -> int:
+    """1 if matrix units are to be as exact as float32, as MLX was told (``MLX_ENABLE_TF32=0``)."""
+    return int(os.environ.get("MLX_ENABLE_TF32") == "0")
+
+
+def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
+    """Tiles of 8 columns that 32 threads multiply at a time: as many as leave none idle.
+
+    Of a product (rows, width), by a block of some threads: see ``matrix.metal.h``.
+    """
+    tiles, groups = width // 8, threads // 32
+    fits = [c for c in range(1, 7) if tiles % c == 0]
+    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays

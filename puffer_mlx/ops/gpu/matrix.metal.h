@@ -211,3 +211,43 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
 // Where the v-th of a thread's four numbers of a tile is, from the tile's first row and column on.
 FUNCTION uint row_of(int v, uint me) { return matrix_row(me) + (v / 2 * 8); }
 FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }
+
+// ---- with what a block of threads keeps in shared memory -----------------------------------------------------------
+
+template <int R, int C>
+FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
+#pragma unroll
+  for (int i = 0; i < R; ++i)
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
+}
+
+// Rows (M, N) of a product, (16, 8 C) of it to 32 threads at a time; `add`: to what is there.
+template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
+FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
+  constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
+  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
+    uint row = item / ACROSS * 16, column = item % ACROSS * 8 * C;
+    float sums[1][C][4];
+    clear(sums);
+    add_product<EXACT, INNERS, 1, C, 8>(left, row, right, column, me, sums);
+#pragma unroll
+    for (int j = 0; j < C; ++j)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        uint r = row + row_of(v, me), c = column + 8 * (uint)j + column_of(v, me);
+        to.put(r, c, add ? to.at(r, c) + sums[0][j][v] : sums[0][j][v]);
+      }
+  }
+}
+
+// A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
+template <int ROWS, int COLUMNS, int THREADS, class Weight>
+FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
+  for (uint k = me; k < ROWS * COLUMNS; k += THREADS) {
+    uint row = k / COLUMNS, column = k % COLUMNS;
+    to.put(row, column, row < rows && column < columns ? from[row * columns + column] : 0.0f);
+  }
+}

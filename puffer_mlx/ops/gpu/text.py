@@ -21,6 +21,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
 LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
+ROWS = "rows.metal.h"  # the same of many rows, by matrix units
 WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
@@ -97,23 +98,25 @@ def kernels(path: Path, backend: str) -> dict[str, Kernel]:
 
 @functools.cache
 def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
-    """The kernel of whole rollouts: see ``acting/rollout.kernel.h``.
+    """The kernel of whole rollouts: see ``acting/rollout.kernel.h`` and ``acting/rows.kernel.h``.
 
     Args:
-        layers: the text of the network's layers, ``layers.metal.h`` of its folder.
+        layers: the text of the network's layers, ``layers.metal.h`` of its folder, or ROWS.
         rules: the environment's.
         backend: ``metal`` or ``cuda``.
     """
-    text = _around(layers, "rollout.kernel.h", {"rules": in_namespace(rules)})
+    form = "rows" if layers.name == ROWS else "rollout"
+    text = _around(layers, f"{form}.kernel.h", {"rules": in_namespace(rules)})
     (kernel,) = _kernels(text, backend)
-    name = f"rollout_{layers.parent.name}_{rules.header.stem}"
-    return kernel._replace(name=name, exact=True, resident=RESIDENT)
+    name = f"{form}_{layers.parent.name}_{rules.header.stem}"
+    resident = kernel.resident or RESIDENT
+    return kernel._replace(name=name, exact=True, fast=False, resident=resident)
 
 
 def _around(layers: Path, kernel: str, parts: Mapping[str, str]) -> str:
     """The text of a kernel of ``acting`` with these layers."""
     seen: set[Path] = set()
-    parts = {"layers": _expand(layers, seen, {}), **parts}
+    parts = {layers.name.partition(".")[0]: _expand(layers, seen, {}), **parts}
     return _expand(FOLDER / "acting" / kernel, seen, parts)
 
 

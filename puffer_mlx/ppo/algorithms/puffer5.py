@@ -9,7 +9,7 @@
 Nothing is written back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form
+from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
 from puffer_mlx.ppo.custom import find_advantages
-from puffer_mlx.ppo.gradients import Decoded, Scored
+from puffer_mlx.ppo.gradients import Decoded, Loss, Scored
 from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.ppo.sections import Fields, Inputs, Section
 from puffer_mlx.system.devices import building
@@ -61,28 +62,48 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     """See ``algorithms.make``."""
     train, numbers, function = config.train, discounts(config.train), find_advantages(config)
     scored, metrics = score(policy, config, live=True)
-
-    def loss(now: Decoded, segments: Segments, ent_coef, scale) -> Scored:
-        """No gradient flows through the targets."""
-        decoder, y = tree_map(mx.stop_gradient, now.decoder), mx.stop_gradient(now.y)
-        values, ratios = y[-1:].reshape(now.shape), None
-        if train.vtrace:
-            acted = policy.decoder, decoder, y, now.actions, now.masks
-            ratios = mx.exp(closed_form.logprobs(*acted) - segments.old_logprob).reshape(now.shape)
-        old_logprob, old_value, rewards, terminals, finals = segments
-        arrays = values, rewards, terminals, ratios
-        adv = function(*arrays, finals=finals, **numbers._asdict())
-        batch = Minibatch(old_logprob, old_value, adv.reshape(-1))
-        return scored(now, batch, ent_coef, scale)
-
     return Algorithm(
         minibatches=partial(_minibatches, config.minibatches, config.segments),
-        loss=loss,
+        loss=partial(live_loss, policy, scored, numbers, train.vtrace, function),
         metrics=metrics,
         scoring=scoring(config, function, numbers, train.vtrace),
         steps={"split": Step(partial(_split, policy), "train_gather")},
         normalises=False,
     )
+
+
+def live_loss(
+    policy: Policy,
+    scored: Loss,
+    numbers: Discounts,
+    vtrace: bool,
+    function: Callable[..., mx.array],
+    now: Decoded,
+    segments: Segments,
+    ent_coef: mx.array,
+    scale: mx.array | None,
+) -> Scored:
+    """A loss of advantages of the values of the same forward pass; no gradient flows through them.
+
+    Args:
+        policy: what is trained.
+        scored: the loss: see ``gradients.clipped_loss``, behind its first two arguments.
+        numbers: of the advantages.
+        vtrace: whether they are clipped by the actions' new probabilities.
+        function: gives them: ``advantage.advantages``, or one of the user's own.
+        now: the decoded minibatch.
+        segments: what it is compared with.
+        ent_coef: the weight of the entropy bonus, a scalar.
+        scale: what the loss is multiplied by, a scalar; None is 1.
+    """
+    decoder, y = tree_map(mx.stop_gradient, now.decoder), mx.stop_gradient(now.y)
+    values, ratios = y[-1:].reshape(now.shape), None
+    if vtrace:
+        acted = policy.decoder, decoder, y, now.actions, now.masks
+        ratios = mx.exp(closed_form.logprobs(*acted) - segments.old_logprob).reshape(now.shape)
+    old_logprob, old_value, rewards, terminals, finals = segments
+    adv = function(values, rewards, terminals, ratios, finals=finals, **numbers._asdict())
+    return scored(now, Minibatch(old_logprob, old_value, adv.reshape(-1)), ent_coef, scale)
 
 
 def _minibatches(K: int, S: int, epoch: Epoch) -> Iterator[Section]:

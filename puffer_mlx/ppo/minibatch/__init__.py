@@ -1,13 +1,12 @@
 """A minibatch's gradients in two launches on a GPU: forward, loss and backward of MinGRU policies.
 
 Between them no activation leaves a block's shared memory: see ``minibatch.metal.h``. It is done for
-linear encoders, MinGRU and discrete actions, in fp32, where a block has room; everything else is
-computed by ``ppo/gradients.py``, which this is compared with. Products are of TF32 on CUDA, as MLX's
-own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
+linear encoders, MinGRU and discrete actions, in fp32 and bf16, where a block has room; everything
+else is computed by ``ppo/gradients.py``, which this is compared with. Products of fp32 are of TF32
+on CUDA, as MLX's own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,36 +19,35 @@ from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
-    backend,
+    exact_products,
     launch,
     nothing,
     numbers,
-    shared_pool,
+    pool_block,
+    tiles_side_by_side,
 )
 from puffer_mlx.ops.pack import unpack
-from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.encoders.default import Linear
-from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, training_of
+from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
     "a minibatch's gradients in two launches",
     (
         *("ppo.gradients:gradients", "ppo.gradients:clipped_loss", "ppo.closed_form:losses"),
         *("ppo.advantage:advantages", "policy.networks.mingru:mingru_reference"),
+        "ppo.algorithms.puffer5:live_loss",
     ),
     test="tests/ppo/test_minibatch.py",
     cost="a GPU computes a minibatch in some twenty launches",
 )
 TEXT = Path(__file__).with_name("minibatch.metal.h")
-LAYERS = 4  # at most: the kernel has so many arrays of weights
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
-GRADIENTS = 96  # numbers of the gradients by the weights that a thread may have, at most
-BLOCK = {"cuda": 512, "metal": THREADS}  # threads
+GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
 
 
 class Scoring(NamedTuple):
@@ -75,7 +73,11 @@ class Plan(NamedTuple):
 
 
 def in_one(
-    plain: Callable[..., tuple], policy: Policy, kind: str, scoring: Scoring | None
+    plain: Callable[..., tuple],
+    policy: Policy,
+    kind: str,
+    scoring: Scoring | None,
+    wanted: bool | str = True,
 ) -> Callable[..., tuple]:
     """``plain``, what ``ppo.gradients.gradients`` gives, in two launches where that is possible.
 
@@ -84,29 +86,28 @@ def in_one(
         policy: whose weights the gradients are by.
         kind: ``train.precision``.
         scoring: None: a loss or advantages of the user's own.
+        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
     """
     network, decoder, low = policy.network, policy.decoder, kind == "bf16"
     if (
         scoring is None
+        or not wanted
         or kind not in ("fp32", "bf16")
-        or type(policy.encoder) is not Linear
-        or type(network) is not MinGRU
-        or type(decoder) is not Fused
-        or policy.separate_value
+        or not steps_by_rows(policy)
         or decoder.action.continuous
-        or network.layers > LAYERS
     ):
         return plain
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        launched = kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+        may = wanted != "auto" or gpu_backend() == "cuda"
+        launched = may and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
         T, S, D = observations.shape
         plan = launched and choose_plan(
             *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
-            *(scoring.live is not None, low, BLOCK[backend()], shared_pool()),
+            *(scoring.live is not None, low, *pool_block()),
         )
         arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
-        if plan is None:
+        if not plan:
             return plain(*arguments, scale)
         return launched(policy, scoring, plan, low, *arguments)
 
@@ -135,23 +136,24 @@ def choose_plan(
     """
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
     gradients = _gradients(seen, H, L, out, threads // 32)
-    if H % 32 or out > 64 or gradients is None:
+    if out > 64 or gradients is None:
         return None
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
     for steps, segments in _tiles(T, S):
         rows = steps * segments
         floats = rows * (out + 2 + heads + (2 if live else 4)) + (6 * T * segments if live else 0)
         floats += L * segments * H if steps < T else 0
-        for every, kept in ((1, 2), (0, 2), (0, 1), (0, 0))[: 2 if low else 4]:
+        for every, kept in ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]:
             u = 3 * H if every else max(3 * H, wide)
             lows = rows * ((L + 1) * H + (L if every else 1) * (u + H) + dy + every * wide)
-            lows += out * H + (L * 3 * H * H if kept else 0) + (H * wide if kept > 1 else 0)
+            sizes_of_weights = out * H, L * 3 * H * H, H * wide
+            lows += sum(sizes_of_weights[:kept])
             pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
             if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
                 sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
                 sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
                 sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
-                sizes |= {"HIDDEN_C": _columns(H, rows, threads), **gradients}
+                sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
                 return Plan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
@@ -164,13 +166,6 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
                 yield steps, segments
 
 
-def _columns(width: int, rows: int, threads: int) -> int:
-    """Tiles side by side that 32 threads multiply at a time: as many as leave none idle."""
-    tiles, groups = width // 8, threads // 32
-    fits = [c for c in range(1, 7) if tiles % c == 0]
-    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
-
-
 def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
     """How the gradients by the weights are divided among groups of 32 threads; None: too large."""
     layers = _share(3 * H // 16, H // 8, groups)
@@ -178,7 +173,7 @@ def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, in
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
     counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
-    if 4 * sum(counts) > GRADIENTS * BLOCK["cuda"] // (32 * groups):
+    if 4 * sum(counts) > GRADIENTS * 16 // groups:
         return None
     names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
     return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
@@ -210,7 +205,7 @@ def launch_minibatch(
     ent_coef: mx.array,
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
-    T, S, D = observations.shape
+    T, S = observations.shape[:2]
     action, live = policy.decoder.action, scoring.live
     zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
     if live is None:
@@ -272,7 +267,7 @@ def launch_minibatch(
         BLOCKS=blocks,
         Low=mx.bfloat16 if low else mx.float32,
         MASKED=int(masks is not None),
-        EXACT=int(os.environ.get("MLX_ENABLE_TF32") == "0"),
+        EXACT=exact_products(),
     )
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
     shape = {"sum": (P,), "metrics": (len(METRICS),)}

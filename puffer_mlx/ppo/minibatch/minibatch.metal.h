@@ -12,65 +12,16 @@
 //   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
 // sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
 // loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals.
-// What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the layers', 2 all; ALL, every
+// What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the decoder's, 2 the layers', too, 3
+// all; ALL, every
 // layer's gates and states, and the observations: else they are made, or read, again.
 
 #pragma once
 
-#include "../../policy/networks/mingru/cell.h"
+#include "../../policy/networks/mingru/rows.metal.h"
 #include "../closed_form/sample.metal.h"
 #include "advantages/step.metal.h"
 #include "gpu/matrix.metal.h"
-
-template <int R, int C>
-FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
-#pragma unroll
-  for (int i = 0; i < R; ++i)
-#pragma unroll
-    for (int j = 0; j < C; ++j)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
-}
-
-// Rows (M, N) of a product, (16, 8 C) of it to 32 threads at a time; `add`: to what is there.
-template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
-FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
-  constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
-  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
-    uint row = item / ACROSS * 16, column = item % ACROSS * 8 * C;
-    float sums[1][C][4];
-    clear(sums);
-    add_product<EXACT, INNERS, 1, C, 8>(left, row, right, column, me, sums);
-#pragma unroll
-    for (int j = 0; j < C; ++j)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        uint r = row + row_of(v, me), c = column + 8 * (uint)j + column_of(v, me);
-        to.put(r, c, add ? to.at(r, c) + sums[0][j][v] : sums[0][j][v]);
-      }
-  }
-}
-
-// Of a layer's input x the gates, in u: g, z, q, each H wide, by its transposed weight. 32 threads have all three of (16, 8)
-// channels.
-template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
-FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
-  constexpr uint ACROSS = H / 8, ITEMS = M / 16 * ACROSS;
-  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
-    uint row = item / ACROSS * 16, column = item % ACROSS * 8;
-    float sums[1][3][4];
-    clear(sums);
-    add_product<EXACT, H, 1, 3, H>(x, row, weight, column, me, sums);
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      uint r = row + row_of(v, me), c = column + column_of(v, me);
-      MinGRUGates<float> gates = mingru_gates(sums[0][0][v], sums[0][1][v], sums[0][2][v]);
-      u.put(r, c, gates.g);
-      u.put(r, c + H, gates.z);
-      u.put(r, c + 2 * H, gates.q);
-    }
-  }
-}
 
 // A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing.
 template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
@@ -97,45 +48,76 @@ FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint 
       }
 }
 
-// States of one channel of one segment through a chunk, from what was before it.
-template <int STEPS, int SEGMENTS, int H, class Gates, class States>
-FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, uint segment, uint channel, float state) {
-  constexpr int AHEAD = STEPS < 8 ? STEPS : 8;
-  for (int t = 0; t < STEPS; t += AHEAD) {
+// A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
+// any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
+// the one after the stretch.
+template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
+FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
+                    float state) {
+  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH < 8 ? STRETCH : 8, UNITS = SEGMENTS * H;
+  uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, begin = part * STRETCH;
+  if (PARTS > 1) {
+    float sum = 0.0f, factor = 1.0f;
+#pragma unroll 4
+    for (uint t = 0; t < STRETCH; ++t) {
+      uint row = (begin + t) * SEGMENTS + segment;
+      float z = u.at(row, channel + H), kept = keep[row];
+      sum = mingru_state(z, u.at(row, channel), kept * sum);
+      factor = mingru_state(z, 0.0f, kept * factor);
+    }
+    sums[me] = sum, factors[me] = factor;
+    BARRIER
+    for (uint k = me % UNITS; k < me; k += UNITS) state = sums[k] + factors[k] * state;
+  }
+  for (uint t = 0; t < STRETCH; t += AHEAD) {
     float g[AHEAD], z[AHEAD], kept[AHEAD];
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      uint row = (uint)((t + v) * SEGMENTS) + segment;
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = (begin + t + v) * SEGMENTS + segment;
       g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), kept[v] = keep[row];
     }
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
+    for (uint v = 0; v < AHEAD; ++v) {
       state = mingru_state(z[v], g[v], kept[v] * state);
-      s.put((uint)((t + v) * SEGMENTS) + segment, channel, state);
+      s.put((begin + t + v) * SEGMENTS + segment, channel, state);
     }
   }
   return state;
 }
 
-// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. Returns dL/dstate
-// before the chunk.
-template <int STEPS, int SEGMENTS, int H, class Gates, class Features>
-FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint segment,
-                         uint channel, float first, float carry) {
-  constexpr int AHEAD = STEPS < 4 ? STEPS : 4;
-  float after = s.at((uint)((STEPS - 1) * SEGMENTS) + segment, channel);
-  for (int t = STEPS - 1; t >= 0; t -= AHEAD) {
+// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. first: the state
+// before the chunk; carry: dL/dstate after it. Returns dL/dstate before the stretch.
+template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
+FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, IN_SHARED float* sums,
+                         IN_SHARED float* factors, uint me, float first, float carry) {
+  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH < 4 ? STRETCH : 4, UNITS = SEGMENTS * H;
+  uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, end = (part + 1) * STRETCH;
+  if (PARTS > 1) {
+    float sum = 0.0f, factor = 1.0f;
+#pragma unroll 4
+    for (uint t = 0; t < STRETCH; ++t) {
+      uint row = (end - 1 - t) * SEGMENTS + segment;
+      float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = keep[row];
+      sum = mingru_carry(z, kept, sum + dout.at(row, channel) * q);
+      factor = mingru_carry(z, kept, factor);
+    }
+    sums[me] = sum, factors[me] = factor;
+    BARRIER
+    for (uint k = (PARTS - 1) * UNITS + me % UNITS; k > me; k -= UNITS) carry = sums[k] + factors[k] * carry;
+  }
+  float after = s.at((end - 1) * SEGMENTS + segment, channel);
+  for (uint t = 0; t < STRETCH; t += AHEAD) {
     float g[AHEAD], z[AHEAD], q[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      uint row = (uint)((t - v) * SEGMENTS) + segment;
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = (end - 1 - t - v) * SEGMENTS + segment;
       g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), q[v] = u.at(row, channel + 2 * H);
       input[v] = x.at(row, channel), gradient[v] = dout.at(row, channel), kept[v] = keep[row];
-      before[v] = t > v ? s.at(row - (uint)SEGMENTS, channel) : first;
+      before[v] = row >= SEGMENTS ? s.at(row - SEGMENTS, channel) : first;
     }
 #pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      uint row = (uint)((t - v) * SEGMENTS) + segment;
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = (end - 1 - t - v) * SEGMENTS + segment;
       float slope = g[v] >= 0.5f ? 1.0f : g[v] * (1.0f - g[v]);
       MinGRUGradient<float> by;
       mingru_gradient_of(z[v], q[v], g[v], slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
@@ -177,17 +159,6 @@ FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uin
   }
 }
 
-// A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
-template <int ROWS, int COLUMNS, int THREADS, class Weight>
-FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
-  for (uint k = me; k < ROWS * COLUMNS; k += THREADS) {
-    uint row = k / COLUMNS, column = k % COLUMNS;
-    to.put(row, column, row < rows && column < columns ? from[row * columns + column] : 0.0f);
-  }
-}
-
-#define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
-
 KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   float observations actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2 first3
@@ -196,13 +167,17 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8;
   constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, W = (SEEN + 31) / 32 * 32;
+  constexpr int LINES = (D + 31) / 32;  // of a row of observations, 128 bytes each
   constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
   // Where arrays begin: those of float, then those of Low.
   constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (HEADS + (LIVE ? 2 : 4));
   constexpr int AT_CARRY = AT_TIMES + (LIVE ? 6 * TIMES : 0), FLOATS = (AT_CARRY + (CHUNKS > 1 ? L * UNITS : 0) + 31) / 32 * 32;
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
-  constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + OUT * H;
-  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
+  constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
+  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
+  // Of a channel's steps so many threads have a part each.
+  constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
+  constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
   static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
@@ -223,11 +198,12 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
 #pragma unroll
   for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
-  keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
+  Padded<H> far_decodes = {decoder, A + 1, H};
+  if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
 #pragma unroll
-  for (int l = 0; l < L && KEPT > 0; ++l)
+  for (int l = 0; l < L && KEPT > 1; ++l)
     keep_weight<3 * H, H, THREADS>(OF_LAYER(layer, l), 3 * H, H, Swizzled<Low, H>{low + AT_LAYERS + 3 * l * H * H}, me);
-  if (KEPT > 1) keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
+  if (KEPT > 2) keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   float of_encoder[INPUT_R][INPUT_C][4], of_decoder[1][OUTPUT_C][4], of_layers[L][GATE_R][GATE_C][4];
@@ -261,9 +237,22 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           for (int head = 0; head < HEADS; ++head) acted[row * HEADS + head] = actions[sample * (uint)HEADS + (uint)head];
         }
         see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
+        for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
+          uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, next, S);
+          PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * 32))
+        }
+        for (int k = (int)me; next < S && k < STEPS; k += THREADS) {
+          uint sample = sample_of<SEGMENTS, STEPS>(k * SEGMENTS, chunk, next, S);
+          PREFETCH(old_logprob + sample)
+          PREFETCH(old_value + sample)
+          PREFETCH(given + sample)
+          PREFETCH(further + sample)
+          PREFETCH(actions + sample * HEADS)
+        }
         BARRIER
         Swizzled<Low, H> features = {low};
-        if (KEPT > 1)
+        if (KEPT > 2)
           multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, features, false, me);
         else
           multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{{encoder, H, D}}, features, false, me);
@@ -273,16 +262,16 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           Swizzled<Low, H> x = {low + l * M * H}, out = {low + (l + 1) * M * H};
           Swizzled<Low, H> states = {low + AT_S + (ALL ? l : 0) * M * H}, weight = {low + AT_LAYERS + 3 * l * H * H};
           Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
-          if (KEPT > 0)
+          if (KEPT > 1)
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
           else
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
           BARRIER
-          for (uint k = me; k < UNITS; k += THREADS) {
-            uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+          for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+            uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
             float state = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
-            state = walk<STEPS, SEGMENTS, H>(u, states, kept, k / H, k % H, state);
-            if (!back && chunk + 1 < CHUNKS) begins[begin + (uint)(L * H) * S] = state;
+            state = walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, state);
+            if (!back && chunk + 1 < CHUNKS && k >= UNITS * (PARTS - 1)) begins[begin + (uint)(L * H) * S] = state;
           }
           BARRIER
           for (uint k = me; k < M * H; k += THREADS) {
@@ -291,7 +280,10 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           }
           BARRIER
         }
-        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Swizzled<Low, H>>{decodes}, of_y, false, me);
+        if (KEPT > 0)
+          multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Swizzled<Low, H>>{decodes}, of_y, false, me);
+        else
+          multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Padded<H>>{far_decodes}, of_y, false, me);
         BARRIER
       }
       if (LIVE && !back && (int)me < M) {
@@ -351,7 +343,10 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
       BARRIER
       add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(Transposed<Swizzled<Low, DY>>{dy}, dout, me, of_decoder);
       BARRIER
-      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
+      if (KEPT > 0)
+        multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
+      else
+        multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, far_decodes, dout, false, me);
       BARRIER
 #pragma unroll
       for (int l = L - 1; l >= 0; --l) {
@@ -361,23 +356,24 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         Padded<H> in_device = {OF_LAYER(layer, l), 3 * H, H};
         bool again = l < L - 1 && !ALL;
         if (again) {
-          if (KEPT > 0)
+          if (KEPT > 1)
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
           else
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{in_device}, u, me);
           BARRIER
         }
-        for (uint k = me; k < UNITS; k += THREADS) {
-          uint unit = segment * (uint)H + k, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+        for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+          uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
           float first = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
-          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k] : 0.0f;
-          if (again) walk<STEPS, SEGMENTS, H>(u, states, kept, k / H, k % H, first);
-          carry = walk_back<STEPS, SEGMENTS, H>(u, x, dout, states, kept, k / H, k % H, first, carry);
-          if (CHUNKS > 1) carries[(uint)(l * UNITS) + k] = carry;
+          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k % UNITS] : 0.0f;
+          if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first);
+          if (PARTS > 1) BARRIER
+          carry = walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, first, carry);
+          if (CHUNKS > 1 && k < UNITS) carries[(uint)(l * UNITS) + k] = carry;
         }
         BARRIER
         add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Transposed<Swizzled<Low, U>>{u}, x, me, of_layers[l]);
-        if (KEPT > 0)
+        if (KEPT > 1)
           multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, true, me);
         else
           multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, in_device, dout, true, me);

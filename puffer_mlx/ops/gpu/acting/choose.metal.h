@@ -21,6 +21,30 @@ struct LogitsOfAgent {
   FUNCTION float weight(int, float x) const { return exp(x); }
 };
 
+// What an agent does, by its outputs: its actions, whose log-probability this returns. `sizes`: see functions.metal.h.
+template <int R, class Deviations>
+FUNCTION float draw_actions(IN_DEVICE const int* sizes, uint heads, IN_SHARED Rows<R>* outputs, uint r, IN_DEVICE const float* noise,
+                            Deviations logstd, IN_DEVICE const uint8_t* mask, IN_DEVICE float* actions) {
+  float limit = (float)sizes[12], logprob = 0.0f;
+  bool masked = sizes[9] > 0;
+  uint at = 0;
+  for (uint head = 0; head < heads; ++head) {
+    int size = sizes[14 + head];
+    float action, own;
+    if (sizes[10] > 0) {
+      float s = logstd[head];
+      normal_draw(outputs[head].of[r], noise[head], limit, s, exp(s), exp(-s), action, own);
+    } else {
+      LogitsOfAgent<R> logits = {outputs + at, r, mask + (masked ? at : 0), masked};
+      categorical_draw(logits, size, noise[head], action, own);
+    }
+    actions[head] = action;
+    logprob += own;
+    at += (uint)size;
+  }
+  return logprob;
+}
+
 template <int R, int GROUPS, int THREADS, int SEATS>
 FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
   uint H = step.H, A = step.A, heads = step.heads, me = step.me;
@@ -35,24 +59,9 @@ FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
   if (me < R * GROUPS && step.first + me < step.n) {
     uint agent = step.place(me);
     IN_SHARED Rows<R>* mine = outputs + me / R * (A + 1);
-    uint r = me % R, at = 0;
-    float limit = (float)step.sizes[12], logprob = 0.0f;
-    bool masked = step.sizes[9] > 0;
-    for (uint head = 0; head < heads; ++head) {
-      int size = step.sizes[14 + head];
-      float noise = step.noise[agent * heads + head], action, own;
-      if (step.sizes[10] > 0) {
-        float logstd = step.logstd[head];
-        normal_draw(mine[head].of[r], noise, limit, logstd, exp(logstd), exp(-logstd), action, own);
-      } else {
-        LogitsOfAgent<R> logits = {mine + at, r, step.mask + (masked ? agent * A + at : 0), masked};
-        categorical_draw(logits, size, noise, action, own);
-      }
-      step.actions[agent * heads + head] = action;
-      logprob += own;
-      at += (uint)size;
-    }
-    step.logprobs[agent] = logprob;
+    uint r = me % R;
+    step.logprobs[agent] = draw_actions<R>(step.sizes, heads, mine, r, step.noise + agent * heads, step.logstd,
+                                           step.mask + (step.sizes[9] > 0 ? agent * A : 0), step.actions + agent * heads);
     step.values[agent] = mine[A].of[r];
   }
 }

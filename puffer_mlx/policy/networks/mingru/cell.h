@@ -51,6 +51,12 @@ struct MinGRUGradient {
   V hidden, gate, projection, x;  // x: the highway's part only
 };
 
+// dL/ds_{t-1} of ds: dL/ds_t with what the output adds to it.
+template <class V>
+FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& keep, IN_THREAD const V& ds) {
+  return keep * ds * (1.0f - z);
+}
+
 // Gradient of the step from `previous` (s_{t-1}) to `state`, by its gates and the slope of g; `carry` enters as dL/ds_t from
 // the next step and leaves as dL/ds_{t-1}. All are references, as GCC fuses products with sums, and so rounds, by where
 // numbers are loaded and stored.
@@ -64,7 +70,7 @@ FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_
   by.gate = ds * (g - keep * previous) * z * (1.0f - z);
   by.projection = dout * (state - x) * q * (1.0f - q);
   by.x = dout * (1.0f - q);
-  carry = keep * ds * (1.0f - z);
+  carry = mingru_carry(z, keep, ds);
 }
 
 template <class V>

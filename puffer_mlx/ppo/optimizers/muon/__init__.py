@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, shared_pool
+from puffer_mlx.ops.gpu.launch import THREADS, exact_products, launch, numbers, pool_block
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
@@ -156,7 +156,6 @@ OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))
 # ---- on a GPU: ``muon.metal.h`` ------------------------------------------------------------------
 
 TEXT = Path(__file__).with_name("muon.metal.h")
-KEPT_THREADS = 512  # of a block that keeps all of a matrix
 TILE = 64  # rows and columns of a block's part of a product
 
 # Up to which sizes one block does all of a matrix: the rows are those of its shared memory, and
@@ -274,15 +273,15 @@ def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, .
     """New weights and momentum, flat, and whether they are new: a block for each tensor."""
     flat, grams = (at.total,), (max(1, at.grams),)
     columns = -(-at.columns // TILE) * TILE
-    pool = TILE * columns + 2 * TILE * TILE + KEPT_THREADS
-    if columns and 4 * pool <= shared_pool():
-        shapes, threads = (
-            {"weights": flat, "momentum": flat, "ok": ()},
-            len(at.starts) * KEPT_THREADS,
+    block, room = pool_block()
+    pool = TILE * columns + 2 * TILE * TILE + block
+    if columns and 4 * pool <= room:
+        shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * block
+        sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool}
+        sizes["EXACT"] = exact_products()
+        weights, momentum, ok = launch(
+            TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
         )
-        sizes = {"COLUMNS": columns, "POOL": pool, "EXACT": 1}
-        block = {"block": KEPT_THREADS, "shared": 4 * pool}
-        weights, momentum, ok = launch(TEXT, "muon_kept", inputs, shapes, threads, **block, **sizes)
         return weights, momentum, ok
     shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
     weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts))

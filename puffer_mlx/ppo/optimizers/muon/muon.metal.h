@@ -144,10 +144,10 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
 
 // The same by matrix units, where a block's memory holds x (64, COLUMNS) and both squares: 512 threads, 32 of which have
 // (16, 16) of each 64 columns of a product.
-KERNEL muon_kept<COLUMNS, POOL, EXACT>: int tensors, float packed squares settings coefficients loss lr
+KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squares settings coefficients loss lr
   -> float weights momentum ok {
-  constexpr int THREADS = 512, PARTS = COLUMNS / 64;
-  static_assert(64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
+  constexpr int PARTS = COLUMNS / 64;
+  static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED float* part = pool + 64 * COLUMNS + 2 * 64 * 64;
   Swizzled<float, COLUMNS> x = {pool};

@@ -1,0 +1,143 @@
+// A whole rollout as one kernel, as rollout.kernel.h, with the products of matrix units: a block takes M agents at a time.
+//
+// It computes what a minibatch's forward pass does, with the same roundings (ppo/minibatch): of Low, and of products. Weights
+// are as in a checkpoint; KEPT of them are in shared memory, 1 the layers' and the decoder's, 2 all. States (L, n, H) are
+// float throughout. `sizes` as functions.metal.h says; logstd (1, A) is of continuous actions.
+
+#include "rows"
+#include "gpu/acting/choose.metal.h"
+#include "gpu/acting/rules.kernel.h"
+#include "rules"
+
+KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LOG, LOGS>:
+  float first_observations first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
+  encoder decoder logstd layer0 layer1 layer2 layer3, int sizes horizon
+  -> float all_observations last_observations all_rewards all_terminals, uint8_t all_masks, float all_actions all_logprobs
+  all_values, int games_after, float after {
+  constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, DEEP = LOW ? (SEEN + 15) / 16 * 16 : (SEEN + 7) / 8 * 8;
+  constexpr int W = (DEEP + 31) / 32 * 32, OUT = (A + 16) / 16 * 16, Y = OUT + 1, APART = THREADS / M, U = 3 * H;
+  constexpr int AT_Y = M * SEEN, AT_STATES = AT_Y + M * Y, AT_KEEP = AT_STATES + L * M * H, AT_ACTED = AT_KEEP + M;
+  constexpr int FLOATS = (AT_ACTED + M * (HEADS + 2) + 31) / 32 * 32;
+  constexpr int AT_X = U * M, AT_SEEN = AT_X + 2 * M * H, AT_DECODER = AT_SEEN + M * W, AT_LAYERS = AT_DECODER + OUT * H;
+  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
+  static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");
+  static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  SHARED uint8_t allowed[M * LEGAL];
+  IN_SHARED float *rows = pool, *y = pool + AT_Y, *held_states = pool + AT_STATES, *kept = pool + AT_KEEP;
+  IN_SHARED float *acted = pool + AT_ACTED, *rewarded = acted + M * HEADS, *ended = rewarded + M;
+  IN_SHARED Low* low = (IN_SHARED Low*)(pool + FLOATS);
+  Swizzled<Low, U> u = {low};
+  Swizzled<Low, W> seen = {low + AT_SEEN}, encodes = {low + AT_ENCODER};
+  Swizzled<Low, H> decodes = {low + AT_DECODER};
+  uint n = (uint)sizes[5], first = block * M, T = (uint)horizon[0];
+  uint slot = me / APART, player = first + slot;  // for whom this thread chooses, and whose environment it steps
+  bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
+  union Held {
+    int words[WORDS];
+    Game env;
+  } held;
+
+  keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
+#pragma unroll
+  for (int l = 0; l < L && KEPT > 0; ++l)
+    keep_weight<3 * H, H, THREADS>(OF_LAYER(layer, l), 3 * H, H, Swizzled<Low, H>{low + AT_LAYERS + 3 * l * H * H}, me);
+  if (KEPT > 1) keep_weight<H, W, THREADS>(encoder, H, SEEN, encodes, me);
+  for (uint k = me; k < M * SEEN; k += THREADS) rows[k] = first + k / SEEN < n ? first_observations[first * SEEN + k] : 0.0f;
+  for (uint k = me; k < M * W; k += THREADS) seen.put(k / W, k % W, 0.0f);
+  for (uint k = me; k < L * M * H; k += THREADS) {
+    uint agent = first + k / H % M;
+    held_states[k] = agent < n ? states_before[(k / (M * H) * n + agent) * H + k % H] : 0.0f;
+  }
+  for (uint row = me; row < M; row += THREADS) kept[row] = resets && first + row < n ? 1.0f - first_terminals[first + row] : 1.0f;
+  if (plays) {
+    for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
+    for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
+    held.env.observations.at = rows + slot * SEEN;
+    held.env.actions.at = acted + slot * HEADS;
+    held.env.rewards.at = rewarded + slot;
+    held.env.terminals.at = ended + slot;
+    all_rewards[player] = first_rewards[player];
+    all_terminals[player] = first_terminals[player];
+#ifdef MASKED
+    held.env.action_mask.at = allowed + slot * LEGAL;
+    for (uint k = 0; k < LEGAL; ++k) {
+      uint8_t before = first_masks[player * LEGAL + k];
+      allowed[slot * LEGAL + k] = before;
+      all_masks[player * LEGAL + k] = before;
+    }
+#endif
+  }
+  DEVICE_BARRIER
+
+  for (uint t = 0; t < T; ++t) {
+    for (uint k = me; k < M * SEEN; k += THREADS) {
+      float x = rows[k];
+      if (first + k / SEEN < n) all_observations[(t * n + first) * SEEN + k] = x;
+      seen.put(k / SEEN, k % SEEN, x);
+    }
+    BARRIER
+    Swizzled<Low, H> x = {low + AT_X}, out = {low + AT_X + M * H};
+    if (KEPT > 1)
+      multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, x, false, me);
+    else
+      multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<SEEN>>{{encoder, H, SEEN}}, x, false, me);
+    BARRIER
+#pragma unroll
+    for (int l = 0; l < L; ++l) {
+      if (KEPT > 0)
+        make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{{low + AT_LAYERS + 3 * l * H * H}}, u, me);
+      else
+        make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
+      BARRIER
+      for (uint k = me; k < M * H; k += THREADS) {
+        uint row = k / H, channel = k % H;
+        float state = mingru_state(u.at(row, channel + H), u.at(row, channel), kept[row] * held_states[l * M * H + k]);
+        held_states[l * M * H + k] = state;
+        out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), (float)(Low)state));
+      }
+      Swizzled<Low, H> other = x;
+      x = out;
+      out = other;
+      BARRIER
+    }
+    multiply_rows<EXACT, H, M, OUT, 1, THREADS>(x, Transposed<Swizzled<Low, H>>{decodes}, Apart<Y>{y}, false, me);
+    BARRIER
+    if (plays) {
+      uint now = t * n + player, next = now + n;
+      IN_SHARED Rows<1>* mine = (IN_SHARED Rows<1>*)(y + slot * Y);
+      IN_DEVICE float* actions = all_actions + now * HEADS;
+      IN_DEVICE const uint8_t* legal = all_masks + now * LEGAL;
+      all_logprobs[now] = draw_actions<1>(sizes, HEADS, mine, 0, all_noise + now * HEADS, logstd, legal, actions);
+      all_values[now] = y[slot * Y + A];
+      for (uint k = 0; k < HEADS; ++k) acted[slot * HEADS + k] = actions[k];
+      rewarded[slot] = 0.0f;
+      ended[slot] = 0.0f;
+      game::c_step(&held.env);
+      all_rewards[next] = rewarded[slot];
+      all_terminals[next] = ended[slot];
+      if (resets) kept[slot] = 1.0f - ended[slot];
+#ifdef MASKED
+      for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[slot * LEGAL + k];
+#endif
+    }
+    BARRIER
+  }
+
+  for (uint k = me; k < M * SEEN; k += THREADS)
+    if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
+  for (uint k = me; k < L * M * H; k += THREADS) {
+    uint agent = first + k / H % M;
+    if (agent < n) after[(k / (M * H) * n + agent) * H + k % H] = held_states[k];
+  }
+  if (plays) {
+    held.env.observations.at = 0;
+    held.env.actions.at = 0;
+    held.env.rewards.at = 0;
+    held.env.terminals.at = 0;
+#ifdef MASKED
+    held.env.action_mask.at = 0;
+#endif
+    for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
+  }
+}

@@ -1,0 +1,30 @@
+// MinGRU layers of many rows at a time, by matrix units. What is computed: cell.h.
+
+#pragma once
+
+#include "cell.h"
+#include "gpu/matrix.metal.h"
+
+// Of a layer's input x the gates, in u: g, z, q, each H wide, by its transposed weight. 32 threads have all three of (16, 8)
+// channels.
+template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
+FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
+  constexpr uint ACROSS = H / 8, ITEMS = M / 16 * ACROSS;
+  for (uint item = me / 32; item < ITEMS; item += THREADS / 32) {
+    uint row = item / ACROSS * 16, column = item % ACROSS * 8;
+    float sums[1][3][4];
+    clear(sums);
+    add_product<EXACT, H, 1, 3, H>(x, row, weight, column, me, sums);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      uint r = row + row_of(v, me), c = column + column_of(v, me);
+      MinGRUGates<float> gates = mingru_gates(sums[0][0][v], sums[0][1][v], sums[0][2][v]);
+      u.put(r, c, gates.g);
+      u.put(r, c + H, gates.z);
+      u.put(r, c + 2 * H, gates.q);
+    }
+  }
+}
+
+// Arrays of up to four layers, by a number that the compiler knows.
+#define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)

@@ -1,0 +1,234 @@
+"""`ppo/minibatch/`: a minibatch's gradients in two launches, kernels run as C++, against plain MLX.
+
+Which other tests hold against float64. Blocks' threads run in two orders.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_gpu import Functions
+from mlx.utils import tree_flatten
+
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.distributions import Limits
+from puffer_mlx.policy.encoders.default import Affine, Linear
+from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import minibatch
+from puffer_mlx.ppo.advantage import Discounts, advantages
+from puffer_mlx.ppo.algorithms import puffer5
+from puffer_mlx.ppo.gradients import clipped_loss, gradients
+from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.spec import ActionSpec
+
+NUMBERS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.25)
+DISCOUNTS = Discounts(0.97, 0.9, rho_clip=1.1, c_clip=0.9, reward_clip=1.5)
+H200, MAC = (512, 232448), (256, 32768)  # threads and shared memory of a block
+
+
+@dataclasses.dataclass
+class Case:
+    """A minibatch of T steps of S segments, by a policy."""
+
+    T: int = 16
+    S: int = 8
+    D: int = 11
+    H: int = 32
+    L: int = 2
+    sizes: tuple[int, ...] = (3,)
+    live: bool = False
+    vtrace: bool = False
+    masked: bool = False
+    resets: bool = False
+    begins: bool = False  # from states that aren't 0
+    finals: bool = False
+    together: int = 0  # minibatches that advantages are normalised together with
+    kind: str = "fp32"
+    room: int = 0  # bytes of shared memory, of fewer than there are
+
+    @property
+    def policy(self) -> Policy:
+        decoder = Fused(ActionSpec(self.sizes), self.H, Limits(), 0.0)
+        return Policy(Linear(self.D, self.H), MinGRU(self.H, self.L), decoder)
+
+    @property
+    def scoring(self) -> minibatch.Scoring:
+        return minibatch.Scoring(NUMBERS, DISCOUNTS if self.live else None, self.vtrace)
+
+    def arrays(self) -> list[Any]:
+        """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
+        rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
+        n, A = T * S, sum(self.sizes)
+        weights = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
+        actions = np.stack([rng.integers(0, size, n) for size in self.sizes], axis=1)
+        masks = (rng.random((n, A)) < 0.6).astype(np.uint8)
+        first = np.cumsum([0, *self.sizes[:-1]])
+        masks[np.arange(n)[:, None], first + actions] = 1
+        moments = rng.random((self.together + 1, 3, 4)) + 1
+        moments[:, 0] = n / 4
+        compared = [-rng.random(n) * 2, rng.normal(size=n)]
+        if self.live:
+            compared += [rng.normal(size=(T, S)), rng.random((T, S)) < 0.1]
+            compared.append(rng.choice([0, 0, 0, 1, 2], (T, S)) if self.finals else None)
+        else:
+            compared += [rng.normal(size=n) + 0.3, rng.random(n) + 0.5]
+            compared.append(moments if self.together else None)
+        arrays = [
+            *weights,
+            rng.normal(size=(T, S, self.D)),
+            actions,
+            masks if self.masked else None,
+            (rng.random((T, S)) < 0.9) if self.resets else None,
+            *compared,
+            *(rng.random((S, self.H)) if self.begins else None for _ in range(self.L)),
+        ]
+        bytes_ = [None if a is None else a.astype(np.float32) for a in arrays]
+        if self.masked:
+            bytes_[len(weights) + 2] = masks
+        return bytes_
+
+    def called(self, step: Any, *arrays: Any) -> list[mx.array]:
+        """The results of a step, gradients first."""
+        names = [name for name, _ in tree_flatten(self.policy.init(mx.random.key(1)))]
+        found = dict(zip(names, arrays, strict=False))
+        weights: Any = {
+            "encoder": {"weight": found["encoder.weight"]},
+            "decoder": {"weight": found["decoder.weight"]},
+            "network": [{"weight": found[f"network.{n}.weight"]} for n in range(self.L)],
+        }
+        observations, actions, masks, keep, *rest = arrays[len(names) :]
+        kind = puffer5.Segments if self.live else Minibatch
+        compared, state = kind(*rest[:5]), list(rest[5:])
+        grads, *others = step(
+            *(weights, observations, actions, masks, keep, compared),
+            *(state if self.begins else None, mx.array(0.02), mx.array(1.0)),
+        )
+        flat = dict(tree_flatten(grads))
+        assert [*grads] == ["encoder", "decoder", "network"] and [*flat] == names
+        return [*(flat[name] for name in names), *others]
+
+    def plain(self) -> Any:
+        """What `ppo/gradients.py` makes of it."""
+        given = partial(clipped_loss, self.policy, NUMBERS)
+        return gradients(self.policy, self.kind, self.live_loss if self.live else given)
+
+    def live_loss(self, now, segments, ent_coef, scale):
+        config = partial(clipped_loss, self.policy, NUMBERS)
+        return puffer5.live_loss(
+            *(self.policy, config, DISCOUNTS, self.vtrace, advantages),
+            *(now, segments, ent_coef, scale),
+        )
+
+
+CASES = {
+    "given": Case(),
+    "given, with others, one layer": Case(together=2, L=1, T=8, S=20, D=40, sizes=(5,)),
+    "live": Case(live=True, begins=True, resets=True),
+    "live, everything": Case(
+        **dict.fromkeys(("live", "vtrace", "masked", "resets", "begins", "finals"), True),
+        sizes=(2, 4),
+    ),
+    "in chunks": Case(T=24, S=6, L=3, live=True, begins=True, resets=True, room=40_000),
+    "Breakout": Case(T=64, S=2, H=64, D=118),
+    "wide": Case(T=16, S=4, H=64, D=70, sizes=(17,)),
+    "bf16": Case(kind="bf16", live=True, begins=True, resets=True),
+    "bf16, wide": Case(kind="bf16", H=64, S=4, D=70, masked=True),
+}
+CHUNKS = {("metal", "in chunks"): 3, ("cuda", "in chunks"): 3, ("metal", "Breakout"): 4}  # else 1
+ON_CUDA_ALONE = "wide", "bf16, wide"  # on a Mac there is no room
+
+
+def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
+    threads, room = MAC if backend == "metal" else H200
+    return minibatch.choose_plan(
+        *(case.T, case.S, case.D, case.H, case.L, sum(case.sizes), len(case.sizes), case.live),
+        *(case.kind == "bf16", threads, min(room, case.room or room)),
+    )
+
+
+@pytest.fixture(scope="module", params=["metal", "cuda"])
+def kernels(request, tmp_path_factory):
+    backend = request.param
+    names = [name for name in CASES if backend == "cuda" or name not in ON_CUDA_ALONE]
+    block = MAC if backend == "metal" else H200
+    with pytest.MonkeyPatch.context() as patch:
+
+        def called(case, *arrays):
+            room = min(block[1], case.room or block[1])
+            patch.setattr(minibatch, "pool_block", lambda: (block[0], room))
+            given = case.plain(), case.policy, case.kind, case.scoring
+            return case.called(minibatch.in_one(*given), *arrays)
+
+        cases = {name: (partial(called, CASES[name]), *CASES[name].arrays()) for name in names}
+        yield backend, Functions(backend, tmp_path_factory.mktemp("kernels"), cases)
+
+
+def expected(case: Case) -> list[np.ndarray]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_extension, "load", lambda: None)
+        arrays = [None if a is None else mx.array(a) for a in case.arrays()]
+        return [
+            np.array(a)
+            for a in dataclasses.replace(case, kind="fp32").called(case.plain(), *arrays)
+        ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_the_plain_ones(kernels, name):
+    backend, functions = kernels
+    case, plan = CASES[name], plan_of(CASES[name], backend)
+    if backend == "metal" and name in ON_CUDA_ALONE:
+        assert plan is None
+        return
+    assert plan is not None and plan.chunks == CHUNKS.get((backend, name), 1), plan
+    assert len(functions.calls[name]) == (2 if case.live or case.together else 3)
+    found, bound = functions.run(name), 2e-5 if case.kind == "fp32" else 0.03
+    for one, other in zip(found, expected(case), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, 0, bound * np.abs(other).max())
+
+
+def test_what_no_kernel_knows_is_plain():
+    """Another loss, precision, width, network or decoder."""
+    case = Case()
+    plain = case.plain()
+    policy, scoring = case.policy, case.scoring
+    assert minibatch.in_one(plain, policy, "fp32", scoring) is not plain
+    assert minibatch.in_one(plain, policy, "fp32", None) is plain
+    assert minibatch.in_one(plain, policy, "fp16", scoring) is plain
+    for other in (
+        dataclasses.replace(policy, network=MinGRU(48, 2)),
+        dataclasses.replace(policy, network=MinGRU(32, 5)),
+        dataclasses.replace(policy, separate_value=True),
+        dataclasses.replace(policy, encoder=Affine(11, 32)),
+    ):
+        assert minibatch.in_one(plain, other, "fp32", scoring) is plain
+
+
+SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an H200
+    (32, 2048, 118, 64, 2): ("", "fp32 bf16"),
+    (64, 1024, 4, 32, 2): ("fp32 bf16", "fp32 bf16"),
+    (1, 64, 8, 32, 1): ("fp32 bf16", "fp32 bf16"),
+    (20, 7, 9, 32, 4): ("", ""),  # no tile of 16 rows divides it
+    (32, 64, 118, 512, 4): ("", ""),
+}
+
+
+@pytest.mark.parametrize("block", [MAC, H200])
+@pytest.mark.parametrize("kind", ["fp32", "bf16"])
+def test_plans(block, kind):
+    """They divide what there is, in the room that there is."""
+    for shape, ways in SHAPES.items():
+        plan = minibatch.choose_plan(*shape, 3, 1, True, kind == "bf16", *block)
+        assert (plan is not None) == (kind in ways[block == H200]), shape
+        if plan is not None:
+            T, S, *_ = shape
+            steps, segments = plan.sizes["STEPS"], plan.sizes["SEGMENTS"]
+            assert S % segments == 0 and steps * plan.chunks == T
+            assert steps * segments % 16 == 0 and steps * segments <= 64
+            assert 4 * plan.sizes["POOL"] <= block[1]
