@@ -52,7 +52,7 @@ from puffer_mlx.vec.rollout_loop import ACT, PART
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
-WAYS = 5  # grows when a device acts in another way: what was measured before is measured again
+WAYS = 6  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.

@@ -121,3 +121,31 @@ def test_what_cannot_be_done(tmp_path):
         done = benchmark("launches", *argv, cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not files(tmp_path)
+
+
+# ---- what an epoch must cost ---------------------------------------------------------------------
+
+# H, L, D and choices; steps, samples: by hand from the files. 4.0's Breakout: 64, 2, 118, 3;
+# 4096 agents by 64 steps; 5 minibatches of 65,536 samples. A sample's weights are 7,552 of the
+# encoder, 24,576 of the layers and 256 of the decoder.
+WEIGHTS = {"breakout": (7552, 24832), "breakout-a": (7552, 24832), "cartpole": (128, 6240)}
+SAMPLES = {
+    "breakout": (4096 * 64, 5 * 65536),
+    "breakout-a": (8192 * 32, 6 * 65536),
+    "cartpole": (131072, 49152),
+}
+FLOATS = {"breakout": 118, "breakout-a": 118, "cartpole": 4}  # of an observation
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_what_an_epoch_costs_at_least(tmp_path, name):
+    done = benchmark("gpu_costs", name, "--json", "record.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    record = json.loads((tmp_path / "record.json").read_text())
+    (encoder, behind), (steps, samples), D = WEIGHTS[name], SAMPLES[name], FLOATS[name]
+    assert record["necessary"] == {
+        "rollout_flops": 2 * (encoder + behind) * steps,
+        "training_flops": (4 * encoder + 6 * behind) * samples,
+        "rollout_bytes": 4 * (D + 6) * steps,
+        "training_bytes": 4 * (D + 8) * samples,
+    }

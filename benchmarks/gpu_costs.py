@@ -1,0 +1,157 @@
+#!/usr/bin/env python
+"""What an epoch costs a GPU beside what it must: python benchmarks/gpu_costs.py ENV [options].
+
+What it must follows from shapes: FLOPs of the products, and bytes of what comes from memory or goes
+there if no activation does. With `--count` NVIDIA's `ncu` counts what a GPU does in one epoch of
+`train.py`, kernel by kernel: launches, time, bytes of its memory, instructions of tensor cores.
+Policies are linear encoders and decoders with MinGRU between them.
+"""
+
+import argparse
+import collections
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from puffer_mlx import vec
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+
+TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
+EPOCHS = 12  # of a counted run; the tenth is what is counted
+BEGINS = "rollout_", "rows_"  # kernels with which an epoch begins
+METRICS = {
+    "gpu__time_duration.sum": "us",
+    "dram__bytes_read.sum": "read",
+    "dram__bytes_write.sum": "written",
+    "sm__inst_executed_pipe_tensor.sum": "tensor",
+}
+UNITS = {"ns": 1e-3, "us": 1, "ms": 1e3, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+MOST = 14  # kernels that are listed
+
+
+class Necessary(NamedTuple):
+    """Of an epoch, from its shapes: FLOPs, and bytes of float32."""
+
+    rollout_flops: int
+    training_flops: int
+    rollout_bytes: int
+    training_bytes: int
+
+
+def necessary(config: Config, spec: EnvSpec) -> Necessary:
+    """What an epoch computes and moves at least.
+
+    Forward a sample takes 2 FLOPs a weight; back, as many for the weights' gradients and, but for
+    the encoder's, for what they read. A rollout writes observations, actions, log-probabilities,
+    values, rewards and terminals, and reads noise; training reads them for each sample, and writes
+    three numbers.
+    """
+    H, L, D, A = (
+        *(config.policy.hidden_size, config.policy.num_layers),
+        *(spec.observation_size, spec.action.logits),
+    )
+    behind, heads = L * 3 * H * H + (A + 1) * H, spec.action.heads
+    weights, steps = D * H + behind, config.batch_size
+    samples = config.minibatches * config.segments * config.train.horizon
+    observation = D * spec.observation_dtype.itemsize
+    return Necessary(
+        2 * weights * steps,
+        2 * (2 * weights + behind) * samples,
+        (observation + 4 * (2 * heads + 4)) * steps,
+        (observation + 4 * (heads + 4 + 3)) * samples,
+    )
+
+
+def epoch_of(path: Path) -> dict[str, dict[str, float]]:
+    """Of ncu's file, by kernel: launches, and sums of what was counted, in one epoch."""
+    with path.open() as file:
+        rows = [row for row in csv.reader(file) if row and not row[0].startswith("==")]
+    names = {name: k for k, name in enumerate(rows[0])} if rows else {}
+    launches: dict[str, dict[str, Any]] = {}
+    for row in rows[1:]:
+        launch = launches.setdefault(row[names["ID"]], {"name": row[names["Kernel Name"]]})
+        metric = METRICS[row[names["Metric Name"]]]
+        unit = row[names["Metric Unit"]]
+        scale = UNITS.get(unit, 1)
+        launch[metric] = float(row[names["Metric Value"]].replace(",", "")) * scale
+    order = [*launches.values()]
+    begins = [k for k, launch in enumerate(order) if launch["name"].startswith(BEGINS)]
+    if len(begins) < EPOCHS - 1:
+        raise UserError(
+            f"ncu saw {len(begins)} rollouts in one launch, of {EPOCHS}",
+            "environments whose rules compile for a GPU; and permission to read its counters",
+        )
+    sums: dict[str, dict[str, float]] = {}
+    for launch in order[begins[EPOCHS - 3] : begins[EPOCHS - 2]]:
+        name = launch["name"].partition("(")[0].removeprefix("void ")
+        total = sums.setdefault(name, collections.defaultdict(float))
+        total["launches"] += 1
+        for metric in METRICS.values():
+            total[metric] += launch.get(metric, 0.0)
+    return sums
+
+
+def count(words: list[str], steps: int) -> dict[str, dict[str, float]]:
+    """What ncu counts in an epoch of ``train.py``; a run before compiles the kernels."""
+    more = ["--train.rollout-device", "gpu-kernel", "--train.overlap", "0"]
+    with tempfile.TemporaryDirectory() as folder:
+        more += ["--base.checkpoint-dir", folder, "--base.log-dir", folder]
+        train = [sys.executable, str(TRAIN), *words, *more, "--train.total-timesteps"]
+        file = Path(folder) / "ncu.csv"
+        profiler = ["ncu", "--clock-control", "none", "--cache-control", "none", "--csv"]
+        profiler += ["--metrics", ",".join(METRICS), "--log-file", str(file)]
+        for command in ([*train, str(steps)], [*profiler, *train, str(EPOCHS * steps)]):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise UserError(f"{command[0]} failed: {done.stderr[-400:]}", "see its message")
+        return epoch_of(file)
+
+
+def table(sums: dict[str, dict[str, float]]) -> str:
+    """The kernels that take longest, and all of them together."""
+    lines = [f"{'kernel':48} launches       us  read MB  written MB  tensor 1000"]
+    order = sorted(sums, key=lambda name: -sums[name]["us"])
+    total = {key: sum(each[key] for each in sums.values()) for key in next(iter(sums.values()))}
+    for name, each in [*((name, sums[name]) for name in order[:MOST]), ("all", total)]:
+        lines.append(
+            f"{name[:48]:48} {each['launches']:8.0f} {each['us']:8.0f} {each['read'] / 1e6:8.1f}"
+            f" {each['written'] / 1e6:11.1f} {each['tensor'] / 1e3:12.1f}"
+        )
+    return "\n".join(lines)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this benchmark")
+    group.add_argument("--count", action="store_true", help="count on a GPU, by NVIDIA's ncu")
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
+
+
+@reported
+def main(argv: list[str]) -> None:
+    config, options = parse_command_line(argv, add_options)
+    with vec.make(config, 1) as environments:
+        least = necessary(config, environments.spec)
+    print(
+        f"an epoch computes {(least.rollout_flops + least.training_flops) / 1e9:.1f} GFLOP"
+        f" (rollout {least.rollout_flops / 1e9:.1f}, training {least.training_flops / 1e9:.1f}) and"
+        f" moves {(least.rollout_bytes + least.training_bytes) / 1e9:.2f} GB at least"
+    )
+    record: dict[str, Any] = {"command": argv, "necessary": least._asdict()}
+    if options.count:
+        own = {"--count", "--json", str(options.json)}
+        words = [word for word in argv if word not in own]
+        record["epoch"] = sums = count(words, config.batch_size)
+        print(table(sums))
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
