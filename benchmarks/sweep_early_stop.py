@@ -2,13 +2,11 @@
 """What ending runs early saves: python benchmarks/sweep_early_stop.py [--json FILE] [--help].
 
 Runs of sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. Each
-method has the same seconds to spend in several forms, and in each begins with the same run:
+method has the same seconds to spend in two forms, and in each begins with the same run:
 
 - to their ends: all runs go on to their ends.
-- as shipped: `EarlyStop` watches them as in `puffer-mlx sweep`, with a threshold out of the runs
-  before. Where a method's default is to end none this is the same as the first.
-- dear too: the quantile's line, and above the front's cost only what is near the best goes on.
-- line: the quantile's line alone.
+- ended: `EarlyStop` watches them as in `puffer-mlx sweep`, with a threshold out of the runs before.
+  `puffer-mlx sweep` doesn't with Protein, for which it saves nothing.
 
 After each run the best so far is the true score of the run whose noisy score was best at its end.
 The table has its mean over the seeds after a half, 70 % and all of the seconds. What was saved is
@@ -41,21 +39,9 @@ from sweep_methods import Surface, surfaces
 
 LOGGED = 40  # points of a run
 TOLD = 4  # of them its observations
-QUANTILE = 0.3  # of the forms that aren't a method's own
+FORMS = {"to their ends": 0.0, "ended": 0.3}  # their early_stop_quantile
 BUDGETS = {"Random": 30_000.0, "Protein": 4000.0, "ParetoGenetic": 4000.0}  # seconds
 PARTS = 0.5, 0.7, 1.0  # of a budget, at which the table tells of the best
-
-
-class Rule(NamedTuple):
-    """How runs are ended.
-
-    Args:
-        quantile: ``early_stop_quantile``; 0: none is.
-        spares_dear: see ``threshold``.
-    """
-
-    quantile: float
-    spares_dear: bool
 
 
 class Sweep(NamedTuple):
@@ -76,18 +62,7 @@ class Sweep(NamedTuple):
         return next((best for spent, best in reversed(self.curve) if spent <= seconds), 0.0)
 
 
-def rules(method: str) -> dict[str, Rule]:
-    """The forms of a method, by their names in the table."""
-    shipped = SweepSettings(method=method)
-    return {
-        "to their ends": Rule(0.0, False),
-        "as shipped": Rule(shipped.stop_quantile, shipped.spares_dear),
-        "dear too": Rule(QUANTILE, False),
-        "line": Rule(QUANTILE, True),
-    }
-
-
-def sweep(method: str, surface: Surface, seed: int, budget: float, rule: Rule) -> Sweep:
+def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: float) -> Sweep:
     """A sweep until its seconds are spent."""
     settings = replace(SweepSettings(max_suggestion_cost=surface.most), method=method)
     space, seen = surface.space, Observations(settings)
@@ -100,7 +75,7 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, rule: Rule) -
         number += 1
         values: dict[str, float] = dict(space.to_values(vector))
         steps, luck = values[COST], surface.noise * draw.standard_normal()
-        watch = EarlyStop(threshold(seen, rule.quantile, rule.spares_dear))
+        watch = EarlyStop(threshold(seen, quantile))
         curve, stopped = [], False
         for part in np.arange(1, LOGGED + 1) / LOGGED:
             true = surface.score(values, part * steps)
@@ -109,7 +84,7 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, rule: Rule) -
             curve.append((score, cost, part, true))
             if not math.isfinite(true):
                 break
-            if rule.quantile and part < 1 and watch.should_stop(cost, score):
+            if quantile and part < 1 and watch.should_stop(cost, score):
                 stopped = True
                 break
         spent += curve[-1][1]
@@ -162,13 +137,9 @@ def main() -> None:
     for surface in options.surfaces:
         for method in options.methods:
             budget, forms = BUDGETS[method], {}
-            known: dict[Rule, list[Sweep]] = {}
-            for name, rule in rules(method).items():
-                if rule not in known:
-                    on = surfaces()[surface]
-                    seeds = range(options.seeds)
-                    known[rule] = [sweep(method, on, seed, budget, rule) for seed in seeds]
-                forms[name] = known[rule]
+            for name, quantile in FORMS.items():
+                on, seeds = surfaces()[surface], range(options.seeds)
+                forms[name] = [sweep(method, on, seed, budget, quantile) for seed in seeds]
                 print(row(surface, method, name, forms, budget), flush=True)
             found[f"{surface}, {method}"] = forms
     if options.json:

@@ -2,9 +2,10 @@
 """How good what a sweep finds is: python benchmarks/sweep_methods.py [--json FILE] [--help].
 
 Methods search surfaces that are made up, so that a run takes no time and its true score is known.
-Each has the same seconds to spend, for at most 120 runs, and begins with the same run. A run tells
-the score of three points of its curve, with noise. TPE is Optuna's and knows of no costs; with
-`costs` it is told them as a second aim, and of all three points. Of each sweep:
+Each has the same seconds to spend, for at most 120 runs, or with `--runs N` the same number of
+runs, and begins with the same run. A run tells the score of three points of its curve, with noise.
+TPE is Optuna's and knows of no costs; with `costs` it is told them as a second aim, and of all
+three points. Of each sweep:
 
 - best: the true score of the run whose noisy score was best, among those within
   max_suggestion_cost.
@@ -14,7 +15,9 @@ the score of three points of its curve, with noise. TPE is Optuna's and knows of
 The surfaces: `curves`, saturating learning curves of 6 parameters that matter and 6 that don't,
 where larger networks learn more, cost more and want a smaller learning rate; `cliffs`, 19
 parameters of which 4 matter, with a second, lower peak, and a region where runs fail; `equal`, the
-first with runs that are all equally long.
+first with runs that are all equally long; `edge`, the first with the best gamma and entropy bonus
+at an end of their ranges; `plateau`, 12 parameters of which 5 matter, where most runs learn
+nothing.
 """
 
 import argparse
@@ -126,11 +129,30 @@ def surfaces() -> dict[str, Surface]:
     curves = Surface(Space((LENGTH, *MATTER, *REST)), _curve, _curve_seconds, 600.0, 4000.0)
     cliffs = Surface(Space((LENGTH, *MATTER[:4], *MANY)), _cliffs, lambda _: 1.0, 600.0, 4000.0)
     equal = Surface(Space((*MATTER[:5], *REST)), _equal, lambda _: 1.0, 600.0, 40 * 100.0)
-    return {"curves": curves, "cliffs": cliffs, "equal": equal._replace(steps=1e8)}
+    edge, plateau = curves._replace(score=_edge), curves._replace(score=_plateau, noise=0.05)
+    equal = equal._replace(steps=1e8)
+    return {"curves": curves, "cliffs": cliffs, "equal": equal, "edge": edge, "plateau": plateau}
 
 
 def _equal(values: dict[str, float], steps: float) -> float:
     return _curve({**values, "policy.hidden_size": 128}, steps)
+
+
+def _edge(values: dict[str, float], steps: float) -> float:
+    """``_curve`` whose best gamma is its range's largest, and best entropy bonus its smallest."""
+    gamma = 1 - 10 ** ((math.log10(1 - values["train.gamma"]) + 4) * 0.5 - 2.2)
+    bonus = 10 ** ((math.log10(values["train.ent_coef"]) + 5) * 0.5 - 2.6)
+    return _curve({**values, "train.gamma": gamma, "train.ent_coef": bonus}, steps)
+
+
+def _plateau(values: dict[str, float], steps: float) -> float:
+    """0 unless five values are about right: as sparse rewards are learned, or aren't."""
+    away = ((math.log10(values["train.learning_rate"]) + 2.5) / 1.2) ** 4
+    away += ((math.log10(1 - values["train.gamma"]) + 2.0) / 0.8) ** 4
+    away += ((math.log10(values["train.ent_coef"]) + 2.3) / 1.2) ** 4
+    away += ((values["train.clip_coef"] - 0.4) / 0.5) ** 2
+    away += ((values["train.gae_lambda"] - 0.7) / 0.5) ** 2
+    return math.exp(-away) * (1 - math.exp(-((steps / 8e7) ** 1.5)))
 
 
 class Point(NamedTuple):
@@ -214,15 +236,15 @@ def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list
     return points
 
 
-def sweep(name: str, surface: Surface, seed: int) -> dict[str, float]:
-    """One sweep until its seconds are spent: best, front, and how many runs it was."""
+def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, float]:
+    """One sweep until its seconds, or so many runs, are spent: best, front, how many runs."""
     method, draw = make(name, surface.space, surface.most, seed), np.random.default_rng([seed, 99])
     space, found, spent, runs = surface.space, [], 0.0, 0
     vector = space.as_run(space.default[None])[0]
     while True:
         points = run(surface, vector, draw)
         spent += points[-1].cost
-        if spent > surface.budget or runs == MOST_RUNS:
+        if runs == (most or MOST_RUNS) or (not most and spent > surface.budget):
             break
         runs += 1
         failed = math.isnan(points[-1].true)
@@ -255,6 +277,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--surfaces", nargs="+", default=list(surfaces()), choices=surfaces())
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--runs", type=int, default=0, help="of each sweep (as its seconds allow)")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
@@ -262,7 +285,8 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- |")
     for surface in options.surfaces:
         for name in options.methods:
-            made = [sweep(name, surfaces()[surface], seed) for seed in range(options.seeds)]
+            seeds = range(options.seeds)
+            made = [sweep(name, surfaces()[surface], seed, options.runs) for seed in seeds]
             results.setdefault(surface, {})[name] = made
             best, line = (spread([each[key] for each in made]) for key in ("best", "front"))
             runs = statistics.median(each["runs"] for each in made)

@@ -2,8 +2,8 @@
 
 docs/decisions/0024-protein.md lists what is otherwise in ours. Here models are warm: each
 suggestion takes 50 steps of 1e-3 from where the one before left them, on parameters behind a
-softplus that all begin at 0. What is too dear is rated 0. Points at or below the shortest run of
-the range are dropped. Candidates aren't rounded before they are rated.
+softplus that all begin at 0, of a kernel with a line. What is too dear is rated 0. Points at or
+below the shortest run of the range are dropped. Candidates aren't rounded before they are rated.
 """
 
 import math
@@ -38,7 +38,7 @@ class WarmModel:
     def parameters(self) -> Parameters:
         positive = np.log1p(np.exp(self.raw[:-1]))
         scale, offset, noise = positive[-3:]
-        return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, self.raw[-1])
+        return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, self.raw[-1], line=1.0)
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Posterior:
         for _ in range(STEPS):
@@ -68,7 +68,7 @@ class UpstreamProtein(Protein):
         if failed or self.space.cost is None or vector[self.space.cost] > -1:
             super().observe(vector, score, cost, failed)
 
-    def choose(self, number: int, draw: np.random.Generator, cost: float | None) -> np.ndarray:
+    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
         if number < self.settings.num_random_samples or len(self.observations) < 2:
             return self._from_sobol(number, draw)
         seen = self.observations
@@ -91,7 +91,9 @@ class UpstreamProtein(Protein):
         if (at := self.space.cost) is not None:
             best = vectors[np.argsort(-scores, kind="stable")[: self.settings.num_keep_top_obs]]
             for part in SHORTER:
-                centres.append(self.with_cost(best, best[:, at] + part * (-1 - best[:, at])))
+                shorter = best.copy()
+                shorter[:, at] += part * (-1 - best[:, at])
+                centres.append(shorter)
         around = np.repeat(np.concatenate(centres), self.settings.suggestions_per_pareto, axis=0)
         candidates = self.space.around(around, draw)
         expected = costs.means(candidates)

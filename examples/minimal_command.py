@@ -23,6 +23,7 @@ LEFT_OUT = {  # the values that the page stands for; others would give other wei
         "train.one_launch": "auto",
     },
     **{"train.draw_from": "rank", "train.loss": "clipped", "selfplay.enabled": False},
+    **{"train.one_launch": "auto", "train.rpo_alpha": 0.0},
 }
 
 

@@ -38,6 +38,7 @@ ABOUT = {"env": "formula"}
 
 def settings(**given: Any) -> SweepSettings:
     few = {"max_runs": 6, "downsample": 3, "num_random_samples": 2, "gp_training_iter": 3}
+    few |= {"confirm": 0}
     return SweepSettings(**{**few, "suggestions_per_pareto": 8, **given})
 
 

@@ -232,7 +232,11 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     score, cost = best.values
     number = f"{study.ordinal(best)} (runs/{best.number:04d})"
     print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
+    if (held_out := study.held_out(best)).seeds:
+        print(f"      with held-out seeds: {held_out.words(study.settings.sign)}")
     print(f"      {program.command('train')} {stored.folder / BEST}")
+    if luck := study.luck():
+        voice.note(luck)
     if known := table.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
         voice.note(f"what mattered: {most}")

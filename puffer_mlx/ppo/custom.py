@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.config import Config
+from puffer_mlx.config.schema.train import NORMALIZED
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import advantage
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.loss import METRICS, Coefficients
+from puffer_mlx.ppo.loss import METRICS, Coefficients, normalized_loss
 from puffer_mlx.system.import_string import load_object
 
 PAGE = "docs/custom_policy.md shows one"
@@ -93,16 +94,18 @@ def find_function(config: Config, key: str, count: int, *names: str) -> Callable
 
 
 def find_loss(config: Config) -> Callable[..., Any] | None:
-    """The loss of the user's own; None: ours.
+    """The loss of the user's own, or ours with normalised advantages; None: ours.
 
     Raises:
         UserError: as ``find_function``.
     """
+    if config.train.loss == NORMALIZED:
+        return normalized_loss
     return find_function(config, "loss", 2, "ent_coef", *Coefficients._fields)
 
 
 def functions(config: Config) -> list[Callable[..., Any]]:
-    """The user's own functions that are in the place of ours: the loss, and an optimizer's step."""
+    """Functions in the place of those that fused forms compute: a loss, an optimizer's step."""
     functions = find_loss(config), getattr(find(config, "optimizer"), "step", None)
     return [each for each in functions if each is not None]
 

@@ -14,7 +14,7 @@ PufferLib 4.0's is of advantages from before the minibatch, normalised and weigh
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -133,3 +133,26 @@ def ppo_loss(
     outside = mx.mean((mx.abs(ratio - 1) > clip_coef).astype(mx.float32))
     metrics = [pg, vl, ent, loss, mx.mean(-logratio), mx.mean(ratio - 1 - logratio), outside]
     return loss, mx.stop_gradient(mx.stack(metrics))
+
+
+def normalized_loss(
+    now: Any, batch: Minibatch, *, ent_coef: mx.array, **numbers: float
+) -> tuple[mx.array, mx.array]:
+    """``ppo_loss`` of live advantages, which in the policy's part are normalised, as 4.0's.
+
+    Returns stay value + advantage.
+
+    Args:
+        now: the forward pass: ``custom.Forward``.
+        batch: the targets, without a weight.
+        ent_coef: as ``ppo_loss``.
+        numbers: its others.
+    """
+    held = mx.stop_gradient(now.logprob)  # the policy's part of this one is left out
+    rest, metrics = ppo_loss(held, now.entropy, now.value, batch, ent_coef=ent_coef, **numbers)
+    weighted, none = batch._replace(weight=mx.ones_like(batch.adv)), mx.array(0.0)
+    numbers = {**numbers, "vf_coef": 0.0}
+    pg, _ = ppo_loss(now.logprob, now.entropy, now.value, weighted, ent_coef=none, **numbers)
+    total = rest - metrics[0] + pg
+    own = mx.stop_gradient(mx.stack([pg, total]))
+    return total, mx.concatenate([own[:1], metrics[1:3], own[1:], metrics[4:]])

@@ -58,6 +58,25 @@ class Section(NamedTuple):
     """The network's, with which the rows' rollout began; None: its initial one."""
 
 
+class MeanNoise(NamedTuple):
+    """RPO's noise on the means of continuous actions, in training's forward pass alone.
+
+    z is uniform within alpha of 0, of each sample and dimension, and another for each minibatch.
+    Since log N(a; mean + z, std) = log N(a - z; mean, std), z is taken from the actions: so every
+    form of the loss computes it. Source: Rahman and Xue (2022), "Robust Policy Optimization in Deep
+    Reinforcement Learning", in the form of CleanRL's rpo_continuous_action.py.
+    """
+
+    alpha: float
+    """train.rpo_alpha."""
+    key: mx.array
+    """An epoch's."""
+
+    def draw(self, shape: tuple[int, ...]) -> mx.array:
+        """An epoch's z, float32: the first axis is its minibatches."""
+        return mx.random.uniform(-self.alpha, self.alpha, shape, key=self.key)
+
+
 def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
     """What the forward pass reads of some rows (S,) of a rollout."""
     T, heads = fields["actions"].shape[0], policy.decoder.action.heads

@@ -135,6 +135,36 @@ def fault_of(points: Iterable[Point], metric: str) -> str:
 # ---- several seeds -------------------------------------------------------------------------------
 
 
+class HeldOut(NamedTuple):
+    """What held-out seeds came to.
+
+    Args:
+        scores: of those that finished, as they were recorded.
+        failed: how many failed.
+    """
+
+    scores: list[float]
+    failed: int = 0
+
+    @property
+    def seeds(self) -> int:
+        """How many there were."""
+        return len(self.scores) + self.failed
+
+    def words(self, sign: int = 1) -> str:
+        """The distribution: its median, its worst, and of how many.
+
+        Args:
+            sign: -1 if less is better.
+        """
+        failed = f", {self.failed} failed" * bool(self.failed)
+        if not self.scores:
+            return f"of {self.seeds}{failed}"
+        worst, end = as_one(self.scores, WORST, sign), "lowest" if sign > 0 else "highest"
+        median = statistics.median(self.scores)
+        return f"median {median:.4g}, {end} {worst:.4g} of {self.seeds}{failed}"
+
+
 class Judged(NamedTuple):
     """What is known of a suggestion.
 

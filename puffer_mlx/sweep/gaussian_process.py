@@ -2,10 +2,12 @@ r"""Exact Gaussian processes in double precision: what a function's values are b
 
 Kernel, for vectors x and y of d coordinates, with r^2 = sum_k ((x_k - y_k) / l_k)^2:
 
-    s * (x . y + c + (1 + sqrt(3) r) exp(-sqrt(3) r))
+    s * (b x . y + c + (1 + sqrt(3) r) exp(-sqrt(3) r))
 
-a line and Matern's kernel of order 3/2 with one length l_k for each coordinate, a constant mean
-m, and independent Gaussian noise. Parameters are found by ascending the marginal likelihood
+a constant and Matern's kernel of order 3/2 with one length l_k for each coordinate, a constant
+mean m, and independent Gaussian noise. The line, b = 1, is PufferLib's: what is best of a line lies
+in a corner, also of coordinates that don't matter, so here b is 0. Parameters are found by
+ascending the marginal likelihood
 
     log p(y) = -1/2 (y - m)^T K^-1 (y - m) - 1/2 log |K| - n/2 log(2 pi)
 
@@ -33,9 +35,10 @@ class Parameters(NamedTuple):
     Args:
         lengths: (d,) float64, over which a coordinate matters.
         scale: of the kernel's values: s.
-        offset: the line's constant: c.
+        offset: the kernel's constant: c.
         noise: its variance.
         mean: m.
+        line: b.
     """
 
     lengths: np.ndarray
@@ -43,6 +46,7 @@ class Parameters(NamedTuple):
     offset: float
     noise: float
     mean: float
+    line: float = 0.0
 
 
 def first_parameters(dimensions: int) -> Parameters:
@@ -63,11 +67,11 @@ def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
 def _parts(
     a: np.ndarray, b: np.ndarray, parameters: Parameters
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The line, exp(-sqrt(3) r) and sqrt(3) r between (n, d) and (m, d) vectors: (n, m) each."""
+    """The line and constant, exp(-sqrt(3) r) and sqrt(3) r between vectors: (n, m) each."""
     u, v = a / parameters.lengths, b / parameters.lengths
     squares = (u * u).sum(1)[:, None] + (v * v).sum(1) - 2 * (u @ v.T)
     distances = ROOT_3 * np.sqrt(np.maximum(squares, 0.0))
-    return a @ b.T + parameters.offset, np.exp(-distances), distances
+    return parameters.line * (a @ b.T) + parameters.offset, np.exp(-distances), distances
 
 
 def log_likelihood(
@@ -83,7 +87,7 @@ def log_likelihood(
     Raises:
         numpy.linalg.LinAlgError: the kernel's matrix isn't positive definite.
     """
-    lengths, scale, _, noise, mean = parameters
+    lengths, scale, _, noise, mean, _ = parameters
     line, decay, distances = _parts(x, x, parameters)
     plain = line + (1 + distances) * decay
     matrix = scale * plain
@@ -135,7 +139,8 @@ class Posterior:
     def deviations(self, points: np.ndarray) -> np.ndarray:
         """(m,): the standard deviations of the function, without noise, at (m, d) points."""
         across = kernel(points, self.x, self.parameters)
-        itself = self.parameters.scale * ((points * points).sum(1) + self.parameters.offset + 1)
+        line = self.parameters.line * (points * points).sum(1)
+        itself = self.parameters.scale * (line + self.parameters.offset + 1)
         variances = itself - ((across @ self._inverse) * across).sum(1)
         return np.sqrt(np.maximum(variances, 0.0))
 

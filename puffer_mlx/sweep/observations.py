@@ -197,8 +197,7 @@ class Threshold(NamedTuple):
         slope: of the line over the logarithm of cost, at least 0.
         constant: of the line.
         front_cost: what the best run that is worth its cost has cost, seconds.
-        near_best: a score that few reach, which runs that are dearer than the front have to have;
-            -inf: these are as all others.
+        near_best: a score that few reach, which runs that are dearer than the front have to have.
     """
 
     slope: float
@@ -210,21 +209,17 @@ class Threshold(NamedTuple):
         """The score that a run should have when it has cost so much, seconds."""
         if cost < FREE_PART * self.front_cost + FREE_SECONDS:
             return -math.inf
-        if cost > DEAR * self.front_cost and self.near_best > -math.inf:
+        if cost > DEAR * self.front_cost:
             return self.near_best
         return self.constant + self.slope * math.log(cost)
 
 
-def threshold(
-    observations: Observations, quantile: float, spares_dear: bool = False
-) -> Threshold | None:
+def threshold(observations: Observations, quantile: float) -> Threshold | None:
     """What the observations say of runs that follow; None if they are too few, or 0 is asked for.
 
     Args:
         observations: of the runs before, points of their curves as well as their ends.
         quantile: ``early_stop_quantile``.
-        spares_dear: whether runs that are dearer than the front are ended like all others; else
-            they are unless they are near the best.
     """
     if not quantile or len(observations) < LEAST_POINTS:
         return None
@@ -234,7 +229,7 @@ def threshold(
         return None
     front = pruned(pareto_front(scores, costs))
     best, worst = float(scores.max()), float(scores.min())
-    near_best = -math.inf if spares_dear else worst + DEAR_SCORE * (best - worst)
+    near_best = worst + DEAR_SCORE * (best - worst)
     return Threshold(*line, front_cost=float(front.costs[-1]), near_best=near_best)
 
 

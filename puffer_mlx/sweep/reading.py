@@ -113,7 +113,12 @@ def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> Swe
         values["method"] = _known_method(values["method"], notes)
     if "metric" in values:
         values["metric"] = _record_name(values["metric"], notes)
-    return SweepSettings(**values)
+    how = SweepSettings(**values)
+    if values.get("early_stop_quantile") and how.method == PROTEIN:
+        notes.append(
+            "[sweep] early_stop_quantile does nothing with Protein, which chooses how long runs are"
+        )
+    return how
 
 
 def method_named(text: str) -> str | None:

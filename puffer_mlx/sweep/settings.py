@@ -15,6 +15,12 @@ LINEAR, PERCENTILE = "linear", "percentile"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 MEAN, MEDIAN, WORST = "mean", "median", "worst"
 NONE = "none"  # of target_score
+FEW = 3  # configurations that held-out seeds compare
+HELD_OUT, SHORT = (
+    8,
+    60.0,
+)  # seeds, unless ``confirm`` says, where a run takes at most so many seconds
+FIRST_HELD_OUT = 1000  # the number of the first held-out seed: the search's are below it
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,12 @@ class SweepSettings:
     """What ``[sweep]`` says; the defaults are PufferLib's. Keys with a help are in ``--help``.
 
     ``seeds``: a suggestion is judged by so many runs, of ``base.seed``, ``base.seed + 1``, … (and
-    ``vec.seed`` likewise); those after the first only while it is promising. ``prune_pareto``
+    ``vec.seed`` likewise); those after the first only while it is promising. ``confirm``: the best
+    ``FEW`` are trained again, with so many seeds from ``base.seed + FIRST_HELD_OUT`` on; which is
+    best is decided by these alone. ``prune_pareto``
     leaves out the front's expensive points that bring little. ``early_stop_quantile``: a run whose
-    score is below this quantile of what its cost bought in others is ended; 0: none is; -1:
-    ``stop_quantile`` says. ``num_random_samples`` points of a Sobol sequence are tried first;
+    score is below this quantile of what its cost bought in others is ended; 0, and with Protein:
+    none is. ``num_random_samples`` points of a Sobol sequence are tried first;
     cheaper forms of ``num_keep_top_obs`` observations are tried, with ``suggestions_per_pareto``
     candidates around each centre; a Gaussian process is fitted to ``gp_max_obs`` observations in
     ``gp_training_iter`` steps. ``exploration``: how many standard deviations above the expected
@@ -44,9 +52,18 @@ class SweepSettings:
         "of runs that reach it the cheapest is best; none: more is better",
         words=(NONE,),
     )
-    seeds: int = key(1, "runs of a suggestion, as long as it is promising", minimum=1)
+    seeds: int = key(
+        1, "runs of a suggestion, as long as it is promising", minimum=1, maximum=FIRST_HELD_OUT
+    )
     seeds_score: str = key(
         MEAN, "their scores as one: mean, median or worst", choices=(MEAN, MEDIAN, WORST)
+    )
+    confirm: int = key(
+        -1,
+        f"held-out seeds that the best {FEW} are trained with at the end; 0: none; -1: {HELD_OUT}"
+        f" where a run takes at most {SHORT:g} seconds",
+        minimum=-1,
+        maximum=1000,
     )
     max_runs: int = key(1200, "runs that finish", minimum=1)
     max_suggestion_cost: float = key(
@@ -54,7 +71,7 @@ class SweepSettings:
     )
     downsample: int = key(5, "points of its curve that a run tells", minimum=1)
     early_stop_quantile: float = key(
-        -1.0, "runs below it are ended early; 0, as with Protein: none is", minimum=-1, maximum=0.99
+        0.3, "runs below it are ended early; 0, as with Protein: none is", minimum=0, maximum=0.99
     )
     gpus: int = key(0, "how many are used; 0: all", minimum=0)
     sweep_only: str = key("", "words with commas: only keys with one of them are swept")
@@ -73,23 +90,12 @@ class SweepSettings:
 
     @property
     def stop_quantile(self) -> float:
-        """``early_stop_quantile``; unless it is given 0.3, PufferLib's, and with Protein 0.
+        """``early_stop_quantile``, with Protein 0.
 
         Protein chooses how long runs are, by what their curves taught it: ending them saved none of
         the cost of a score (docs/decisions/0024-protein.md).
         """
-        if self.early_stop_quantile >= 0:
-            return self.early_stop_quantile
-        return 0.0 if self.method == PROTEIN else 0.3
-
-    @property
-    def spares_dear(self) -> bool:
-        """Whether runs that cost more than the front's are ended like all others.
-
-        Protein's are there to find out whether more cost buys more. Ended unless they are near the
-        best, they kept its front from growing.
-        """
-        return self.method == PROTEIN
+        return 0.0 if self.method == PROTEIN else self.early_stop_quantile
 
     @property
     def sign(self) -> int:

@@ -4,9 +4,9 @@ A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -16,6 +16,7 @@ from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
+from puffer_mlx.ppo.sections import Inputs, MeanNoise
 from puffer_mlx.ppo.update import Executables, TrainState, by_name, compile_steps
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
@@ -24,6 +25,7 @@ from puffer_mlx.training.observers import Observer, locked, watched
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Learned, Reader
 
+RPO = 0x52504F  # tells the noise's key from the epoch's
 PHASES = {  # what the time of the steps that all algorithms share is charged to
     "copy": "train_copy",
     "recompute": "train_recompute",
@@ -31,6 +33,18 @@ PHASES = {  # what the time of the steps that all algorithms share is charged to
     "gradients": "train_backward",
     "optimise": "train_optimizer",
 }
+
+
+class Draws(NamedTuple):
+    """What is random about training on a rollout.
+
+    Args:
+        minibatches: what they are made of: of ``Algorithm.draws``.
+        noise: on the means of continuous actions; None: there is none.
+    """
+
+    minibatches: mx.array
+    noise: MeanNoise | None = None
 
 
 class Learner:
@@ -72,6 +86,7 @@ class Learner:
         run = watched(run, locked)
         self.reader = Reader(run, placement, own, learned)
         self._learned, self._ranks, self._minibatches = learned, ranks, drawn.minibatches
+        self._alpha = config.train.rpo_alpha
         self.health = Health(config, self.algorithm.metrics)
         self._submitted = Submitted()  # of the last epoch
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
@@ -86,7 +101,7 @@ class Learner:
         self,
         rollout: Rollout,
         before: TrainState,
-        draws: mx.array,
+        draws: Draws,
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
     ) -> tuple[TrainState, dict[str, float]]:
@@ -109,16 +124,17 @@ class Learner:
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = self._submitted = Submitted()
         epoch = Epoch(
-            *(steps, fields, draws, scheduled),
+            *(steps, fields, draws.minibatches, scheduled),
             states=lambda: self._ranks.states(self.reader.first_states(rollout)),
             learned=lambda: learned_from(
                 self._ranks.finals(self._finals(rollout), fields), *fields["actions"].shape[:2]
             ),
             ranks=self._ranks.shared,
             values=fields["values"],
+            noise=draws.noise,
         )
         if self.algorithm.at_once is None:
-            now = train_on(self.algorithm, epoch, before, submitted)
+            now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
         else:
             *after, adv, metrics, ok = self.algorithm.at_once(epoch, *before.arrays())
             now = TrainState(*after)
@@ -131,9 +147,13 @@ class Learner:
         at_once = self.algorithm.at_once is not None
         return None if at_once else self._submitted.count / self._minibatches
 
-    def draws(self, key: mx.array) -> mx.array:
-        """The random numbers that decide what an epoch's minibatches are made of."""
-        return self.algorithm.draws(key)
+    def draws(self, key: mx.array) -> Draws:
+        """An epoch's random numbers."""
+        drawn = self.algorithm.draws(key)
+        if not self._alpha:
+            return Draws(drawn)
+        with building:  # a key beside those that the algorithm may have split this one into
+            return Draws(drawn, MeanNoise(self._alpha, key ^ mx.array(RPO, mx.uint32)))
 
     def _finals(self, rollout: Rollout) -> np.ndarray | None:
         """Which rows hold an episode's last observation, of the agents that are trained on."""
@@ -157,15 +177,17 @@ def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarr
 
 
 def train_on(
-    algorithm: Algorithm, epoch: Epoch, before: TrainState, submitted: Submitted
+    algorithm: Algorithm, epoch: Epoch, before: TrainState, submitted: Submitted, minibatches: int
 ) -> TrainState:
-    """An epoch's minibatches, one after the other.
+    """An epoch's minibatches, of which there are K at most, one after the other.
 
     The first one whose KL is more than ``algorithm.largest_kl`` is the last, and no step is made
     with it. Each is waited for to know that, unless that is infinite.
     """
     now, steps, numbers = before, epoch.steps, epoch.scheduled
+    moved = _moving(epoch, minibatches)
     for inputs, compared, state in algorithm.minibatches(epoch):
+        inputs = moved(inputs)
         grads, metrics, ratio, value, adv = steps.gradients(
             *(now.weights, *inputs, compared, state),
             *(numbers.ent_coef, now.scaler["scale"]),
@@ -180,6 +202,24 @@ def train_on(
         now = TrainState(*after)
         submitted.submit(now, adv, metrics, ok, *also)
     return now
+
+
+def _moving(epoch: Epoch, minibatches: int) -> Callable[[Inputs], Inputs]:
+    """What moves each minibatch's actions, in their order, by the epoch's noise if it has any."""
+    if (noise := epoch.noise) is None:
+        return lambda inputs: inputs
+    left: list[mx.array] = []
+
+    def moved(inputs: Inputs) -> Inputs:
+        (T, S), heads = inputs.observations.shape[:2], inputs.actions.shape[-1]
+        with building:
+            if not left:  # as one process would, though this one may have a part of S agents
+                size = 1 if epoch.ranks is None else epoch.ranks.size
+                left.extend(noise.draw((minibatches, T, S * size, heads)))
+            z = epoch.part(left.pop(0), 1).reshape(inputs.actions.shape)
+            return inputs._replace(actions=inputs.actions - z)
+
+    return moved
 
 
 def _kl(algorithm: Algorithm, metrics: mx.array) -> float:

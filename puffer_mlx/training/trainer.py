@@ -38,7 +38,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
     phase_logs,
 )
-from puffer_mlx.training.learner import Learner
+from puffer_mlx.training.learner import Draws, Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
 from puffer_mlx.training.placement import Placement, as_on_first, place
 from puffer_mlx.training.reader import Learned
@@ -498,7 +498,7 @@ class Trainer:
             f" {RELAX}",
         ) from None
 
-    def _draws(self, pending: Pending) -> mx.array:
+    def _draws(self, pending: Pending) -> Draws:
         """The random numbers that a rollout's minibatches are drawn by."""
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)

@@ -1,12 +1,14 @@
 """`ppo/loss.py` with the distributions' log-probabilities: hand arithmetic, finite differences."""
 
+from types import SimpleNamespace
+
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 
 from puffer_mlx.policy.distributions import Categorical
-from puffer_mlx.ppo.loss import METRICS, Minibatch, normalise, ppo_loss
+from puffer_mlx.ppo.loss import METRICS, Minibatch, normalise, normalized_loss, ppo_loss
 from puffer_mlx.spec import ActionSpec
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2, "ent_coef": 0.01}
@@ -189,3 +191,32 @@ def test_shapes_must_agree():
         with pytest.raises(ValueError, match="differ in shape"):
             numbers = {"clip_coef": 1, "vf_coef": 1, "vf_clip_coef": 1, "ent_coef": mx.array(0.0)}
             ppo_loss(logprob, entropy, value, Minibatch(*targets), **numbers)
+
+
+def test_normalized_of_live_advantages():
+    """The policy's part of advantages with mean 0 and deviation 1; returns are of them as are."""
+    draw = np.random.default_rng(5)
+    logprob, entropy, old, value, old_value, adv = draw.normal(size=(6, 9))
+    old_value = value + 0.05  # within the clip
+    adv = 0.1 * adv + 0.4
+    ratio = np.exp(logprob - old)
+    gain = -(adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    policy = np.maximum(gain * ratio, gain * np.clip(ratio, 0.8, 1.2))
+    taken = gain * ratio >= gain * np.clip(ratio, 0.8, 1.2)
+    expected = policy.mean() + 2.0 * 0.5 * np.mean(adv**2) - 0.01 * entropy.mean()
+    batch = Minibatch(*arrays(old, old_value, adv))
+    coefficients = {**COEFFICIENTS, "ent_coef": mx.array(0.01)}
+
+    def loss(*forward):
+        now = SimpleNamespace(logprob=forward[0], entropy=forward[1], value=forward[2])
+        return normalized_loss(now, batch, **coefficients)
+
+    (total, metrics), grads = mx.value_and_grad(loss, (0, 1, 2))(*arrays(logprob, entropy, value))
+    assert total.item() == pytest.approx(expected, rel=1e-4)
+    found = dict(zip(METRICS, map(float, np.array(metrics)), strict=True))
+    assert found["policy"] == pytest.approx(policy.mean(), rel=1e-4)
+    assert found["total"] == pytest.approx(expected, rel=1e-4)
+    assert found["clipfrac"] == pytest.approx(np.mean(np.abs(ratio - 1) > 0.2))
+    np.testing.assert_allclose(grads[0], np.where(taken, gain * ratio, 0) / 9, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(grads[1], -0.01 / 9, rtol=1e-4)
+    np.testing.assert_allclose(grads[2], -2.0 * adv / 9, rtol=0, atol=2e-5)

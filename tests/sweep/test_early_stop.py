@@ -46,11 +46,9 @@ def test_slope_is_not_negative_and_few_points_say_nothing():
 
 
 def test_threshold_by_hand():
-    """Free to 310 s; from 1200 s on near the best, unless dear runs are spared."""
-    for near_best, dear in (9.0, 9.0), (-np.inf, np.log(1201.0)):
-        line = LINE._replace(near_best=near_best)
-        at = [line.at(cost) for cost in (309.0, 311.0, 1201.0)]
-        assert at == [-np.inf, pytest.approx(np.log(311.0)), pytest.approx(dear)]
+    """Free to 310 s; from 1200 s on near the best."""
+    at = [LINE._replace(near_best=9.0).at(cost) for cost in (309.0, 311.0, 1201.0)]
+    assert at == [-np.inf, pytest.approx(np.log(311.0)), 9.0]
 
 
 def test_threshold_of_observations():
@@ -58,18 +56,16 @@ def test_threshold_of_observations():
     for _ in range(60):
         cost = np.exp(draw.uniform(0, 5))
         seen.add(draw.uniform(-1, 1, 3), -np.log(cost) + draw.uniform(0, 2), cost)
-    plain, sparing = threshold(seen, 0.3), threshold(seen, 0.3, spares_dear=True)
+    plain = threshold(seen, 0.3)
     assert plain and plain.slope == pytest.approx(1.0, abs=0.4)
-    assert plain.near_best > seen.scores.min() and sparing == plain._replace(near_best=-np.inf)
+    assert plain.near_best > seen.scores.min()
     assert threshold(seen, 0.0) is None
 
 
-def test_protein_ends_no_run_unless_it_is_asked_to():
-    for method, usual in ("Protein", 0.0), ("Random", 0.3):
+def test_protein_ends_no_run():
+    for method, usual, asked in ("Protein", 0.0, 0.0), ("Random", 0.3, 0.2):
         assert SweepSettings(method=method).stop_quantile == usual
-        assert SweepSettings(method=method).spares_dear == (method == "Protein")
-        for asked in 0.0, 0.2:
-            assert SweepSettings(method=method, early_stop_quantile=asked).stop_quantile == asked
+        assert SweepSettings(method=method, early_stop_quantile=0.2).stop_quantile == asked
 
 
 def test_a_run_below_the_line_ends_and_one_above_goes_on():

@@ -24,7 +24,8 @@ def data():
     return x, np.sin(3 * x[:, 0]) + x[:, 1] + 0.1 * draw.standard_normal(30)
 
 
-AT = Parameters(np.array([0.5, 0.9, 2.0, 3.0]), scale=0.7, offset=0.4, noise=0.02, mean=0.1)
+LENGTHS = np.array([0.5, 0.9, 2.0, 3.0])
+AT = Parameters(LENGTHS, scale=0.7, offset=0.4, noise=0.02, mean=0.1, line=0.6)
 
 
 def one_by_one(a, b, p):
@@ -34,7 +35,7 @@ def one_by_one(a, b, p):
         for j, v in enumerate(b):
             r = math.sqrt(sum(((u - v) / p.lengths) ** 2))
             matern = (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)
-            values[i, j] = p.scale * (u @ v + p.offset + matern)
+            values[i, j] = p.scale * (p.line * (u @ v) + p.offset + matern)
     return values
 
 
@@ -51,12 +52,14 @@ def test_likelihood_is_the_normal_densitys(data):
 
 def test_gradient_is_the_slope(data):
     x, y = data
-    plain = np.array([*AT.lengths, *AT[1:]])
+    plain = np.array([*AT.lengths, *AT[1:5]])  # the line isn't fitted
     gradient = log_likelihood(AT, x, y)[1]
-    for k, slope in enumerate([*gradient.lengths, *gradient[1:]]):
+    for k, slope in enumerate([*gradient.lengths, *gradient[1:5]]):
         step = np.zeros(len(plain))
         step[k] = 1e-5 * max(abs(plain[k]), 0.1)
-        moved = (Parameters(end[:D], *end[D:]) for end in (plain + step, plain - step))
+        moved = (
+            Parameters(end[:D], *end[D:], line=AT.line) for end in (plain + step, plain - step)
+        )
         above, below = (log_likelihood(at, x, y)[0] for at in moved)
         assert slope == pytest.approx((above - below) / (2 * step[k]), rel=1e-4, abs=1e-5)
 
@@ -78,7 +81,7 @@ def test_fitting_raises_the_likelihood_and_finds_what_matters(data):
     x, y = data
     parameters = fit(x, y, steps=100).parameters
     assert log_likelihood(parameters, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
-    assert parameters.lengths[0] < min(parameters.lengths[2:])
+    assert parameters.lengths[0] < min(parameters.lengths[2:]) and parameters.line == 0
 
 
 def test_points_that_are_the_same_can_be_fitted():

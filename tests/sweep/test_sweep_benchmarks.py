@@ -34,9 +34,8 @@ def benchmarks(monkeypatch):
 
 def test_ending_runs_early_saves_a_third_of_the_cost_and_not_the_best(benchmarks):
     methods, early_stop = benchmarks
-    surface, rules = methods.surfaces()["curves"], early_stop.rules("Random")
-    forms = "to their ends", "as shipped"
-    plain, ended = (early_stop.sweep("Random", surface, 3, 15_000, rules[name]) for name in forms)
+    surface, forms = methods.surfaces()["curves"], early_stop.FORMS.values()
+    plain, ended = (early_stop.sweep("Random", surface, 3, 15_000, each) for each in forms)
     assert plain.ended == 0 < ended.ended < ended.runs - plain.runs / 2
     # The same runs: what they cost when as many of them were begun, ended early or not.
     runs = plain.runs
@@ -46,8 +45,7 @@ def test_ending_runs_early_saves_a_third_of_the_cost_and_not_the_best(benchmarks
 
 def test_numbers_of_the_tables_by_hand(benchmarks):
     methods, early_stop = benchmarks
-    shipped = {name: early_stop.rules(name)["as shipped"] for name in ("Random", "Protein")}
-    assert shipped == {"Random": (0.3, False), "Protein": (0.0, True)}  # the methods' own
+    assert early_stop.FORMS["ended"] == methods.SweepSettings(method="Random").stop_quantile
     plain = [early_stop.Sweep([(10.0, 0.2), (50.0, 0.4), (90.0, 0.4)], 3, 0)]
     sooner = [early_stop.Sweep([(10.0, 0.2), (30.0, 0.4), (120.0, 0.9)], 3, 1)]
     never = [early_stop.Sweep([(10.0, 0.2), (110.0, 0.9)], 2, 1)]

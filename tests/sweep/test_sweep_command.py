@@ -41,6 +41,7 @@ total_timesteps = 640
 sweep_only = total_timesteps, learning_rate, gamma
 max_runs = 2
 downsample = 3
+confirm = 0
 [sweep.train.total_timesteps]
 distribution = log_normal
 min = 128
@@ -124,6 +125,23 @@ def test_several_seeds_and_other_configurations(tiny):
     assert (other.train.gamma, other.train.total_timesteps) == (0.9, 384)
     done = run("sweep", "tiny.ini", "--start-from", "none.ini", cwd=tiny)
     assert done.returncode and "none.ini" in done.stderr
+
+
+def test_held_out_seeds_stand_with_the_best(tiny):
+    words = ["--sweep.max-runs", "1", "--sweep.confirm", "2", "--name", "one"]
+    done = run("sweep", "tiny.ini", *words, cwd=tiny)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    folder = tiny / "sweeps/squared/one"
+    logs = [folder / f"runs/0000-{number}/logs/squared" for number in (1001, 1002)]
+    scores = [records(next(log.glob("*.jsonl")))[-1]["env/score"] for log in logs]
+    words = f"median {sum(scores) / 2:.4g}, lowest {min(scores):.4g} of 2"
+    assert lines[4] == f"run 1, held-out seeds: {words} | 0 to go"
+    assert lines[6].split() == f"with held-out seeds: {words}".split()
+    assert f"# With held-out seeds: {words}." in (folder / "best.ini").read_text()
+    held_out = config.load_saved(only(folder, "runs/0000-1001/checkpoints/squared/*/config.ini"))
+    assert (held_out.base.seed, held_out.vec.seed) == (1073, 1_000_000)
+    assert [path.stem for path in folder.glob("logs/squared/*")] == ["0000"]
 
 
 LONG = "--train.total-timesteps", "100_000_000", "--name", "two"

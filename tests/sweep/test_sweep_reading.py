@@ -28,13 +28,13 @@ def test_settings_are_read(swept):
     text = (
         "[sweep]\nmethod = Random\nmetric = perf\nmetric_distribution = percentile\n"
         "goal = minimize\nmax_suggestion_cost = 120\nmax_runs = 7\ngpus = -1\ndownsample = 50\n"
-        "seeds = 3\nseeds_score = worst\ntarget_score = -2.5\n"
+        "seeds = 3\nseeds_score = worst\nconfirm = 4\ntarget_score = -2.5\n"
         "prune_pareto = False\nearly_stop_quantile = 0.1\nsweep_only = gamma, lr\n"
         "num_random_samples = 4\nexploration = 0.5\nuse_gpu = True\nmatch_num_games = 1024\n"
     )
     sweep = swept(text)
     assert sweep.notes == [] and sweep.settings == SweepSettings(
-        *("Random", "env/perf", "percentile", "minimize", -2.5, 3, "worst", 7, 120.0, 50),
+        *("Random", "env/perf", "percentile", "minimize", -2.5, 3, "worst", 4, 7, 120.0, 50),
         *(0.1, 0, "gamma, lr", False, 4),
         exploration=0.5,
     )
@@ -73,6 +73,7 @@ def test_sweep_only(swept):
 RANGE = "distribution = uniform\nmin = 1\nmax = 8\nscale = auto\n"
 
 ODD = [
+    ("[sweep]\nearly_stop_quantile = 0.3\n", "does nothing with Protein, which chooses how long"),
     (f"[sweep.env.nothing]\n{RANGE}", "[sweep.env.nothing] is left out: the configuration has no"),
     (f"[sweep.train.gama]\n{RANGE}", "the nearest is train.gamma"),
     (f"[sweep.train.anneal_lr]\n{RANGE}", "[sweep.train.anneal_lr] is left out: train.anneal_lr"),

@@ -38,7 +38,8 @@ from puffer_mlx.sweep.child import Identity, Place
 from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import judging
-from puffer_mlx.sweep.engine.study import POINT, RUN, curves
+from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
+from puffer_mlx.sweep.settings import FEW, FIRST_HELD_OUT
 
 COST = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"
@@ -85,6 +86,14 @@ def swept(how, start: Any = Formula, path="j.log", **more):
     sweep = open_study(path, how)
     drive(sweep, how, start, **more)
     return sweep
+
+
+def held_out_of(sweep, run):
+    """What a run's held-out seeds came to, by their numbers."""
+    known = sweep.optuna.user_attrs.items()
+    words = f"{HELD} {run.number} "
+    known = {int(name[len(words) :]): each for name, each in known if name.startswith(words)}
+    return {i: each["score"] for i, each in sorted(known.items()) if "score" in each}
 
 
 def best_of(sweep):
@@ -214,6 +223,118 @@ def test_only_a_first_seed_is_ended_early(here):
     assert states == [("COMPLETE", 3), ("PRUNED", 0)]
 
 
+# ---- held-out seeds ------------------------------------------------------------------------------
+
+
+def confirming(scores, events, faults=()):
+    """Starts runs with these scores, by their number; a pair is that of the search and held out.
+
+    A held-out one's is its score plus its seed's number.
+    """
+
+    class Known(Formula):
+        def outcome(self):
+            number, seed = self.trial.number, self.seed
+            events.append((number, seed))
+            if (number, seed - FIRST_HELD_OUT) in faults:
+                return Outcome([], "it broke")
+            searched, held_out = scores[number]
+            held_out += seed - FIRST_HELD_OUT
+            score = searched if seed < FIRST_HELD_OUT else held_out
+            return Outcome([Point(score, 10.0, 1e5)])
+
+    return lambda run, place, seed: Known(run, place, seed)
+
+
+SCORES = [(5, 4), (9, 2), (7, 6), (1, 50), (6, 3)]  # the best of the search was lucky
+
+
+def held(**more):
+    return settings(**{"method": "Random", "max_runs": 5, "downsample": 1, "confirm": 3, **more})
+
+
+def test_the_best_few_are_trained_with_seeds_that_the_search_never_used(here):
+    events = []
+    sweep = swept(held(), confirming(SCORES, events))
+    few = [1, 2, 4]
+    assert [run.number for run in sweep.few()] == few and FEW == 3
+    assert events[:5] == [(i, 0) for i in range(5)]  # after the last run
+    assert events[5:] == [(i, FIRST_HELD_OUT + seed) for seed in range(3) for i in few]
+    assert sweep.trained(*study.FINISHED) == 5 and len(sweep.trials()) == 5  # none of the search's
+    assert sweep.held_out(sweep.runs()[1]) == ([2, 3, 4], 0)
+    assert sweep.held_out(sweep.runs()[0]) == ([], 0)
+    best = best_of(sweep)
+    assert best.number == 2 and best.values[0] == 7
+    assert sweep.held_out(best).words() == "median 7, lowest 6 of 3"
+    assert sweep.held_out(best).words(-1) == "median 7, highest 8 of 3"
+    said = "run 2, was lucky: its score there was 9, with held-out seeds median 3, lowest 2 of 3"
+    assert sweep.luck() == f"the search's winner, {said}; run 3 is better"
+    drive(sweep, held(), confirming(SCORES, events))
+    assert len(events) == 14  # once
+
+
+def test_a_winner_that_no_held_out_seed_comes_up_to_was_lucky(here):
+    sweep = swept(held(max_runs=2), confirming([(9, 4), (1, 0)], []))
+    assert best_of(sweep).number == 0 and sweep.luck().endswith("median 5, lowest 4 of 3")
+    sweep = swept(held(max_runs=2), confirming([(6, 4), (1, 0)], []), path="reached.log")
+    assert best_of(sweep).number == 0 and sweep.luck() == ""
+    sweep = swept(held(goal="minimize"), confirming(SCORES, []), path="minimized.log")
+    assert [run.number for run in sweep.few()] == [3, 0, 4]
+    assert best_of(sweep).number == 4 and "median 51, highest 52 of 3; run 5" in sweep.luck()
+    sweep = swept(held(max_runs=2), confirming([(9, 9), (8, 20)], []), path="better.log")
+    assert "winner, run 1, isn't the best: its score there was 9, with" in sweep.luck()
+
+
+def test_of_held_out_seeds_the_seeds_score_and_a_target_decide(here):
+    start = confirming([(9, 4), (8, 4)], [], {(0, 0)})
+    sweep = swept(held(max_runs=2), start)
+    assert sweep.held_out(sweep.runs()[0]).words() == "median 5.5, lowest 5 of 3, 1 failed"
+    assert best_of(sweep).number == 1  # none of whose seeds failed
+    start = confirming([(9, 4), (8, 7)], [])
+    sweep = swept(held(max_runs=2, target_score=3.0), start, path="target.log")
+    assert best_of(sweep).number == 0  # both reach it
+
+
+@pytest.mark.parametrize(("seconds", "confirm", "seeds"), [(60, -1, 8), (61, -1, 0), (999, 2, 2)])
+def test_runs_that_are_short_are_confirmed(here, seconds, confirm, seeds):
+    class Known(Formula):
+        def outcome(self):
+            return Outcome([Point(1.0, seconds if self.trial.number else 10.0, 1e5)])
+
+    sweep = swept(held(max_runs=2, confirm=confirm), Known)
+    assert [len(held_out_of(sweep, run)) for run in sweep.runs()] == [seeds] * 2
+    assert sweep.lacking() == [] and sweep.held_out_seeds() == seeds
+
+
+def test_until_all_are_known_the_best_is_the_searchs(here):
+    events = []
+    begin = confirming(SCORES, events)
+
+    def start(run, place, seed):
+        if len(events) == 12:
+            raise UserError("the disk is full", "make room")
+        return begin(run, place, seed)
+
+    with pytest.raises(UserError, match="the disk is full"):
+        swept(held(), start)
+    sweep = open_study("j.log", held())
+    assert best_of(sweep).number == 1 and sweep.luck() == "" and len(sweep.lacking()) == 2
+    assert sweep.runs(TrialState.FAIL) == []
+
+
+def test_the_living_keep_the_held_out_seeds_that_they_train(here, monkeypatch):
+    host = study.own_name()[0]
+    for owner, mine in ((["another machine", *DEAD[1:]], 2), ([host, *DEAD[1:]], 3)):
+        path, events = f"{mine}.log", []
+        swept(held(confirm=0, max_runs=1), confirming(SCORES, []), path=path)
+        sweep = open_study(path, held(max_runs=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(study, "own_name", own(*owner))
+            sweep.note_holding(sweep.runs()[0], 1, [2**22 + 2, 1.0])
+        drive(sweep, held(max_runs=1), confirming(SCORES, events))
+        assert len(events) == mine and sweep.held_out(sweep.runs()[0]).seeds == mine
+
+
 # ---- failures ------------------------------------------------------------------------------------
 
 
@@ -297,8 +418,9 @@ def test_suggestions_after_a_death_are_those_of_an_uninterrupted_sweep(here, met
     [
         settings(method="Random", max_runs=3),
         seeded(max_runs=5, method="Protein", suggestions_per_pareto=2, gp_training_iter=1),
+        settings(method="Random", max_runs=4, downsample=1, confirm=3),
     ],
-    ids=["one seed", "several"],
+    ids=["one seed", "several", "held-out seeds"],
 )
 def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
     """At each of its writes: what was under way is done again, nothing that is known is."""
@@ -309,7 +431,10 @@ def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
         path = f"{last}.log"
         with dying(monkeypatch, last):
             swept(how, Lucky, path)
-        there = {run.number: curves(run).keys() for run in open_study(path, how).runs()}
+        left = open_study(path, how)
+        there = {run.number: {*curves(run)} for run in left.runs()}
+        for run in left.runs():
+            there[run.number] |= {FIRST_HELD_OUT + i for i in held_out_of(left, run)}
 
         def start(run, place, seed, there=there):
             assert seed not in there.get(run.number, ())
@@ -322,6 +447,9 @@ def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
         again = open_study(path, how)
         assert known(again) == known(whole), last
         assert [*map(curves, again.trials())] == [*map(curves, whole.trials())], last
+        for run in whole.runs():
+            assert held_out_of(again, run) == held_out_of(whole, run), last
+        assert best_of(again).number == best_of(whole).number
 
 
 def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):

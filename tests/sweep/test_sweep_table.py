@@ -72,6 +72,26 @@ def test_in_a_terminal_a_table(here):
     assert lines[-1].startswith("run 3 failed: it [broke]")
 
 
+def test_held_out_seeds_are_in_the_table(here):
+    how = settings(method="Random", max_runs=3, confirm=2)
+    study = open_study("j.log", how)
+    file = io.StringIO()
+    with Screen(study, "a sweep", 3, 1, Console(file=file, width=120), SHOWN) as screen:
+        drive(study, how, draw=screen.draw, ended=screen.ended)
+    lines = file.getvalue().splitlines()
+    assert [line.split("|")[-1].strip() for line in lines[4:]] == [
+        f"{n} to go" for n in range(5, -1, -1)
+    ]
+    best = study.few()[0]
+    (score,) = {f"{each:.4g}" for each in study.held_out(best).scores}
+    words = f"median {score}, lowest {score} of"
+    assert lines[4] == f"run {study.ordinal(best)}, held-out seeds: {words} 1 | 5 to go"
+    console = Console(file=(picture := io.StringIO()), width=120, height=40)
+    console.print(screen.picture())
+    rows = picture.getvalue().splitlines()[3:]
+    assert f" best: {words} 2 " in rows[0] and [" of 2 " in row for row in rows] == [True] * 3
+
+
 @pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 9), (80, 24), (160, 50)])
 def test_a_table_for_any_terminal(here, width, height):
     """Numbered one after the other; no number is cut off, and old runs go where there's no room."""

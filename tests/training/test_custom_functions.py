@@ -298,7 +298,7 @@ NO_NAMES = [
     (["--train.loss", "mine:nothing"], "train.loss mine:nothing: mine has no nothing"),
     (["--train.advantage", "nowhere:x"], "train.advantage nowhere:x: No module"),
     (["--train.optimizer", "mine:larger"], "mine:larger is function, not an Optimizer"),
-    (["--train.loss", "larger"], "clipped or module:function"),
+    (["--train.loss", "larger"], "clipped or normalized or module:function"),
     (["--train.optimizer", "sgd"], "adam or muon or module:OPTIMIZER"),
 ]
 

@@ -10,7 +10,8 @@ import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
 
-from puffer_mlx import config
+from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.distributions import distribution
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
@@ -214,3 +215,21 @@ def test_without_carrying_every_rollout_and_its_training_begin_from_zeros():
     assert np.abs(states_of(trainer)).max() > 0
     assert trainer.step()["loss/first_ratio_error"] < 1e-5
     assert math.isclose(trainer.global_step, 2 * N * T)
+
+
+def test_normalized_advantages_are_its_alone():
+    """They change the weights; the other trainers normalise anyway."""
+
+    def trained(algorithm: str, loss: str) -> np.ndarray:
+        words = "--device cpu --vec.total-agents 8 --train.horizon 8 --train.minibatch-size 32"
+        words += f" --train.total-timesteps 64 --base.profile 0 --train.algorithm {algorithm}"
+        chosen = config.load("squared", [*words.split(), "--train.loss", loss])
+        with vec.make(chosen, 1) as environments:
+            trainer = Trainer(chosen, environments)
+            trainer.step()
+            return np.concatenate([np.array(a).reshape(-1) for _, a in named(trainer.weights)])
+
+    clipped, normalized = (trained("puffer5", loss) for loss in ("clipped", "normalized"))
+    assert np.isfinite(normalized).all() and np.abs(normalized - clipped).max() > 1e-5
+    with pytest.raises(UserError, match="normalized is of puffer5: puffer4 normalises anyway"):
+        trained("puffer4", "normalized")

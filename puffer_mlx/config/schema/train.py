@@ -7,6 +7,7 @@ from puffer_mlx.config.parts import algorithms, facts, optimizers
 
 ALGORITHMS, OPTIMIZERS = algorithms(), optimizers()
 SCHEDULES = "cosine", "linear", "adaptive"
+NORMALIZED = "normalized"  # of loss
 
 
 @dataclass
@@ -69,9 +70,10 @@ class Train(Named):
     )
     loss: str = key(
         "clipped",
-        "What is minimised: PPO's clipped loss, or a function of your own, which may add a term to"
-        " that (docs/custom_policy.md). puffer_mlx only.",
-        choices=("clipped",),
+        "What is minimised: PPO's clipped loss; normalized: puffer5's advantages, which count as"
+        " they are, are normalised in the policy's part, as the other trainers' always are; or a"
+        " function of your own, which may add a term (docs/custom_policy.md). puffer_mlx only.",
+        choices=("clipped", NORMALIZED),
         custom="module:function",
     )
     clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", "> 0")
@@ -85,6 +87,13 @@ class Train(Named):
         "An epoch's steps end before the first minibatch on which the policy is more than 1.5 times"
         " this KL away from the rollout's, as in Stable-Baselines3; 0 sets no bound. ppo's alone."
         " puffer_mlx only.",
+        ">= 0",
+    )
+    rpo_alpha: float = key(
+        0.0,
+        "The means of continuous actions are moved by noise, evenly between -+ this, wherever the"
+        " loss reads them, and not where the policy acts: RPO, which keeps it from settling early;"
+        " CleanRL's is 0.5. puffer_mlx only.",
         ">= 0",
     )
     ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", ">= 0")

@@ -18,13 +18,15 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.parts import facts
+from puffer_mlx.config.schema.train import NORMALIZED
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
 from puffer_mlx.ppo.minibatch import Scoring
-from puffer_mlx.ppo.sections import Fields, Section
+from puffer_mlx.ppo.sections import Fields, MeanNoise, Section
 
 
 class Step(NamedTuple):
@@ -65,6 +67,7 @@ class Epoch:
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), likewise; 1 at first.
         rows: (S,), the agents of the minibatch under way.
+        noise: on the means of actions; None: there is none.
     """
 
     steps: Any
@@ -77,6 +80,7 @@ class Epoch:
     values: Any = None
     ratios: Any = None
     rows: Any = None
+    noise: MeanNoise | None = None
 
     def part(self, array: Any, axis: int = 0) -> Any:
         """This process's part of an array; the number of processes divides the axis."""
@@ -141,20 +145,34 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
         one_cpu: whether one process trains, on a CPU.
 
     Raises:
-        UserError: there is no algorithm of that name.
+        UserError: there is no algorithm of that name, or discrete actions' means are to be moved.
     """
     facts(config.train.algorithm)
+    if (alpha := config.train.rpo_alpha) and not policy.decoder.action.continuous:
+        raise UserError(
+            f"train.rpo_alpha {alpha:g} moves the means of continuous actions, and here they are"
+            " discrete",
+            "--train.rpo-alpha 0; an entropy bonus, --train.ent-coef, keeps these from settling",
+        )
     module = import_module(f"{__name__}.{config.train.algorithm}")
     return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
 
 
-def score(policy: Policy, config: Config) -> tuple[Loss, Sequence[str]]:
+def score(policy: Policy, config: Config, live: bool = False) -> tuple[Loss, Sequence[str]]:
     """PPO's loss, or the user's own, and the names of its statistics.
 
+    Args:
+        policy: what is trained.
+        config: a valid configuration.
+        live: whether advantages count as they are, unless the loss normalises them.
+
     Raises:
-        UserError: there is no such function.
+        UserError: there is no such function, or advantages are normalised anyway.
     """
     train = config.train
+    if train.loss == NORMALIZED and not live:
+        what = f"train.loss {NORMALIZED} is of puffer5: {train.algorithm} normalises anyway"
+        raise UserError(what, "--train.loss clipped")
     numbers = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
     function = custom.find_loss(config)
     if function is None:

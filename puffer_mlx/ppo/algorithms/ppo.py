@@ -24,7 +24,7 @@ from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
-from puffer_mlx.ppo.sections import Fields, Pass, Section, samples, segments
+from puffer_mlx.ppo.sections import Fields, MeanNoise, Pass, Section, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -91,9 +91,24 @@ def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
     orders = [*_orders(passes, learned, epoch.draws)]
     with building:
         order = mx.concatenate(orders)[:K]
+        if epoch.noise is not None:
+            fields, adv, order = _moved(epoch.noise, fields, adv, order)
     inputs = *before, fields, adv, order, numbers.lr, numbers.ent_coef
     *after, metrics, ok = epoch.steps.epoch(*inputs)
     return *after, adv, metrics, ok
+
+
+def _moved(
+    noise: MeanNoise, fields: Fields, adv: mx.array, order: mx.array
+) -> tuple[Fields, mx.array, mx.array]:
+    """A rollout of the K M samples of all minibatches, each with noise of its own, as one step."""
+    T, (K, M) = len(adv), order.shape
+    names = "observations", "actions", "masks", "logprobs", "values"
+    arrays = {name: fields[name][:T] for name in names if fields[name] is not None} | {"adv": adv}
+    rows = order.reshape(-1)
+    taken = {n: mx.take(a.flatten(0, 1), rows, axis=0)[None] for n, a in arrays.items()}
+    taken["actions"] -= noise.draw((K, M, fields["actions"].shape[-1])).flatten(0, 1)[None]
+    return {**fields, **taken}, taken.pop("adv"), mx.arange(K * M, dtype=mx.int32).reshape(K, M)
 
 
 def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:

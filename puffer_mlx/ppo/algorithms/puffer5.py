@@ -62,7 +62,7 @@ class Segments(NamedTuple):
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
     train, numbers, function = config.train, discounts(config.train), find_advantages(config)
-    scored, metrics = score(policy, config)
+    scored, metrics = score(policy, config, live=True)
     compared = scoring(config, function, numbers, train.vtrace)
     in_one = partial(minibatch.is_wanted, policy, train.precision, compared, train.one_launch)
     return Algorithm(

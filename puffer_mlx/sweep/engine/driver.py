@@ -12,7 +12,7 @@ from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine.samplers import TrialObservations
 from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
 from puffer_mlx.sweep.observations import EarlyStop, threshold
-from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.settings import FIRST_HELD_OUT, SweepSettings
 from puffer_mlx.sweep.space import Space
 
 FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
@@ -27,7 +27,7 @@ Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to en
 
 @dataclass(eq=False)
 class ActiveRun:
-    """A run that is under way here, with one of its seeds.
+    """A run that is under way here, with one of its seeds, or a held-out one.
 
     Attributes:
         began: when, by ``time.monotonic``.
@@ -52,7 +52,8 @@ class Driver:
         places: for one run each.
         most: runs that finish, each of a suggestion's seeds being one; none is suggested after.
         draw: called a few times a second with what is under way.
-        ended: called with a run that is over with all of its seeds; the trial says how.
+        ended: called with a run that is over with all of its seeds, and when one of its held-out
+            seeds is; the trial says how.
         judge: makes, of a run that begins, what says when it is to end early.
         pause: seconds between two looks.
     """
@@ -76,7 +77,7 @@ class Driver:
         self._failed = self._invalid = 0  # in a row
 
     def run(self) -> None:
-        """Sweep until it is over; runs that are under way when this raises are ended.
+        """Sweep until it is over and confirmed; what is under way when this raises is ended.
 
         Raises:
             UserError: too many runs failed one after the other.
@@ -127,11 +128,15 @@ class Driver:
                 return True
         elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._most:
             run, seed = self._study.ask(), 0
+        elif held_out := self._held_out():
+            run, seed = held_out
         else:
             return False
         try:
             child = self._start(run, self._free[0], seed)
         except UserError as error:
+            if seed >= FIRST_HELD_OUT:  # it could be run before: what it needs is gone
+                raise
             self._invalid += 1
             self._fail(run, "; ".join(filter(None, ("not started: " + error.message, error.hint))))
             if self._invalid >= INVALID:
@@ -140,9 +145,30 @@ class Driver:
         self._invalid = 0
         judge = self._judge() if seed == 0 else lambda points: ""  # a promising run goes to its end
         self._active.append(ActiveRun(run, seed, self._free.pop(0), child, judge))
-        if child.identity:
+        if child.identity and seed >= FIRST_HELD_OUT:
+            self._study.note_holding(run, seed - FIRST_HELD_OUT, child.identity)
+        elif child.identity:
             self._study.note_process(run, child.identity, seed)
         return True
+
+    def _held_out(self) -> tuple[FrozenTrial, int] | None:
+        """A run that lacks a held-out seed, and which, once the search here is over.
+
+        One that a dead sweep of this machine left is this one's; its process is ended.
+        """
+        if any(active.seed < FIRST_HELD_OUT for active in self._active):
+            return None
+        mine = own_name()
+        for run, seed in self._study.lacking():
+            if holder := self._study.holder(run, seed):
+                owner, process = holder
+                if owner[0] != mine[0] or Identity(*owner[1:]).find():
+                    continue  # another sweep trains it, or this one does
+                if process:
+                    Identity(*process).end()
+            self._study.note_holding(run, seed)
+            return run, FIRST_HELD_OUT + seed
+        return None
 
     def _further(self) -> tuple[FrozenTrial, int] | None:
         """A run that is worth another seed, and which; those that are worth none are over."""
@@ -173,6 +199,10 @@ class Driver:
         if (outcome := active.run.outcome()) is None:
             return
         self._leave(active)
+        if active.seed >= FIRST_HELD_OUT:
+            self._study.note_held_out(run, active.seed - FIRST_HELD_OUT, outcome)
+            self._ended(self._study.find(run.number))
+            return
         self._failed = self._failed + 1 if outcome.fault else 0
         if outcome.fault:
             which = f"with its seed {active.seed + 1}: " if active.seed else ""
@@ -222,7 +252,7 @@ def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[],
 
     def make() -> Judge:
         seen = known.of(study.trials())
-        stop = EarlyStop(threshold(seen, settings.stop_quantile, settings.spares_dear))
+        stop = EarlyStop(threshold(seen, settings.stop_quantile))
 
         def judge(points: Sequence[Point]) -> str:
             for score, cost, _ in points:

@@ -22,8 +22,17 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from puffer_mlx.sweep.child import Identity
-from puffer_mlx.sweep.curve import Judged, Outcome, Point, combined, is_beaten, noise
-from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.curve import (
+    HeldOut,
+    Judged,
+    Outcome,
+    Point,
+    as_one,
+    combined,
+    is_beaten,
+    noise,
+)
+from puffer_mlx.sweep.settings import FEW, HELD_OUT, SHORT, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
 RUN, POINT = "point_of", "point"  # a point's attributes: the number of its run, and which it is
@@ -31,6 +40,7 @@ OWNER, CHILD = "owner", "process"  # a run's: the sweep that has it, and its own
 SEED = "seed"  # a run's, with a number: the curve of one of its seeds
 FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
 DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whose values it has
+HELD = "held out"  # the study's, with a run's number and a held-out seed's: what came of that
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
 ALIVE = TrialState.COMPLETE, TrialState.RUNNING
 
@@ -81,6 +91,11 @@ def curves(run: FrozenTrial) -> dict[int, list[Point]]:
 def seeds_of(run: FrozenTrial) -> int:
     """How many seeds a run has been trained with, or is being: at least one."""
     return max(1, len(curves(run)))
+
+
+def _held(run: FrozenTrial, seed: int) -> str:
+    """The name of what is known of one of a run's held-out seeds."""
+    return f"{HELD} {run.number} {seed}"
 
 
 def processes(run: FrozenTrial) -> list[Identity]:
@@ -139,9 +154,26 @@ class Study:
         return 1 + sum(each.number < run.number for each in self.runs())
 
     def best(self) -> FrozenTrial | None:
-        """The run with the best score, of equals the cheapest; None without any."""
+        """The best run: by held-out seeds once all are known, before that by the search's scores.
+
+        None without any.
+        """
+        few = self.few()
+        if not self.held_out_seeds() or self.lacking():
+            return few[0] if few else None
+
+        def order(run: FrozenTrial) -> tuple[int, float, float]:
+            scores, failed = self.held_out(run)
+            how, sign = self.settings.seeds_score, self.settings.sign
+            score = self.settings.worth(as_one(scores, how, sign)) if scores else 0.0
+            return failed, -score, run.values[1]
+
+        return min(few, key=order, default=None)
+
+    def few(self) -> list[FrozenTrial]:
+        """The ``FEW`` runs with the best scores of the search, of equals the cheapest first."""
         runs = self._compared()
-        return min(runs, key=lambda run: (-self._worth(run), run.values[1]), default=None)
+        return sorted(runs, key=lambda run: (-self._worth(run), run.values[1]))[:FEW]
 
     def front(self) -> list[FrozenTrial]:
         """Runs of which no other one is both as good and as cheap; the cheapest first."""
@@ -204,6 +236,68 @@ class Study:
             ends = [Point(run.values[0], run.values[1], 0)]
         scores = [self.settings.sign * end.score for end in ends]
         return Judged(scores, fmean(end.cost for end in ends)) if ends else None
+
+    # ---- held-out seeds --------------------------------------------------------------------------
+
+    # They are the study's attributes and no trials, so that no sampler ever learns from them.
+
+    def held_out_seeds(self) -> int:
+        """How many the best few are trained with; 0: none."""
+        if (asked := self.settings.confirm) >= 0:
+            return asked
+        few = self.few()
+        return HELD_OUT if few and max(run.values[1] for run in few) <= SHORT else 0
+
+    def held_out(self, run: FrozenTrial) -> HeldOut:
+        """What a run's came to, as far as they are known and asked for."""
+        known, asked = self.optuna.user_attrs, range(self.held_out_seeds())
+        ends = [known.get(_held(run, i), {}) for i in asked]
+        scores = [end["score"] for end in ends if "score" in end]
+        there = [score for score in scores if score is not None]
+        return HeldOut(there, len(scores) - len(there))
+
+    def luck(self) -> str:
+        """A sentence on the search's winner if held-out seeds are against it; else, or yet, empty.
+
+        They are if another of the few is better with them, or if none of its own came up to the
+        score that it won by. It was lucky if most didn't.
+        """
+        best, few = self.best(), self.few()
+        if best is None or not self.held_out_seeds() or self.lacking():
+            return ""
+        held_out, same = self.held_out(few[0]), best.number == few[0].number
+        scores, won_by = map(self.settings.worth, held_out.scores), self._worth(few[0])
+        reached = [score >= won_by for score in scores]
+        if same and any(reached):
+            return ""
+        words = held_out.words(self.settings.sign)
+        judged = "was lucky" if 2 * sum(reached) < held_out.seeds else "isn't the best"
+        rest = "" if same else f"; run {self.ordinal(best)} is better"
+        return (
+            f"the search's winner, run {self.ordinal(few[0])}, {judged}: its score there was"
+            f" {few[0].values[0]:.5g}, with held-out seeds {words}{rest}"
+        )
+
+    def lacking(self) -> list[tuple[FrozenTrial, int]]:
+        """Runs and their held-out seeds that nothing is known of, each run's first one first."""
+        known, few = self.optuna.user_attrs, self.few()
+        pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
+        return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
+
+    def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[float]] | None:
+        """The sweep that trains a held-out seed, and the process; None if no sweep does."""
+        known = self.optuna.user_attrs.get(_held(run, seed), {})
+        return (known[OWNER], known.get(CHILD, [])) if OWNER in known else None
+
+    def note_holding(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
+        """Keep that this sweep trains a held-out seed, by a process."""
+        holding = {OWNER: own_name()} | ({CHILD: [*process]} if process else {})
+        self.optuna.set_user_attr(_held(run, seed), holding)
+
+    def note_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
+        """Keep what came of a held-out seed."""
+        score = outcome.points[-1].score if outcome.points else None
+        self.optuna.set_user_attr(_held(run, seed), {"score": score, FAULT: outcome.fault})
 
     # ---- runs ------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from puffer_mlx.sweep.engine.study import (
     curves,
     is_run,
 )
+from puffer_mlx.sweep.settings import FIRST_HELD_OUT
 
 EVERY = 1.0  # seconds between two drawings
 FAILED, RUNNING = 3, 16  # rows at most
@@ -84,7 +85,7 @@ class Screen:
     # ---- what a Driver tells ---------------------------------------------------------------------
 
     def ended(self, run: FrozenTrial) -> None:
-        """A run is over with all of its seeds."""
+        """A run is over with all of its seeds, or with one more held-out seed."""
         if not self._live:
             self._line(self.line(run))
 
@@ -102,7 +103,11 @@ class Screen:
     # ---- lines and pictures ----------------------------------------------------------------------
 
     def line(self, run: FrozenTrial) -> str:
-        """A run that is over, in a line."""
+        """A run that is over, or one more of its held-out seeds, in a line."""
+        if (held_out := self._study.held_out(run)).seeds:
+            words = held_out.words(self._study.settings.sign)
+            left = f"{len(self._study.lacking())} to go"
+            return f"run {self._study.ordinal(run)}, held-out seeds: {words} | {left}"
         parts = [f"run {self._study.ordinal(run)}: {_result(run)}"]
         if run.user_attrs.get(DEFAULT):
             parts.append("the configuration's own values")
@@ -127,6 +132,9 @@ class Screen:
         facts = [f"{done} of {self._runs} runs"]
         facts += [f"{len(stopped)} ended early"] * bool(stopped)
         facts += [f"{len(failed)} failed"] * bool(failed)
+        unconfirmed = len(study.lacking()) if done >= self._runs else 0
+        facts += [f"{unconfirmed} held-out seeds to go"] * bool(unconfirmed)
+        left += unconfirmed
         facts.append(f"{duration(sum(costs))} of training")
         if costs and left:
             recent = costs[-20:]
@@ -151,6 +159,8 @@ class Screen:
         """
         study = self._study
         best, front = study.best(), study.front()[::-1]
+        few = [run for run in study.few() if study.held_out(run).seeds]
+        front = [*few, *(run for run in front if run.number not in {each.number for each in few})]
         on_front = {run.number for run in front}
         others = [run for run in study.runs(*FINISHED)[::-1] if run.number not in on_front]
         going = self._going[:RUNNING]
@@ -161,7 +171,8 @@ class Screen:
         rows = []
         for run in front[:room]:
             is_best = best is not None and run.number == best.number
-            rows.append((self._row(run, "best" if is_best else "front"), "green" * is_best))
+            state = "best" if is_best else "held out" if run in few else "front"
+            rows.append((self._row(run, state), "green" * is_best))
         rows += [(self._row_of(each), "cyan") for each in going]
         for run in others[: max(0, room - len(front))]:
             state = "ended early" if run.state == TrialState.PRUNED else "behind"
@@ -183,6 +194,8 @@ class Screen:
         """A finished run's cells."""
         score, cost = _came_to(run)
         seeds = f" ({len(of)} seeds)" if (of := curves(run)) else ""
+        if (held_out := self._study.held_out(run)).seeds:
+            state += f": {held_out.words(self._study.settings.sign)}"
         cells = [f"{self._study.ordinal(run)}{seeds}", state, f"{score:.4g}", f"{cost:.1f}"]
         return [*cells, abbreviate(run.user_attrs.get(STEPS, 0)), *self._values(run)]
 
@@ -191,6 +204,8 @@ class Screen:
         last = going.last
         seconds = last.cost if last else time.monotonic() - going.began
         seed = f", seed {going.seed + 1}" if self._study.settings.seeds > 1 else ""
+        if going.seed >= FIRST_HELD_OUT:
+            seed = f", held-out seed {going.seed - FIRST_HELD_OUT + 1}"
         number, score = str(self._study.ordinal(going.trial)), f"{last.score:.4g}" if last else "-"
         steps = abbreviate(last.steps) if last else "0"
         cells = [number, f"running{seed}", score, f"{seconds:.1f}", steps]

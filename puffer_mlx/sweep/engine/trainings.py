@@ -13,6 +13,7 @@ from puffer_mlx.config import Config, ini_text, load, load_saved
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child, Place
+from puffer_mlx.sweep.curve import HeldOut
 from puffer_mlx.sweep.engine.study import DEFAULT, FINISHED, Study, curves
 from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
@@ -138,8 +139,8 @@ class Trainings(NamedTuple):
         with publish(self.folder / "logs" / config.slug / f"{name}{form.suffix}") as temporary:
             temporary.write_text(form.text(log), encoding="utf-8")
 
-    def write_best(self, run: FrozenTrial) -> None:
-        """Write the configuration of a run as a file that ``train`` takes."""
+    def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
+        """Write the configuration of a run, and what it came to, as a file that ``train`` takes."""
         config = self.config_of(run)
         config = replace(config, base=replace(config.base, family=self.config.base.family))
         score, cost = run.values
@@ -149,6 +150,8 @@ class Trainings(NamedTuple):
         )
         if seeds := curves(run):
             head += f", the {self.settings.seeds_score} of {len(seeds)} seeds"
+        if held_out.seeds:
+            head += f".\n# With held-out seeds: {held_out.words(self.settings.sign)}"
         with publish(self.folder / BEST) as temporary:
             temporary.write_text(f"{head}.\n\n{ini_text(config)}", encoding="utf-8")
 
@@ -183,11 +186,11 @@ class Records:
 
     def __init__(self, study: Study, trainings: Trainings) -> None:
         self._study, self._trainings = study, trainings
-        self._best = -1  # the run whose configuration is written
+        self._best: tuple[int, HeldOut] | None = None  # what is written
         self._faults: list[str] = []
 
     def ended(self, run: FrozenTrial) -> None:
-        """A run is over with all of its seeds."""
+        """A run is over with all of its seeds, or with one more held-out seed."""
         try:
             if run.state in FINISHED:
                 for seed in curves(run) or [0]:
@@ -204,6 +207,9 @@ class Records:
 
     def _write_best(self) -> None:
         best = self._study.best()
-        if best is not None and best.number != self._best:
-            self._trainings.write_best(best)
-            self._best = best.number
+        if best is None:
+            return
+        held_out = self._study.held_out(best)
+        if (best.number, held_out) != self._best:
+            self._trainings.write_best(best, held_out)
+            self._best = best.number, held_out
