@@ -5,16 +5,16 @@
 // backward pass computes a chunk's activations again. The gradients by the weights stay in its threads' registers until it
 // has taken all of its segments; the kernel after this one adds up the blocks'. Products are those of matrix units.
 //
-// A row is a step of a segment: t SEGMENTS + s. observations (T, S, D), actions (T, S, HEADS), masks (T, S, A); weights as
-// in the checkpoint, from the encoder (H, D) to layers (3H, H). One of two:
+// A row is a step of a segment: t SEGMENTS + s. observations (T, N, D), of which the S agents from strip[0] on count, actions
+// (T, S, HEADS), masks (T, S, A); weights as in the checkpoint, from the encoder (H, D) to layers (3H, H). One of two:
 //   LIVE      advantages are of the values of this forward pass, of `given` (T, S), which are rewards, `further`, which are
 //             terminals, and `last`, finals; their numbers are settings[5] and those behind it
 //   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
 // sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
-// loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals.
+// loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals;
+// N.
 // What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the decoder's, 2 the layers', too, 3
-// all; ALL, every
-// layer's gates and states, and the observations: else they are made, or read, again.
+// all; ALL, every layer's gates and states, and the observations: else they are made, or read, again.
 
 #pragma once
 
@@ -163,7 +163,7 @@ FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uin
 KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   float observations actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2 first3
-  encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape
+  encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
   -> float grads partial ratio value adv begins {
   constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8;
@@ -193,6 +193,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   Swizzled<Low, H> dout = {low + L * M * H}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
   const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
+  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
   const bool has_ratios = shape[7] != 0;
   float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3];
   int heads[HEADS + 1];
@@ -237,10 +238,10 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
 #pragma unroll
           for (int head = 0; head < HEADS; ++head) acted[row * HEADS + head] = actions[sample * (uint)HEADS + (uint)head];
         }
-        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
-          uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, next, S);
+          uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, first_agent + next, N);
           PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * 32))
         }
         for (int k = (int)me; next < S && k < STEPS; k += THREADS) {
@@ -382,7 +383,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         BARRIER
       }
       if (!ALL) {
-        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         BARRIER
       }
       add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(Transposed<Swizzled<Low, H>>{dout}, seen, me, of_encoder);
