@@ -5,7 +5,7 @@ that the block shares, and their environments in its threads'. So a rollout is o
 wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollout.kernel.h`` is the
 text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has.
 
-On CUDA, where a block has room for it, a MinGRU policy steps by matrix units, many agents at a
+On CUDA, where a block has room for it, some policies step by matrix units, many agents at a
 time, with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 """
 
@@ -29,7 +29,6 @@ from puffer_mlx.policy.acting_on_gpu import Layout, StepOnGPU, choose_layout, st
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
@@ -111,10 +110,10 @@ def rollout_on_gpu(
 
 
 def steps_by_rows(policy: Policy) -> bool:
-    """Whether matrix units can step a policy: linear encoder and decoder, MinGRU between them."""
+    """Whether matrix units can step a policy: linear encoder and decoder, a network with texts."""
     return (
         type(policy.encoder) is Linear
-        and type(policy.network) is MinGRU
+        and forms_of(policy.network).matrix_units is not None
         and policy.network.hidden % 32 == 0
         and policy.network.layers <= LAYERS
         and type(policy.decoder) is Fused

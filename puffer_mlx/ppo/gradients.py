@@ -10,6 +10,7 @@ from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, custom, precision
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.ppo.sections import opened
 
 
 class Decoded(NamedTuple):
@@ -121,6 +122,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
     scaled = kind == "fp16"
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
+        observations = opened(observations, len(actions))
         shape = observations.shape[:2]
 
         def scored(weights):
@@ -140,7 +142,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
 
 def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, keep, state):
     """Log-probabilities (T, S) of actions as training computes them."""
-    low = precision.lower(weights, kind)
+    low, observations = precision.lower(weights, kind), opened(observations, len(actions))
     y, _ = policy.product(low, observations, state, keep)
     flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
     return flat.reshape(observations.shape[:2])

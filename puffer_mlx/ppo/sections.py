@@ -18,10 +18,27 @@ from puffer_mlx.ppo.loss import Minibatch
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
 
+class Strip(NamedTuple):
+    """Observations of agents that are side by side in a rollout, of which nothing is copied."""
+
+    whole: mx.array
+    """(T, N, D), the rollout's."""
+    first: mx.array
+    """(1,) int32, the first agent."""
+
+
+def opened(observations: mx.array | Strip, samples: int) -> mx.array:
+    """Observations (T, S, D), of a ``Strip`` with T*S samples, too."""
+    if not isinstance(observations, Strip):
+        return observations
+    T, _, D = observations.whole.shape
+    return mx.slice(observations.whole, observations.first, (1,), (T, samples // T, D))
+
+
 class Inputs(NamedTuple):
     """What the forward pass reads of S rows."""
 
-    observations: mx.array
+    observations: mx.array | Strip
     """(T, S, D)."""
     actions: mx.array
     """(T*S, heads) float32, time-major."""

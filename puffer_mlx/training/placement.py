@@ -236,6 +236,8 @@ def place(
         placement.rollout, placement.reason = _choose(seconds, overlap)
         placement.reason += " (measured before)" if cached else ""
         placement.whole = whole if _one_launch_wins(seconds) else None
+        if whole is not None and WHOLE not in seconds:
+            placement.reason += "; this GPU refuses to make rollouts in one launch"
     if placement.whole and config.train.overlap == "auto":
         placement.overlap = False  # one GPU does both halves: they would take turns
     return placement
@@ -332,7 +334,7 @@ def _calibrate(
 
     Of acting alone, in a few steps. Where ``whole`` makes rollouts of ``train.horizon`` steps, the
     others make those, too: its seconds are the environments' as well. These are afterwards what
-    they were.
+    they were. A GPU that refuses ``whole`` has no seconds of it.
     """
     spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
     T = STEPS if whole is None else config.train.horizon
@@ -370,7 +372,11 @@ def _calibrate(
                 buffer.reset(environments)
                 buffer.begin(buffer)
             rollout = partial(way.collect, buffer, environments, acting, states, noise)
-            seconds[name] = _median_seconds(rollout) / T
+            try:
+                seconds[name] = _median_seconds(rollout) / T
+            except RuntimeError:  # MLX's: rules that compile for one GPU are too large for another
+                if name != WHOLE:
+                    raise
     if whole is not None:
         assert before is not None, "rules that a GPU runs come with a state that can be saved"
         vec.restore(before)

@@ -4,6 +4,7 @@
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
 #define __constant__ __attribute__((constant))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 
 struct Place {
   unsigned x;
@@ -17,6 +18,7 @@ typedef unsigned char uint8_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 
+__device__ size_t __cvta_generic_to_shared(const void* address);
 __device__ unsigned int __float_as_uint(float x);
 __device__ float __uint_as_float(unsigned int x);
 __device__ float exp(float x);

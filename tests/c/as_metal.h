@@ -34,6 +34,17 @@ float ceil(float x);
 struct bfloat {
   unsigned short bits;
   explicit bfloat(float x) __generic : bits((unsigned short)x) {}
+  operator float() const __generic { return (float)bits; }
   operator float() const __global { return (float)bits; }
+  operator float() const __local { return (float)bits; }
   void operator=(bfloat other) __global { bits = other.bits; }
+  void operator=(bfloat other) __local { bits = other.bits; }
 };
+
+// A tile that 32 threads hold together.
+struct simdgroup_float8x8 {
+  float of[2];
+  thread float* thread_elements() thread { return of; }
+};
+void simdgroup_multiply_accumulate(thread simdgroup_float8x8& sum, thread const simdgroup_float8x8& left,
+                                   thread const simdgroup_float8x8& right, thread const simdgroup_float8x8& before);

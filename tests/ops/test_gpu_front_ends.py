@@ -18,7 +18,13 @@ import mlx.core as mx
 import pytest
 
 import puffer_mlx
-from puffer_mlx.ops.gpu import nvrtc, text
+from puffer_mlx.config import Policy, Torch
+from puffer_mlx.ops.gpu import launch, nvrtc, text
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.policy.rollout_on_gpu import choose_rows
+from puffer_mlx.ppo import minibatch
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.backend import building_for
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
 from puffer_mlx.vec.native.make import find_environment, open_environment, read_spec
 
@@ -27,10 +33,20 @@ HEADERS = Path(__file__).parents[1] / "c"
 # T steps, S segments, H channels, and the rest of what templates ask for: no multiples of a block.
 SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33, "U": 8, "N": 7}
 SIZES["MASKED"] = 1
+# Of minibatches whose plans take every branch: T, S, D, H, layers, logits, heads.
+MINIBATCHES = [
+    (T, 8, *policy)
+    for policy in (
+        *((4, 32, 1, 2, 1), (3, 32, 2, 40, 2), (49, 32, 4, 5, 2), (118, 32, 1, 2, 1)),
+        *((118, 64, 2, 3, 1), (4, 64, 2, 2, 1), (49, 64, 3, 40, 2)),
+    )
+    for T in (8, 64, 128)
+]
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
     *("-Wno-unused-variable", "-Wno-unused-local-typedef"),  # no kernel needs all that it may use
+    "-Wno-pass-failed",  # how far a loop is unrolled, NVRTC decides otherwise
 ]
 CUDA = [
     *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib"),
@@ -39,7 +55,7 @@ CUDA = [
 ]
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
-    *("-include", str(HEADERS / "as_metal.h")),
+    *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
     *("-Xclang", "-cl-ext=-__opencl_c_pipes,-__opencl_c_device_enqueue"),
 ]
 METAL = [*METAL_4_1[:-1], METAL_4_1[-1] + ",-__opencl_c_generic_address_space"]
@@ -49,13 +65,15 @@ LOW = {"cuda": ("float", "__half")} | dict.fromkeys(("metal", "metal 4.1"), ("fl
 MACRO = re.compile(r"^ *#define (\w+)", re.MULTILINE)
 WORD = re.compile(r"\b[A-Za-z_]\w*")
 KEYWORDS = WORD.findall("""
-    Low alignas auto bool break case char class const constant constexpr continue
-    default define defined do double else endif false for goto if ifdef ifndef include inline
-    int pragma return short signed sizeof static struct switch template true typename undef union
-    unroll unsigned using while
+    Low __CUDA_ARCH__ alignas asm auto bool break case char class const constant constexpr continue
+    default define defined do double elif else endif false for goto if ifdef ifndef include inline
+    int pragma return short signed sizeof static static_assert struct switch template true typename
+    undef union unroll unsigned using volatile while
 """)
 LIBRARYS = {*KEYWORDS, *WORD.findall((HEADERS / "as_metal.h").read_text())}
-ON_GPU = ("breakout", "cartpole", "catch", "connect4", "g2048", "memory", "squared")
+ON_GPU = (
+    *("breakout", "cartpole", "catch", "connect4", "craftax_classic", "g2048", "memory", "squared"),
+)
 CASES = [(backend, low) for backend in LOW for low in LOW[backend]]
 # Metal copies a struct from any memory, and returns one; here it must be said.
 COPIED = {
@@ -75,6 +93,23 @@ COPIED = {
   }
 #endif
 };""",
+    "struct Swizzled {\n": """struct Swizzled {
+  Swizzled(IN_SHARED Low* at) __generic : numbers(at) {}
+  Swizzled(const Swizzled& other) __generic : numbers(other.numbers) {}
+  void operator=(const Swizzled& other) { numbers = other.numbers; }
+""",
+    "struct Apart {\n": """struct Apart {
+  Apart(IN_SHARED float* at) __generic : numbers(at) {}
+  Apart(const Apart& other) __generic : numbers(other.numbers) {}
+""",
+    "struct Padded {\n": """struct Padded {
+  Padded(IN_DEVICE const float* at, uint r, uint c) __generic : numbers(at), rows(r), columns(c) {}
+  Padded(const Padded& o) __generic : numbers(o.numbers), rows(o.rows), columns(o.columns) {}
+""",
+    "struct Transposed {\n": """struct Transposed {
+  Transposed(const Matrix& of) __generic : matrix(of) {}
+  Transposed(const Transposed& other) __generic : matrix(other.matrix) {}
+""",
 }
 
 pytestmark = pytest.mark.skipif(
@@ -86,9 +121,44 @@ def kernels(language: str, seats: int = 0) -> list[text.Kernel]:
     """All; with seats those alone that differ with them, or with a continuous space."""
     paths, backend = sorted(PACKAGE.rglob("*.metal.h")), language.split()[0]
     found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
-    found = [each for each in found if not seats or {"SEATS", "HEADS"} & {*each.template}]
+    if seats:
+        names = [({*each.template}, each) for each in found]
+        found = [each for of, each in names if {"SEATS", "HEADS"} & of and "POOL" not in of]
     assert len(found) >= (7 if seats else 9)
     return found
+
+
+def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, int]]:
+    """Numbers of a template that fit together only as those choose them who launch the kernel.
+
+    Of a minibatch one plan for each of its ways through time and memory; of most kernels nothing.
+    """
+    backend = language.split()[0]
+    if kernel.name == "muon_kept":
+        block = launch.POOL_THREADS["cuda"]
+        sizes = {columns: 64 * columns + 2 * 64 * 64 + block for columns in (192, 64)}
+        return [
+            {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
+            for c, pool in sizes.items()
+        ]
+    if kernel.name != "minibatch":
+        return [{}]
+    found: dict[tuple, dict[str, int]] = {}
+    room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
+    for which in MINIBATCHES:
+        n = len(found)
+        live = (n + n // 2) % 2 == 1  # in all ways together with the others
+        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room)
+        if plan is not None:
+            way = plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
+            further = {"BLOCKS": plan.blocks, "MASKED": int(n % 3 == 0), "EXACT": n // 2 % 2}
+            found.setdefault(way, {**plan.sizes, **further})
+    ways = {(3, 1), (3, 0), *(() if low else ((2, 0), (1, 0)))}
+    if backend == "metal" and not low:  # for more there is no room
+        ways = {(2, 0), (1, 0), (0, 0)}
+    assert {(kept, every) for kept, every, _ in found} == ways
+    assert {parts for *_, parts in found} == {False, True}
+    return [*found.values()]
 
 
 def program(kernel: text.Kernel, language: str, low: str, given: Mapping[str, int] = SIZES) -> str:
@@ -136,11 +206,15 @@ def messages(folder: Path, language: str, source: str, *but: str) -> str:
 def test_texts(tmp_path, backend, low, seats):
     every = kernels(backend, seats)
     given = {**SIZES, "SEATS": seats, "HEADS": 0 if seats else 3}
-    source = "".join(program(kernel, backend, low, given) for kernel in every)
-    assert messages(tmp_path, backend, source) == ""
+    programs = [
+        program(kernel._replace(name=f"{kernel.name}_{n}"), backend, low, {**given, **plan})
+        for kernel in every
+        for n, plan in enumerate(plans(kernel, backend, low != "float"))
+    ]
+    assert messages(tmp_path, backend, "".join(programs)) == ""
     if backend == "cuda":
         ptx = (tmp_path / "kernels.ptx").read_text()
-        assert ptx.count(".entry") == len(every)
+        assert ptx.count(".entry") == len(programs)
         assert ".shared" in ptx and ".f64" not in ptx
 
 
@@ -153,30 +227,78 @@ UNION = "    Game env;\n  } held;", "    Game env;\n    Held() {}\n  } held;"
 ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
 
 
+# The same by matrix units: environment, H, layers, agents, and whether of 16 bits.
+BY_ROWS = [
+    *(("breakout", 64, 1, 16384, False), ("breakout", 128, 1, 4096, True)),
+    *(
+        ("cartpole", 32, 2, 4096, True),
+        ("memory", 32, 1, 18, False),
+        ("memory", 32, 1, 16384, True),
+    ),
+]
+
+
 def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
+    spec, rules, given = _game(environment)
+    block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
+    low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
+    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
+    kernel = text.rollout(layers, rules, language.split()[0])
+    return _rollout_program(kernel, language, low, {**block, **given})
+
+
+def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, int]]]:
+    """Those of BY_ROWS for which a GPU has room: whether of 16 bits, and the template's numbers."""
+    path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS, []
+    for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
+        spec, rules, given = _game(environment)
+        policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
+        with building_for(backend, lambda *_, **__: []):
+            rows = choose_rows(policy, spec, agents, low)
+        if rows is not None:
+            kernel = text.rollout(path, rules, backend)
+            kernel = kernel._replace(name=f"{kernel.name}_{n}")
+            found.append((kernel, low, {**rows, "EXACT": n % 2, **given}))
+    return found
+
+
+def _game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, int]]:
+    """Of an environment the spec and the rules, and what a rollout's template asks of it."""
     folder = find_environment(environment)
     library = open_environment(folder)
     spec = read_spec(folder, library)
     rules = gpu_rules(folder, library, spec)
     assert rules is not None
-    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
-    backend = language.split()[0]
-    kernel = text.rollout(layers, text.Rules(*rules[:3]), backend)
-    assert UNION[0] in kernel.body
-    if backend == "metal":
-        kernel = kernel._replace(body=kernel.body.replace(*UNION))
-    block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
     row = {"SEEN": spec.observation_size, "HEADS": spec.action.heads}
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
-    sizes = {**block, **row, **game, "LOGS": rules.logs}
-    low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
-    return program(kernel, language, low, sizes)
+    return spec, text.Rules(*rules[:3]), {**row, **game, "LOGS": rules.logs}
+
+
+def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, int]) -> str:
+    assert UNION[0] in kernel.body
+    if language != "cuda":
+        kernel = kernel._replace(body=kernel.body.replace(*UNION))
+    return program(kernel, language, low, given)
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
 def test_whole_rollouts(tmp_path, language):
     source = "".join(rollout(*which, language) for which in ROLLOUTS)
+    assert messages(tmp_path, language, source, *ALLOWED) == ""
+
+
+@pytest.mark.parametrize("language", FRONT_ENDS)
+def test_whole_rollouts_by_rows(tmp_path, language):
+    backend = language.split()[0]
+    every = rows_kernels(backend)
+    assert len(every) == (len(BY_ROWS) if backend == "cuda" else 3)
+    assert {sizes["KEPT"] for *_, sizes in every} == {1, 2}
+    assert {sizes["M"] for *_, sizes in every} == {16, 32, *((64,) if backend == "cuda" else ())}
+    source = "".join(
+        _rollout_program(kernel, language, LOW[language][low], sizes)
+        for kernel, low, sizes in every
+    )
     assert messages(tmp_path, language, source, *ALLOWED) == ""
 
 
@@ -233,15 +355,16 @@ def test_faults_of_rules_are_found(tmp_path, fault, backend):
 @pytest.mark.parametrize("low", [mx.float16, mx.bfloat16])
 def test_texts_without_headers(tmp_path, low):
     """As NVRTC is given them: the declaration, and types of their own."""
-    every = kernels("cuda")
+    cases = [(kernel, plan) for kernel in kernels("cuda") for plan in plans(kernel, "cuda", True)]
     source = ""
-    for kernel in every:
-        template = {n: low if n == "Low" else SIZES.get(n, 3) for n in kernel.template}
-        source += f"namespace of_{kernel.name} {{\n{nvrtc.program(kernel, template).text}}}\n"
+    for kernel, plan in cases:
+        given = {**SIZES, **plan, "Low": low}
+        made = nvrtc.program(kernel, {n: given.get(n, 3) for n in kernel.template})
+        source += f"namespace of_{made.name} {{\n{made.text}}}\n"
     assert messages(tmp_path, "cuda", source) == ""
     ptx = (tmp_path / "kernels.ptx").read_text()
     entries = re.findall(r"\.entry (\w+)_[0-9a-f]{16}\(", ptx)  # C's names: none is mangled
-    assert sorted(entries) == sorted(kernel.name for kernel in every)
+    assert sorted(entries) == sorted(kernel.name for kernel, _ in cases)
 
 
 FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothing) and for Metal
@@ -266,6 +389,13 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "-Wconditional-uninitialized",
         "-Wconditional-uninitialized",
     ),
+    "a device's memory for a block's": (
+        "minibatch",
+        "Padded<D> in_device = {encoder, H, D};",
+        "IN_SHARED const float* there = encoder; Padded<D> in_device = {there, H, D};",
+        None,
+        "cannot initialize a variable of type 'const __local float",
+    ),
     "a bfloat without a cast": (
         "mingru_forward",
         "out[k] = (Low)cell.out",
@@ -284,7 +414,8 @@ def test_planted_faults_are_found(tmp_path, fault, backend):
     (kernel,) = (kernel for kernel in kernels(backend) if kernel.name == name)
     assert old in kernel.body
     planted = kernel._replace(body=kernel.body.replace(old, new))
-    found = messages(tmp_path, backend, program(planted, backend, LOW[backend][1]))
+    given = {**SIZES, **plans(kernel, backend, True)[0]}
+    found = messages(tmp_path, backend, program(planted, backend, LOW[backend][1], given))
     if expected is None:
         assert not found
     else:

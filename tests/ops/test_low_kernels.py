@@ -12,6 +12,7 @@ import pytest
 from emulated_gpu import Compiled, from_memory, recording, to_memory
 from kernel_oracles import EPSILON, LOW
 from oracles import sigmoid
+from test_gpu_front_ends import plans, rows_kernels
 
 from puffer_mlx import ops
 from puffer_mlx.errors import UserError
@@ -19,6 +20,7 @@ from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.ops.rows import COLUMNS, SLICES
 from puffer_mlx.policy.networks import gru, lstm, mingru
+from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
 
 SIZES = {"T": 3, "S": 5, "H": 9}
@@ -188,12 +190,15 @@ def metal_kernels(tmp_path):
     for path in sorted(PACKAGE.rglob("*.metal.h")):
         yield from text.kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")
-    for path in sorted(PACKAGE.rglob("layers.metal.h")):
+    for path in sorted((*PACKAGE.rglob(text.LAYERS), *PACKAGE.rglob("networks/*/" + text.ROWS))):
         yield text.rollout(path, text.Rules(tmp_path / "rules.h", "None", False), "metal")
 
 
 def test_every_kernel_has_metals_room(tmp_path):
-    """Of memory that grows with a policy or an environment, those who launch it ask for less."""
+    """Of memory that grows with a policy or an environment, those who launch it ask for less.
+
+    A pool is all of a kernel's memory, with the arrays beside it.
+    """
     given = {"THREADS": draw.BLOCK["metal"], "SLICES": SLICES, "COLUMNS": COLUMNS}
     shared: dict[str, int] = {}
     arrays: dict[str, int] = {}
@@ -205,10 +210,37 @@ def test_every_kernel_has_metals_room(tmp_path):
             if all(each.isdigit() for each in sizes):
                 n = BYTES[type_] * math.prod(int(each) for each in sizes)
                 shared[kernel.name] = shared.get(kernel.name, 0) + n
+        if kernel.name == "minibatch":
+            asked = [plan for low in (False, True) for plan in plans(kernel, "metal", low)]
+            assert all(plan["THREADS"] <= launch.THREADS for plan in asked)
+            pool = 4 * max(plan["POOL"] for plan in asked)
+            shared[kernel.name] = shared.get(kernel.name, 0) + pool
+    for kernel, _, sizes in rows_kernels("metal"):
+        assert "SHARED uint8_t allowed[M * LEGAL];" in kernel.body
+        assert not SHARED.search(kernel.body) and sizes["THREADS"] <= launch.THREADS
+        shared[kernel.name] = 4 * sizes["POOL"] + sizes["M"] * sizes["LEGAL"]
     assert arrays["pack"] == 28 and arrays["rollout_mingru_rules"] == 20
+    assert arrays["minibatch"] == 30 and arrays["rows_mingru_rules"] == 26
     assert shared["muon_step"] == 4 * 256 + 16 * 2 * 32 * 17
+    assert shared["minibatch"] > 28000 and "muon_kept" not in shared
     assert {"draw_rows", "put_rows"} <= {*shared}
     assert max(shared.values()) <= launch.SHARED_BYTES
+
+
+def test_no_block_of_metal_keeps_a_matrix():
+    """Not even the smallest: there Muon has another form."""
+    weights, one = [mx.zeros((32, 32))], mx.zeros(())
+    step = *[weights] * 3, one, one, 1.0, 0.9, 0.0, ((1.0, 1.0, 1.0),)
+    for backend, expected in (("cuda", "muon_kept"), ("metal", "muon_step")):
+        names = []
+
+        def kernel(name, output_shapes, output_dtypes, names=names, **_):
+            names.append(name)
+            return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
+
+        with building_for(backend, kernel):
+            muon.launch_step(*step)
+        assert {"muon_kept", "muon_step"} & {*names} == {expected}
 
 
 @pytest.mark.parametrize(

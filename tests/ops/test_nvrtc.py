@@ -161,6 +161,7 @@ def test_a_launch(cache, monkeypatch):
         "output_shapes": [(5, 2)],
         "output_dtypes": [mx.float32],
         "scalars": [],
+        "shared_memory": 0,
         "grid": (10, 1, 1),
         "threadgroup": (256, 1, 1),
         "ensure_row_contiguous": True,

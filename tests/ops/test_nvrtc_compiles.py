@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from test_gpu_front_ends import SIZES, kernels
+from test_gpu_front_ends import SIZES, kernels, plans, rows_kernels
 
 from puffer_mlx.ops.gpu import nvrtc, text
 
@@ -40,7 +40,20 @@ def code(kernel: text.Kernel, **template: Any) -> bytes:
 @pytest.mark.parametrize("low", [mx.float32, mx.bfloat16])
 @pytest.mark.parametrize("seats", [0, 1])
 def test_every_text(low, seats):
-    """Of one policy, and those that act for several."""
-    for kernel in kernels("cuda", seats):
+    """Of one policy, and those that act for several; but for those that ask for memory."""
+    for kernel in (each for each in kernels("cuda", seats) if "POOL" not in each.template):
         heads = 0 if seats else 3
         assert code(kernel, Low=low, SEATS=seats, HEADS=heads).startswith(ELF)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("low", [mx.float32, mx.bfloat16])
+def test_those_that_ask_for_memory(low):
+    """As they are launched; a rollout by matrix units is of one type alone."""
+    every = [kernel for kernel in kernels("cuda") if "POOL" in kernel.template]
+    assert [kernel.name for kernel in every] == ["minibatch", "muon_kept"]
+    sixteen = low == mx.bfloat16
+    cases = [(kernel, plan) for kernel in every for plan in plans(kernel, "cuda", sixteen)]
+    cases += [(kernel, sizes) for kernel, its, sizes in rows_kernels("cuda") if its == sixteen]
+    for kernel, plan in cases:
+        assert code(kernel, Low=low, **plan).startswith(ELF), kernel.name

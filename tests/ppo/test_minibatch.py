@@ -10,10 +10,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Functions
+from emulated_gpu import Functions, pretend_gpu
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
@@ -24,6 +25,7 @@ from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.algorithms import puffer5
 from puffer_mlx.ppo.gradients import clipped_loss, gradients
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.spec import ActionSpec
 
 NUMBERS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.25)
@@ -50,6 +52,7 @@ class Case:
     together: int = 0  # minibatches that advantages are normalised together with
     kind: str = "fp32"
     room: int = 0  # bytes of shared memory, of fewer than there are
+    strip: bool = False  # its observations are a part of a rollout's
 
     @property
     def policy(self) -> Policy:
@@ -104,6 +107,9 @@ class Case:
         observations, actions, masks, keep, *rest = arrays[len(names) :]
         kind = puffer5.Segments if self.live else Minibatch
         compared, state = kind(*rest[:5]), list(rest[5:])
+        if self.strip:
+            whole = mx.concatenate([observations * 2, observations, observations], axis=1)
+            observations = Strip(whole, numbers(self.S))
         grads, *others = step(
             *(weights, observations, actions, masks, keep, compared),
             *(state if self.begins else None, mx.array(0.02), mx.array(1.0)),
@@ -128,7 +134,7 @@ class Case:
 CASES = {
     "given": Case(),
     "given, with others, one layer": Case(together=2, L=1, T=8, S=20, D=40, sizes=(5,)),
-    "live": Case(live=True, begins=True, resets=True),
+    "live": Case(live=True, begins=True, resets=True, strip=True),
     "live, everything": Case(
         **dict.fromkeys(("live", "vtrace", "masked", "resets", "begins", "finals"), True),
         sizes=(2, 4),
@@ -193,21 +199,27 @@ def test_gradients_are_the_plain_ones(kernels, name):
         np.testing.assert_allclose(one, other, 0, bound * np.abs(other).max())
 
 
-def test_what_no_kernel_knows_is_plain():
-    """Another loss, precision, width, network or decoder."""
-    case = Case()
-    plain = case.plain()
+def test_what_no_kernel_knows_is_plain(monkeypatch):
+    """Another loss, precision, width, network or encoder; and what is measured on CUDA alone."""
+    case, patch = Case(), monkeypatch
     policy, scoring = case.policy, case.scoring
-    assert minibatch.in_one(plain, policy, "fp32", scoring) is not plain
-    assert minibatch.in_one(plain, policy, "fp32", None) is plain
-    assert minibatch.in_one(plain, policy, "fp16", scoring) is plain
+    patch.setattr(minibatch, "gpu_backend", lambda: "cuda")
+    pretend_gpu(patch)
+    for wanted in (True, "auto"):
+        assert minibatch.is_wanted(policy, "fp32", scoring, wanted)
+    assert not minibatch.is_wanted(policy, "fp32", scoring, False)
+    assert not minibatch.is_wanted(policy, "fp32", None)
+    assert not minibatch.is_wanted(policy, "fp16", scoring)
     for other in (
         dataclasses.replace(policy, network=MinGRU(48, 2)),
         dataclasses.replace(policy, network=MinGRU(32, 5)),
         dataclasses.replace(policy, separate_value=True),
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
-        assert minibatch.in_one(plain, other, "fp32", scoring) is plain
+        assert not minibatch.is_wanted(other, "fp32", scoring)
+    patch.setattr(minibatch, "gpu_backend", lambda: "metal")
+    assert minibatch.is_wanted(policy, "fp32", scoring)
+    assert not minibatch.is_wanted(policy, "fp32", scoring, "auto")
 
 
 SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an H200

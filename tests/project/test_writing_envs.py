@@ -51,6 +51,13 @@ def test_the_code_is_that_of_the_examples():
     assert blocks("python") == [(EXAMPLES / "regatta.py").read_text()]
 
 
+def test_the_world_is_craftax_classic():
+    _, _, section = TEXT.partition("## A world with a map")
+    parts = re.findall(r"```cpp\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    header = (ROOT / "envs" / "craftax_classic" / "craftax_classic.h").read_text()
+    assert len(parts) == 4 and [part for part in parts if part not in header] == []
+
+
 def test_they_are_short():
     code = "".join(blocks("c"))
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 80

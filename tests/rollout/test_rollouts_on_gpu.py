@@ -36,6 +36,7 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 CPU = mx.Device(mx.cpu)
 N, T, GROUPS = 18, 24, 2  # a block that isn't full
+LONG = ("craftax_classic", "g2048")  # an episode takes some 150 steps
 TIMER = PhaseTimer("", enabled=False)
 SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at once
     "squared": {"size": 5},
@@ -46,6 +47,7 @@ SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at 
     "cartpole": {},
     "cartpole_continuous": {},
     "breakout": {"frameskip": 40},
+    "craftax_classic": {},
 }
 
 
@@ -110,7 +112,7 @@ def test_rollouts_are_the_hosts(name, network, precision):
     """In blocks of few agents, and of many by matrix units."""
     ours, host = Run(name, True, network, precision), Run(name, False, network, precision)
     form, ends = "rows_" if precision else "rollout_", 0.0
-    for seed in range(10 if name == "g2048" else 2):  # a game takes some 150 steps
+    for seed in range(10 if name in LONG else 2):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)

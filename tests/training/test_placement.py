@@ -341,15 +341,23 @@ def test_measuring_both_devices_changes_nothing_else(two):
 
 @pytest.mark.parametrize(
     ("name", "one_launch", "chosen"),
-    [("squared", 4.0, "gpu-kernel"), ("breakout", 6.0, "gpu"), ("g2048", 4.0, "gpu-kernel")],
+    [
+        *(("squared", 4.0, "gpu-kernel"), ("breakout", 6.0, "gpu"), ("g2048", 4.0, "gpu-kernel")),
+        ("squared", None, "gpu"),
+    ],
 )
 def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, one_launch, chosen):
-    """Planted seconds a step: acting 3 on the CPU and 1 on the GPU, environments 4 beside them."""
+    """Planted seconds a step: acting 3 on the CPU and 1 on the GPU, environments 4 beside them.
+
+    None: MLX can't make the kernel.
+    """
     clock = [0.0]
 
     def takes(seconds):
         def collect(_, buffer, environments, weights, states, noise):
             acting = next(seconds)
+            if acting is None:
+                raise RuntimeError("not on this GPU")
             moving = 4.0 if isinstance(environments, NativeVec) else 0.0
             if moving:
                 actions = np.zeros((environments.num_agents, 1), np.float32)
@@ -377,6 +385,7 @@ def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, o
     measured = {"gpu-kernel": 4.0, "gpu": 5.0}[chosen]
     assert f"a step of all agents takes {1000 * measured:.0f}." in found.reason
     assert (found.whole is not None) == (chosen == "gpu-kernel")
+    assert ("this GPU refuses" in found.reason) == (one_launch is None)
 
 
 def test_auto_measures_once_and_then_remembers(cache, monkeypatch):

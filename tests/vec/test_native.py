@@ -42,6 +42,7 @@ SPECS = {  # D, dtype, head sizes, mask bytes, agents of an environment
     "catch": (36 * 36, np.uint8, (3,), 0, 1),
     "connect4": (126, np.uint8, (7,), 7, 1),
     "connect4_two": (126, np.uint8, (7,), 7, 2),
+    "craftax_classic": (1345, np.float32, (17,), 0, 1),
     "g2048": (16, np.uint8, (4,), 0, 1),
     "memory": (1, np.float32, (2,), 0, 1),
     "relay": (4, np.uint8, (3, 2), 5, 2),  # 1, 2, 3, 1, 2 ...

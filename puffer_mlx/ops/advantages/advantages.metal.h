@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "step.metal.h"
+#include "advantages/step.metal.h"
 
 // values, rewards, terminals, ratios, finals (T, N). Without last observations, what is given as finals isn't read;
 // without ratios, what is given as them isn't: they are 1.

@@ -33,6 +33,7 @@ struct Swizzled {
   }
   FUNCTION float at(uint row, uint column) const { return (float)numbers[place(row, column)]; }
   FUNCTION void put(uint row, uint column, float x) const { numbers[place(row, column)] = (Low)x; }
+  FUNCTION float rounded(float x) const { return (float)(Low)x; }
 };
 
 // Rows ROW apart, as they are: for few columns.

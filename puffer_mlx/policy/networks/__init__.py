@@ -159,6 +159,9 @@ class Forms:
     """Of (step, network, weights): adds the layers to a compiled step:
     ``rollout.acting_in_c.Layers``."""
     gpu_step: GPUStep | None = None
+    matrix_units: Path | None = None
+    """The folder of its texts for a GPU's matrix units: ``rows.metal.h`` has a rollout's layers,
+    ``minibatch.metal.h`` a minibatch's gradients. A layer is one ``weight`` and one state."""
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
     """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
     the names of the features and of the next states."""

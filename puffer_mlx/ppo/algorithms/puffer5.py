@@ -19,14 +19,15 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
+from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import closed_form
+from puffer_mlx.ppo import closed_form, minibatch
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.gradients import Decoded, Loss, Scored
 from puffer_mlx.ppo.loss import Minibatch
-from puffer_mlx.ppo.sections import Fields, Inputs, Section
+from puffer_mlx.ppo.sections import Fields, Inputs, Section, Strip
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -62,11 +63,13 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     """See ``algorithms.make``."""
     train, numbers, function = config.train, discounts(config.train), find_advantages(config)
     scored, metrics = score(policy, config, live=True)
+    compared = scoring(config, function, numbers, train.vtrace)
+    in_one = partial(minibatch.is_wanted, policy, train.precision, compared, train.one_launch)
     return Algorithm(
-        minibatches=partial(_minibatches, config.minibatches, config.segments),
+        minibatches=partial(_minibatches, config.minibatches, config.segments, in_one),
         loss=partial(live_loss, policy, scored, numbers, train.vtrace, function),
         metrics=metrics,
-        scoring=scoring(config, function, numbers, train.vtrace),
+        scoring=compared,
         steps={"split": Step(partial(_split, policy), "train_gather")},
         normalises=False,
     )
@@ -106,7 +109,7 @@ def live_loss(
     return scored(now, Minibatch(old_logprob, old_value, adv.reshape(-1)), ent_coef, scale)
 
 
-def _minibatches(K: int, S: int, epoch: Epoch) -> Iterator[Section]:
+def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> Iterator[Section]:
     """Sections of S agents in their order, and from the first again.
 
     If K isn't a multiple of their number, the first ones are trained on once more than the others.
@@ -121,7 +124,17 @@ def _minibatches(K: int, S: int, epoch: Epoch) -> Iterator[Section]:
             fields = {n: None if a is None else mx.take(a, own, 1) for n, a in fields.items()}
             if states is not None:
                 states = tree_map(lambda a: mx.take(a, own, axis=0), states)
+    strips, T = in_one(), fields["actions"].shape[0]
+    with building:
+        whole = fields["observations"][:T]
+    if strips:  # it reads each section's where they are
+        fields = {**fields, "observations": None}
     sections = epoch.steps.split(fields, states, S)
+    if strips:
+        sections = [
+            each._replace(inputs=each.inputs._replace(observations=Strip(whole, numbers(k * S))))
+            for k, each in enumerate(sections)
+        ]
     count = len(sections)
     for k in range(K):
         section = sections.pop(0)
@@ -149,7 +162,7 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Section]
         masks, keep, finals = flat.get("masks"), steps.get("keep"), steps.get("finals")
         came = steps["rewards"], steps["terminals"], finals
         return Section(
-            Inputs(steps["observations"], flat["actions"], masks, keep),
+            Inputs(steps.get("observations"), flat["actions"], masks, keep),  # type: ignore
             Segments(flat["logprobs"], flat["values"], *came),
             None if states is None else tree_map(lambda a: a[k * S : (k + 1) * S], states),
         )

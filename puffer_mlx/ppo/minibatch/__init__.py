@@ -1,9 +1,10 @@
-"""A minibatch's gradients in two launches on a GPU: forward, loss and backward of MinGRU policies.
+"""A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
-Between them no activation leaves a block's shared memory: see ``minibatch.metal.h``. It is done for
-linear encoders, MinGRU and discrete actions, in fp32 and bf16, where a block has room; everything
-else is computed by ``ppo/gradients.py``, which this is compared with. Products of fp32 are of TF32
-on CUDA, as MLX's own are, unless MLX is told otherwise (``MLX_ENABLE_TF32=0``).
+Between them no activation leaves a block's shared memory: ``minibatch.metal.h`` in the folder of a
+network that has one. It is done for linear encoders and discrete actions, in fp32 and bf16, where a
+block has room; everything else is computed by ``ppo/gradients.py``, which this is compared with.
+Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
+(``MLX_ENABLE_TF32=0``).
 """
 
 import functools
@@ -27,24 +28,26 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.pack import unpack
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
     "a minibatch's gradients in two launches",
     (
         *("ppo.gradients:gradients", "ppo.gradients:clipped_loss", "ppo.closed_form:losses"),
-        *("ppo.advantage:advantages", "policy.networks.mingru:mingru_reference"),
-        "ppo.algorithms.puffer5:live_loss",
+        *("ppo.advantage:advantages", "ppo.algorithms.puffer5:live_loss"),
     ),
     test="tests/ppo/test_minibatch.py",
     cost="a GPU computes a minibatch in some twenty launches",
 )
-TEXT = Path(__file__).with_name("minibatch.metal.h")
+TEXT = Path(__file__).with_name("blocks.metal.h")
+MINIBATCH = "minibatch.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
@@ -72,6 +75,28 @@ class Plan(NamedTuple):
     chunks: int
 
 
+def is_wanted(
+    policy: Policy, kind: str, scoring: Scoring | None, wanted: bool | str = True
+) -> bool:
+    """Whether the default device computes minibatches in one launch, where their shapes allow it.
+
+    Args:
+        policy: what is trained.
+        kind: ``train.precision``.
+        scoring: None: a loss or advantages of the user's own.
+        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
+    """
+    return bool(
+        scoring is not None
+        and wanted
+        and kind in ("fp32", "bf16")
+        and steps_by_rows(policy)
+        and not policy.decoder.action.continuous
+        and (wanted != "auto" or gpu_backend() == "cuda")
+        and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+    )
+
+
 def in_one(
     plain: Callable[..., tuple],
     policy: Policy,
@@ -83,33 +108,27 @@ def in_one(
 
     Args:
         plain: for all that isn't.
-        policy: whose weights the gradients are by.
-        kind: ``train.precision``.
-        scoring: None: a loss or advantages of the user's own.
-        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
+        policy: whose weights the gradients are by; this and the others: see ``is_wanted``.
+        kind: see there.
+        scoring: see there.
+        wanted: see there.
     """
-    network, decoder, low = policy.network, policy.decoder, kind == "bf16"
-    if (
-        scoring is None
-        or not wanted
-        or kind not in ("fp32", "bf16")
-        or not steps_by_rows(policy)
-        or decoder.action.continuous
-    ):
-        return plain
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        may = wanted != "auto" or gpu_backend() == "cuda"
-        launched = may and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
-        T, S, D = observations.shape
-        plan = launched and choose_plan(
-            *(T, S, D, network.hidden, network.layers, decoder.action.logits, decoder.action.heads),
+        arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
+        if not is_wanted(policy, kind, scoring, wanted):
+            return plain(*arguments, scale)
+        assert scoring is not None
+        whole = observations.whole if isinstance(observations, Strip) else observations
+        network, action, low = policy.network, policy.decoder.action, kind == "bf16"
+        T, _, D = whole.shape
+        plan = choose_plan(
+            *(T, len(actions) // T, D, network.hidden, network.layers, action.logits, action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
-        arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
-        if not plan:
+        if plan is None:
             return plain(*arguments, scale)
-        return launched(policy, scoring, plan, low, *arguments)
+        return launch_minibatch(policy, scoring, plan, low, *arguments)
 
     return step
 
@@ -196,7 +215,7 @@ def launch_minibatch(
     plan: Plan,
     low: bool,
     weights: Any,
-    observations: mx.array,
+    observations: mx.array | Strip,
     actions: mx.array,
     masks: mx.array | None,
     keep: mx.array | None,
@@ -205,17 +224,17 @@ def launch_minibatch(
     ent_coef: mx.array,
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
-    T, S = observations.shape[:2]
+    strip = observations if isinstance(observations, Strip) else Strip(observations, numbers(0))
+    T, N = strip.whole.shape[:2]
+    S = len(actions) // T
     action, live = policy.decoder.action, scoring.live
     zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
     if live is None:
         moments = _moments(compared)
         given, further, last = compared.adv, compared.weight, moments
-        groups, discounts, form = (
-            (moments.shape[-1], moments.size // (3 * moments.shape[-1])),
-            (),
-            (),
-        )
+        G = moments.shape[-1]
+        groups, discounts = (G, moments.size // (3 * G)), ()
+        form = 0, 0, 0, 0  # none
     else:
         finals = compared.finals
         given, further = compared.rewards, compared.terminals
@@ -228,7 +247,8 @@ def launch_minibatch(
     missing = [zeros] * (LAYERS - len(layers))
     steps = int(keep is not None), int(state is not None)
     inputs = {
-        "observations": observations.astype(mx.float32),
+        "observations": strip.whole.astype(mx.float32),
+        "strip": strip.first,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
         "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
@@ -244,7 +264,7 @@ def launch_minibatch(
         "ent_coef": ent_coef.reshape(1),
         "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip, *map(float, discounts)),
         "sizes": numbers(*action.sizes),
-        "shape": numbers(S, *steps, *groups, *map(int, form)),
+        "shape": numbers(S, *steps, *groups, *map(int, form), N),
     }
     named = tree_flatten({"encoder": weights["encoder"], "decoder": weights["decoder"]})
     named += tree_flatten({"network": weights["network"]})
@@ -257,9 +277,10 @@ def launch_minibatch(
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
         "begins": begins,
     }
-    threads = plan.sizes["THREADS"]
+    threads, folder = plan.sizes["THREADS"], forms_of(policy.network).matrix_units
+    assert folder is not None
     grads, partial, ratio, value, adv, _ = launch(
-        *(TEXT, "minibatch", inputs, outputs),
+        *(folder / MINIBATCH, "minibatch", inputs, outputs),
         threads=blocks * threads,
         block=threads,
         shared=4 * plan.sizes["POOL"],

@@ -78,24 +78,21 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
     }
     BARRIER
     Swizzled<Low, H> x = {low + AT_X}, out = {low + AT_X + M * H};
+    Padded<SEEN> in_device = {encoder, H, SEEN};
     if (KEPT > 1)
       multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, x, false, me);
     else
-      multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<SEEN>>{{encoder, H, SEEN}}, x, false, me);
+      multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<SEEN>>{in_device}, x, false, me);
     BARRIER
 #pragma unroll
     for (int l = 0; l < L; ++l) {
+      Swizzled<Low, H> weight = {low + AT_LAYERS + 3 * l * H * H};
+      IN_SHARED float* states = held_states + l * M * H;
       if (KEPT > 0)
-        make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{{low + AT_LAYERS + 3 * l * H * H}}, u, me);
+        step_rows<EXACT, H, M, THREADS>(x, out, Transposed<Swizzled<Low, H>>{weight}, u, states, kept, me);
       else
-        make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
-      BARRIER
-      for (uint k = me; k < M * H; k += THREADS) {
-        uint row = k / H, channel = k % H;
-        float state = mingru_state(u.at(row, channel + H), u.at(row, channel), kept[row] * held_states[l * M * H + k]);
-        held_states[l * M * H + k] = state;
-        out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), (float)(Low)state));
-      }
+        step_rows<EXACT, H, M, THREADS>(x, out, Transposed<Padded<H>>{Padded<H>{OF_LAYER(layer, l), 3 * H, H}}, u, states, kept,
+                                        me);
       Swizzled<Low, H> other = x;
       x = out;
       out = other;

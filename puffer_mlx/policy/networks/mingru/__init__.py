@@ -236,6 +236,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights),
+    matrix_units=FOLDER,
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),

@@ -26,5 +26,20 @@ FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
   }
 }
 
+// A step of a layer: x to out, by its transposed weight and M states, which are multiplied by `keep` of their row first. u has
+// room for the gates. The output is that of states as Low has them, as in training.
+template <int EXACT, int H, int M, int THREADS, class Features, class Weight, class Gates>
+FUNCTION void step_rows(Features x, Features out, Weight weight, Gates u, IN_SHARED float* states, IN_SHARED const float* keep,
+                        uint me) {
+  make_gates<EXACT, H, M, THREADS>(x, weight, u, me);
+  BARRIER
+  for (uint k = me; k < M * H; k += THREADS) {
+    uint row = k / H, channel = k % H;
+    float state = mingru_state(u.at(row, channel + H), u.at(row, channel), keep[row] * states[k]);
+    states[k] = state;
+    out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), out.rounded(state)));
+  }
+}
+
 // Arrays of up to four layers, by a number that the compiler knows.
 #define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)

@@ -5,23 +5,22 @@
 // backward pass computes a chunk's activations again. The gradients by the weights stay in its threads' registers until it
 // has taken all of its segments; the kernel after this one adds up the blocks'. Products are those of matrix units.
 //
-// A row is a step of a segment: t SEGMENTS + s. observations (T, S, D), actions (T, S, HEADS), masks (T, S, A); weights as
-// in the checkpoint, from the encoder (H, D) to layers (3H, H). One of two:
+// A row is a step of a segment: t SEGMENTS + s. observations (T, N, D), of which the S agents from strip[0] on count, actions
+// (T, S, HEADS), masks (T, S, A); weights as in the checkpoint, from the encoder (H, D) to layers (3H, H). One of two:
 //   LIVE      advantages are of the values of this forward pass, of `given` (T, S), which are rewards, `further`, which are
 //             terminals, and `last`, finals; their numbers are settings[5] and those behind it
 //   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
 // sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
-// loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals.
+// loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals;
+// N.
 // What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the decoder's, 2 the layers', too, 3
-// all; ALL, every
-// layer's gates and states, and the observations: else they are made, or read, again.
+// all; ALL, every layer's gates and states, and the observations: else they are made, or read, again.
 
 #pragma once
 
-#include "../../policy/networks/mingru/rows.metal.h"
-#include "../closed_form/sample.metal.h"
+#include "../../../ppo/closed_form/sample.metal.h"
 #include "advantages/step.metal.h"
-#include "gpu/matrix.metal.h"
+#include "rows.metal.h"
 
 // A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing.
 template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
@@ -98,7 +97,8 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
     for (uint t = 0; t < STRETCH; ++t) {
       uint row = (end - 1 - t) * SEGMENTS + segment;
       float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = keep[row];
-      sum = mingru_carry(z, kept, sum + dout.at(row, channel) * q);
+      float ds = sum + dout.at(row, channel) * q;
+      sum = mingru_carry(z, kept, ds);
       factor = mingru_carry(z, kept, factor);
     }
     sums[me] = sum, factors[me] = factor;
@@ -162,7 +162,7 @@ FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uin
 KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   float observations actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2 first3
-  encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape
+  encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
   -> float grads partial ratio value adv begins {
   constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8;
@@ -186,12 +186,13 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
   IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES, *carries = pool + AT_CARRY;
   IN_SHARED Low* low = (IN_SHARED Low*)(pool + FLOATS);
-  IN_SHARED float* part = (IN_SHARED float*)(low + AT_U);
+  IN_SHARED float* part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U);
   Apart<Y> of_y = {y};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, H> dout = {low + L * M * H}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
   const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
+  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
   const bool has_ratios = shape[7] != 0;
   float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3];
   int heads[HEADS + 1];
@@ -236,10 +237,10 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
 #pragma unroll
           for (int head = 0; head < HEADS; ++head) acted[row * HEADS + head] = actions[sample * (uint)HEADS + (uint)head];
         }
-        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
-          uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, next, S);
+          uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, first_agent + next, N);
           PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * 32))
         }
         for (int k = (int)me; next < S && k < STEPS; k += THREADS) {
@@ -252,10 +253,11 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         }
         BARRIER
         Swizzled<Low, H> features = {low};
+        Padded<D> in_device = {encoder, H, D};
         if (KEPT > 2)
           multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, features, false, me);
         else
-          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{{encoder, H, D}}, features, false, me);
+          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{in_device}, features, false, me);
         BARRIER
 #pragma unroll
         for (int l = 0; l < L; ++l) {
@@ -265,7 +267,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           if (KEPT > 1)
             make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
           else
-            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{{OF_LAYER(layer, l), 3 * H, H}}, u, me);
+            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{Padded<H>{OF_LAYER(layer, l), 3 * H, H}}, u, me);
           BARRIER
           for (uint k = me; k < UNITS * PARTS; k += THREADS) {
             uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
@@ -380,7 +382,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         BARRIER
       }
       if (!ALL) {
-        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, segment, S, me);
+        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         BARRIER
       }
       add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(Transposed<Swizzled<Low, H>>{dout}, seen, me, of_encoder);
@@ -399,25 +401,4 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
     float sum = block_sum(sums.of[row], part, me, (uint)THREADS);
     if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sum;
   }
-}
-
-// The sum of the blocks' gradients, (P,), and the metrics of their loss (7). shape: P, n, and how many blocks there were.
-KERNEL add_blocks: float grads partial ent_coef settings, int shape -> float sum metrics {
-  SHARED float part[256];
-  uint P = (uint)shape[0], count = (uint)shape[2];
-  if (i < P) {
-    float total = 0.0f;
-#pragma unroll 8
-    for (uint b = 0; b < count; ++b) total += grads[b * P + i];
-    sum[i] = total;
-  }
-  if (block > 0) return;
-  SampleSums means;
-#pragma unroll
-  for (uint row = 0; row < 6; ++row) {
-    float total = 0.0f;
-    for (uint b = me; b < count; b += 256u) total += partial[row * count + b];
-    means.of[row] = block_sum(total, part, me, 256) / (float)shape[1];
-  }
-  if (me == 0) write_metrics(means, settings[3], ent_coef[0], metrics);
 }
