@@ -34,16 +34,19 @@ class Optimizer(NamedTuple):
         reads: the keys of [train] that it obeys, besides ``learning_rate`` and ``max_grad_norm``.
         in_small_networks: whether ``ppo/small_networks`` has a form of it, which takes the numbers
             of ``reads`` in their order.
+        rounds: whether ``step`` takes ``low``: whether it may round more, as bf16 is trained in.
     """
 
     init: Callable[[Tree], Tree]
     step: Callable[..., tuple]
     reads: tuple[str, ...]
     in_small_networks: bool = False
+    rounds: bool = False
 
     def numbers(self, train: Train) -> dict[str, float]:
-        """What ``step`` gets of [train]: ``max_grad_norm`` and what it reads."""
-        return {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
+        """What ``step`` gets of [train]: ``max_grad_norm``, what it reads, and ``low``."""
+        numbers = {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
+        return {**numbers, "low": train.precision == "bf16"} if self.rounds else numbers
 
 
 def find(name: str) -> Optimizer:

@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
-from puffer_mlx.ops.gpu.launch import THREADS, exact_products, launch, numbers, pool_block
+from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
@@ -108,6 +108,7 @@ def step(
     max_grad_norm: float,
     beta1: float,
     weight_decay: float,
+    low: bool = False,
 ) -> tuple[Tree, Tree, mx.array]:
     """The clip and Muon, and nothing where the loss or a gradient isn't finite.
 
@@ -123,11 +124,12 @@ def step(
         max_grad_norm: what the gradients' norm is clipped to.
         beta1: momentum.
         weight_decay: as of ``muon``.
+        low: whether a GPU's matrix units may round what they multiply, to TF32.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
     """
-    in_one = _in_one()
+    in_one = _in_one(low)
     if in_one is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -145,13 +147,16 @@ def step(
     return step_in_one(operation, (weights, grads, state["momentum"]), weights, state)
 
 
-def _in_one() -> Callable[..., list[mx.array]] | None:
+def _in_one(low: bool) -> Callable[..., list[mx.array]] | None:
     """The step as one call, where the default device has that."""
     extension = ops.extension_with_products(REFERENCE)
-    return extension.muon_step if extension else kernel_on_gpu(launch_step, REFERENCE)
+    if extension:
+        return extension.muon_step
+    launched = kernel_on_gpu(launch_step, REFERENCE)
+    return launched and functools.partial(launched, low=low)
 
 
-OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))
+OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), rounds=True)
 
 # ---- on a GPU: ``muon.metal.h`` ------------------------------------------------------------------
 
@@ -245,6 +250,7 @@ def launch_step(
     beta: float,
     decay: float,
     coefficients: tuple[tuple[float, float, float], ...],
+    low: bool = False,
 ) -> list[mx.array]:
     """One step on a GPU, a few launches whatever the network: the extension's ``muon_step``.
 
@@ -264,12 +270,11 @@ def launch_step(
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
-    form = _in_one_launch if at.small else _in_groups
-    *new, ok = form(at, inputs)
+    *new, ok = _in_one_launch(at, inputs, low) if at.small else _in_groups(at, inputs)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
 
 
-def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
+def _in_one_launch(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """New weights and momentum, flat, and whether they are new: a block for each tensor."""
     flat, grams = (at.total,), (max(1, at.grams),)
     columns = -(-at.columns // TILE) * TILE
@@ -278,7 +283,7 @@ def _in_one_launch(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, .
     if columns and 4 * pool <= room:
         shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * block
         sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool}
-        sizes["EXACT"] = exact_products()
+        sizes["EXACT"] = int(not low)
         weights, momentum, ok = launch(
             TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
         )
