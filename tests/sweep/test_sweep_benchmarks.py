@@ -113,3 +113,12 @@ def test_sweeps_of_a_task(tmp_path):
         assert runs[-1]["spent"] >= record["budgets"]["cartpole"] == pytest.approx(0.6)
         assert any(len(run.get("again", [])) == 3 for run in runs)
     assert "| cartpole | TPE |" in out
+
+
+def test_methods_make_an_equal_number_of_runs_whatever_these_cost(benchmarks):
+    """Upstream's form, too, which nothing else runs."""
+    methods, _ = benchmarks
+    for name in "Protein", "upstream", "Random":
+        for surface in "curves", "plateau":
+            found = methods.sweep(name, methods.surfaces()[surface], 0, 12)
+            assert found["runs"] == 12 and 0 <= found["best"] < 1, (name, surface)
