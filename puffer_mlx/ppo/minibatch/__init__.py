@@ -30,7 +30,7 @@ from puffer_mlx.ops.gpu.launch import (
 from puffer_mlx.ops.pack import unpack
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
-from puffer_mlx.policy.rollout_on_gpu import LAYERS, steps_by_rows
+from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
@@ -127,7 +127,7 @@ def in_one(
             *(action.logits, action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
-        if plan is None:
+        if plan is None or whole.size >= MOST_NUMBERS:
             return plain(*arguments, scale)
         return launch_minibatch(policy, scoring, plan, low, *arguments)
 

@@ -47,13 +47,16 @@ FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint 
       }
 }
 
+// Of a thread's steps, how many are read before the first of them is computed: a divisor.
+#define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
+
 // A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
 // any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
 // the one after the stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
 FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
                     float state) {
-  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH < 8 ? STRETCH : 8, UNITS = SEGMENTS * H;
+  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH % 8 == 0 ? 8 : AHEAD_OF(STRETCH), UNITS = SEGMENTS * H;
   uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, begin = part * STRETCH;
   if (PARTS > 1) {
     float sum = 0.0f, factor = 1.0f;
@@ -89,7 +92,7 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
 FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, IN_SHARED float* sums,
                          IN_SHARED float* factors, uint me, float first, float carry) {
-  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH < 4 ? STRETCH : 4, UNITS = SEGMENTS * H;
+  constexpr int STRETCH = STEPS / PARTS, AHEAD = AHEAD_OF(STRETCH), UNITS = SEGMENTS * H;
   uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, end = (part + 1) * STRETCH;
   if (PARTS > 1) {
     float sum = 0.0f, factor = 1.0f;
