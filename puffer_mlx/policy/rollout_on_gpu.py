@@ -31,6 +31,7 @@ from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trees import leaves
 
 LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arrays of weights
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
@@ -115,7 +116,7 @@ def steps_by_rows(policy: Policy) -> bool:
         type(policy.encoder) is Linear
         and forms_of(policy.network).matrix_units is not None
         and policy.network.hidden % 32 == 0
-        and policy.network.layers <= LAYERS
+        and len(leaves(policy.initial_state(1))) <= LAYERS
         and type(policy.decoder) is Fused
         and not policy.separate_value
     )
@@ -128,7 +129,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     """
     if not steps_by_rows(policy) or spec.observation_dtype != "float32":
         return None
-    D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers
+    D, H, L = spec.observation_size, policy.network.hidden, len(leaves(policy.initial_state(1)))
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
     wide, out = -(-D // 32) * 32, -(-(A + 1) // 16) * 16
     threads, room = pool_block()

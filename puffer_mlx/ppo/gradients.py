@@ -123,7 +123,8 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
         observations = opened(observations, len(actions))
-        shape = observations.shape[:2]
+        T, S, _ = observations.shape
+        shape = T, S
 
         def scored(weights):
             low = precision.lower(weights, kind)

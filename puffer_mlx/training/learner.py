@@ -211,7 +211,7 @@ def _moving(epoch: Epoch, minibatches: int) -> Callable[[Inputs], Inputs]:
     left: list[mx.array] = []
 
     def moved(inputs: Inputs) -> Inputs:
-        (T, S), heads = inputs.observations.shape[:2], inputs.actions.shape[-1]
+        (T, S), heads = inputs.observations.shape[:2], inputs.actions.shape[-1]  # type: ignore
         with building:
             if not left:  # as one process would, though this one may have a part of S agents
                 size = 1 if epoch.ranks is None else epoch.ranks.size

@@ -74,7 +74,7 @@ class Case:
         masks[np.arange(n)[:, None], first + actions] = 1
         moments = rng.random((self.together + 1, 3, 4)) + 1
         moments[:, 0] = n / 4
-        compared = [-rng.random(n) * 2, rng.normal(size=n)]
+        compared: list[Any] = [-rng.random(n) * 2, rng.normal(size=n)]
         if self.live:
             compared += [rng.normal(size=(T, S)), rng.random((T, S)) < 0.1]
             compared.append(rng.choice([0, 0, 0, 1, 2], (T, S)) if self.finals else None)

@@ -18,6 +18,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -125,7 +126,7 @@ def launch(
     threads: int,
     block: int = THREADS,
     shared: int = 0,
-    **sizes: int,
+    **sizes: Any,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
 
@@ -141,7 +142,8 @@ def launch(
         threads: how many there are in all.
         block: how many of them meet at barriers.
         shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
-        **sizes: numbers by their names in the text's template.
+        **sizes: numbers by their names in the text's template; ``Low``, a type, where no array
+            has it.
 
     Returns:
         The outputs, in the text's order.

@@ -124,9 +124,9 @@ def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> It
             fields = {n: None if a is None else mx.take(a, own, 1) for n, a in fields.items()}
             if states is not None:
                 states = tree_map(lambda a: mx.take(a, own, axis=0), states)
-    strips, T = in_one(), fields["actions"].shape[0]
+    strips, whole, T = in_one(), fields["observations"], len(fields["actions"])  # type: ignore
     with building:
-        whole = fields["observations"][:T]
+        whole = whole[:T]  # type: ignore
     if strips:  # it reads each section's where they are
         fields = {**fields, "observations": None}
     sections = epoch.steps.split(fields, states, S)

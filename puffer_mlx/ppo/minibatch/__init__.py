@@ -123,7 +123,8 @@ def in_one(
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
         plan = choose_plan(
-            *(T, len(actions) // T, D, network.hidden, network.layers, action.logits, action.heads),
+            *(T, len(actions) // T, D, network.hidden, len(weights["network"])),
+            *(action.logits, action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
         if plan is None:
@@ -266,8 +267,9 @@ def launch_minibatch(
         "sizes": numbers(*action.sizes),
         "shape": numbers(S, *steps, *groups, *map(int, form), N),
     }
-    named = tree_flatten({"encoder": weights["encoder"], "decoder": weights["decoder"]})
-    named += tree_flatten({"network": weights["network"]})
+    first = {"encoder": weights["encoder"], "decoder": weights["decoder"]}
+    parts: list[Any] = [first, {"network": weights["network"]}]
+    named: list[Any] = [pair for part in parts for pair in tree_flatten(part)]
     shapes = [array.shape for _, array in named]
     P, n, blocks = sum(array.size for _, array in named), T * S, plan.blocks
     begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
@@ -293,9 +295,9 @@ def launch_minibatch(
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
     shape = {"sum": (P,), "metrics": (len(METRICS),)}
     total, metrics = launch(TEXT, "add_blocks", arrays, shape, -(-P // THREADS) * THREADS)
-    parts = zip((name for name, _ in named), unpack(total, shapes), strict=True)
-    found = tree_unflatten(list(parts))
-    return {name: found[name] for name in weights}, metrics, ratio, value, adv
+    names = [name for name, _ in named]
+    gradients: Any = tree_unflatten([*zip(names, unpack(total, shapes), strict=True)])
+    return {name: gradients[name] for name in weights}, metrics, ratio, value, adv
 
 
 def _moments(batch: Minibatch) -> mx.array:
