@@ -207,14 +207,12 @@ class Tpe:
         )
 
 
-METHODS = ("Protein", "Protein, 0.5", "upstream", "ParetoGenetic", "Random", "TPE", "TPE, costs")
+METHODS = ("Protein", "upstream", "ParetoGenetic", "Random", "TPE", "TPE, costs")
 
 
 def make(name: str, space: Space, most: float, seed: int) -> Any:
     """A method of ``METHODS`` for a space; ``most`` is max_suggestion_cost."""
     settings = SweepSettings(max_suggestion_cost=most)
-    if name == "Protein, 0.5":  # it explores wherever
-        settings, name = replace(settings, exploration=0.5), "Protein"
     if name == "upstream":
         return UpstreamProtein(space, settings, seed)
     if name in OURS:

@@ -36,7 +36,7 @@ SHORTER = (1 / 2, 1 / 3)  # of the way to the shortest run: cheaper forms of the
 DEAREST = 97  # percentile of costs that counts as 1
 FEW = 100  # below so many successes failures count as the worst score
 ENOUGH = 9  # more successes and failures than that tell which vectors fail
-EXPLORATION = 0.5  # deviations, where the targets of costs don't lead to what is unknown
+LEADING = 100  # candidates among which those that no other one is better than are looked for
 BATCH = 4096  # candidates at a time
 
 
@@ -134,7 +134,7 @@ class Protein(Method):
             return self._from_sobol(number, draw)
         candidates = _distinct(self.space.as_run(self.candidates(draw)))
         ratings = self.ratings(self.models(draw), candidates, self._target(number, draw))
-        return candidates[np.argmax(ratings)]
+        return candidates[draw.choice(_undominated(ratings))]
 
     def _from_sobol(self, number: int, draw: np.random.Generator) -> np.ndarray:
         points = sobol(number + 1, len(self.space), np.random.default_rng(self.seed))
@@ -194,27 +194,33 @@ class Protein(Method):
         return np.concatenate([np.sort(older), newest])
 
     def ratings(self, models: Models, candidates: np.ndarray, target: float | None) -> np.ndarray:
-        """(n,): how much each candidate promises; -inf if it is expected to cost too much.
+        """(n, 3): what each candidate promises; -inf if it is expected to cost too much.
 
-        If all are, the cheapest is rated best.
+        By its expected improvement over the best score, by its probability to improve on that, and
+        by its expected score with a part of its deviation. If all are too dear, the cheapest is
+        rated best.
         """
-        scores = _in_batches(models.score.means, candidates)
-        if (more := self._exploration()) > 0:
-            scores = scores + more * _in_batches(models.score.deviations, candidates)
+        means = _in_batches(models.score.means, candidates)
+        deviations = _in_batches(models.score.deviations, candidates) + 1e-9
+        above = (means - 1) / deviations  # 1: the best score that was seen
+        chances = 0.5 * (1 + _erf(above / math.sqrt(2)))
+        density = np.exp(-0.5 * above**2) / math.sqrt(2 * math.pi)
+        optimistic = means + self.settings.exploration * deviations
+        ratings = np.stack(
+            [
+                deviations * (above * chances + density),
+                chances,
+                np.maximum(optimistic, 0.0) + 1e-6 * optimistic,
+            ],
+            axis=1,
+        )
         costs = _in_batches(models.cost.means, candidates)
-        ratings = np.maximum(scores, 0.0) + 1e-6 * scores
         if target is not None:
-            ratings = ratings * np.maximum(1 - np.abs(target - costs), 0.0)
-        ratings = ratings * self._chances(candidates)
+            ratings = ratings * np.maximum(1 - np.abs(target - costs), 0.0)[:, None]
+        ratings = ratings * self._chances(candidates)[:, None]
         most = (math.log(self.settings.max_suggestion_cost) - models.least) / models.span
-        affordable = costs < most
-        return np.where(affordable, ratings, -np.inf) if affordable.any() else -costs
-
-    def _exploration(self) -> float:
-        """How many standard deviations count as score."""
-        if self.settings.exploration >= 0:
-            return self.settings.exploration
-        return EXPLORATION if self.space.cost is None else 0.0
+        dear = (costs >= most)[:, None]
+        return np.where(dear, -np.inf, ratings) if not dear.all() else np.tile(-costs, (3, 1)).T
 
     def _chances(self, candidates: np.ndarray) -> np.ndarray:
         """(n,): how probably each candidate doesn't fail; 1 while too little is known."""
@@ -227,6 +233,22 @@ class Protein(Method):
 
 def _in_batches(function, vectors: np.ndarray) -> np.ndarray:
     return np.concatenate([function(vectors[i : i + BATCH]) for i in range(0, len(vectors), BATCH)])
+
+
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+def _undominated(ratings: np.ndarray) -> np.ndarray:
+    """Which of (n, 3) ratings no other one beats in all three, among those with the largest sums.
+
+    Source: the acquisition of HEBO (Cowen-Rivers et al., 2022), an ensemble of three.
+    """
+    leading = np.argsort(-ratings.sum(1), kind="stable")[:LEADING]
+    leading = leading[np.isfinite(ratings[leading, 0])]
+    chosen = ratings[leading]
+    at_least = (chosen[:, None] >= chosen[None]).all(2)
+    more = (chosen[:, None] > chosen[None]).any(2)
+    return leading[~(at_least & more).any(0)]
 
 
 def _distinct(vectors: np.ndarray) -> np.ndarray:

@@ -37,8 +37,7 @@ class SweepSettings:
     cheaper forms of ``num_keep_top_obs`` observations are tried, with ``suggestions_per_pareto``
     candidates around each centre; a Gaussian process is fitted to ``gp_max_obs`` observations in
     ``gp_training_iter`` steps. ``exploration``: how many standard deviations above the expected
-    score a candidate's may be; -1: 0, PufferLib's, where runs' lengths are searched, and 0.5 where
-    all are equal.
+    score a candidate's may be, in one of three ratings.
     """
 
     method: str = key(PROTEIN, f"what chooses the next run: {', '.join(METHODS)}")
@@ -81,7 +80,7 @@ class SweepSettings:
     suggestions_per_pareto: int = key(256, "", minimum=1)
     gp_training_iter: int = key(50, "", minimum=1)
     gp_max_obs: int = key(750, "", minimum=10)
-    exploration: float = key(-1.0, "", minimum=-1, maximum=100)
+    exploration: float = key(0.5, "", minimum=0, maximum=100)
 
     @property
     def words(self) -> tuple[str, ...]:

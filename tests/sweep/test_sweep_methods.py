@@ -110,7 +110,26 @@ def test_exploration_rates_higher_what_is_less_known():
         models = method.models(np.random.default_rng(0))
         ratings.append(method.ratings(models, near_and_far, None))
     gains = ratings[1] - ratings[0]
-    assert 0 < gains[0] < gains[1]
+    assert not gains[:, :2].any() and 0 < gains[0, 2] < gains[1, 2]
+
+
+def test_a_suggestion_is_one_that_no_other_beats_in_all_ratings(monkeypatch):
+    """Each of those sooner or later; none that is too dear."""
+    method, rated = protein(drawn(1, -1, 1, 40)), []
+
+    def ratings(models, candidates, target):
+        numbers = np.full((len(candidates), 3), [0.1, 0.2, 0.3])
+        numbers[:4] = [0.9, 0.1, 0.5], [0.2, 0.8, 0.4], [0.9, 0.1, 0.4], [-np.inf] * 3
+        rated.append(candidates)
+        return numbers
+
+    monkeypatch.setattr(method, "ratings", ratings)
+    places = []
+    for number in range(20, 40):
+        vector = method.suggest(number)
+        (at,) = np.flatnonzero(np.abs(rated[-1] - vector).max(1) < 1e-9)
+        places.append(int(at))
+    assert {*places} == {0, 1}
 
 
 def test_a_sweep_whose_runs_all_fail_goes_on():

@@ -30,13 +30,13 @@ def test_settings_are_read(swept):
         "goal = minimize\nmax_suggestion_cost = 120\nmax_runs = 7\ngpus = -1\ndownsample = 50\n"
         "seeds = 3\nseeds_score = worst\nconfirm = 4\ntarget_score = -2.5\n"
         "prune_pareto = False\nearly_stop_quantile = 0.1\nsweep_only = gamma, lr\n"
-        "num_random_samples = 4\nexploration = 0.5\nuse_gpu = True\nmatch_num_games = 1024\n"
+        "num_random_samples = 4\nexploration = 0.7\nuse_gpu = True\nmatch_num_games = 1024\n"
     )
     sweep = swept(text)
     assert sweep.notes == [] and sweep.settings == SweepSettings(
         *("Random", "env/perf", "percentile", "minimize", -2.5, 3, "worst", 4, 7, 120.0, 50),
         *(0.1, 0, "gamma, lr", False, 4),
-        exploration=0.5,
+        exploration=0.7,
     )
 
 

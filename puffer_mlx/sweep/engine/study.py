@@ -284,7 +284,7 @@ class Study:
         pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
         return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
 
-    def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[float]] | None:
+    def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
         """The sweep that trains a held-out seed, and the process; None if no sweep does."""
         known = self.optuna.user_attrs.get(_held(run, seed), {})
         return (known[OWNER], known.get(CHILD, [])) if OWNER in known else None
