@@ -23,6 +23,7 @@ from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import mingru as mingru_gpu
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
+from puffer_mlx.ppo import minibatch as one_launch
 from puffer_mlx.ppo import precision
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU, rollouts_in_one_launch
 from puffer_mlx.system.devices import has_gpu
@@ -244,7 +245,7 @@ def test_faults(cpu, monkeypatch, tmp_path, name):
 def a_gpu(monkeypatch):
     for module in (kernels, runs):
         stand_in(monkeypatch, module)
-    for name, size in {"T": 6, "S": 5, "H": 8}.items():
+    for name, size in {"T": 8, "S": 6, "H": 8}.items():
         monkeypatch.setattr(kernels, name, size)
 
 
@@ -255,6 +256,22 @@ def test_a_minibatch(a_gpu, monkeypatch):
     monkeypatch.setattr(mingru_gpu, "first_and_keep", lambda first, _: real(first, None))
     verdict = judge(item("minibatch"), True)
     assert verdict.verdict == FAIL and "MinGRU fp32" in verdict.text
+
+
+def test_a_minibatch_in_one_launch(a_gpu, monkeypatch):
+    """It is tried in both precisions that it knows, and a fault of it alone is found."""
+    real, kinds, off = one_launch.launch_minibatch, [], [0, 0, 1]
+
+    def launched(policy, scoring, plan, low, *arguments):
+        kinds.append(low)
+        *others, adv = real(policy, scoring, plan, low, *arguments)
+        return *others, adv + off.pop(0)
+
+    monkeypatch.setattr(kernels, "NETWORKS", ["MinGRU"])
+    monkeypatch.setattr(one_launch, "launch_minibatch", launched)
+    assert judge(item("minibatch"), True).verdict == PASS and kinds == [False, True]
+    verdict = judge(item("minibatch"), True)
+    assert verdict.verdict == FAIL and "in one launch advantages" in verdict.text
 
 
 @pytest.mark.parametrize("more", [0.0, 0.1, float("nan")])
@@ -308,7 +325,8 @@ def test_speeds(breakout_on_a_gpu):
     *ways, predicted = verdict.text.splitlines()
     numbers = r"training [\d.]+ ms, epoch [\d.]+ ms: [\d.]+ M steps/s"
     expected = [r"one launch: rollout [\d.]+ ms \(8 steps a launch\), "]
-    expected += [r"in pieces: rollout [\d.]+ ms \(4 steps a launch\), "]
+    for minibatch in ("", ", a minibatch in one launch", ", a minibatch in many"):
+        expected += [rf"in pieces{minibatch}: rollout [\d.]+ ms \(4 steps a launch\), "]
     expected += [r"overlapped, rollouts on the CPU: rollout [\d.]+ ms, "]
     for way, begins in zip(ways, expected, strict=True):
         assert re.fullmatch(begins + numbers, way), way

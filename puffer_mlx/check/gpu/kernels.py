@@ -20,6 +20,7 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 
 T, S, H = 16, 70, 48  # no multiple of a block
+TOGETHER = 32  # H where a minibatch is one launch: a multiple of it
 # Of the largest number: the reference rounds only its inputs, a fused form what it stores too. In
 # float32 it is the order of sums, over T steps.
 FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
@@ -109,10 +110,12 @@ def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
 # ---- minibatches ---------------------------------------------------------------------------------
 
 
-def small_policy(network: str, actions: tuple[int, ...] = (5,), reset: bool = False) -> Policy:
-    """A policy of two layers, H wide."""
+def small_policy(
+    network: str, actions: tuple[int, ...] = (5,), reset: bool = False, hidden: int = H
+) -> Policy:
+    """A policy of two layers, H wide or as it is said."""
     spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec(actions), 0)
-    sizes = config.Policy(hidden_size=H, num_layers=2, reset_on_terminal=reset)
+    sizes = config.Policy(hidden_size=hidden, num_layers=2, reset_on_terminal=reset)
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
@@ -148,12 +151,16 @@ class MinibatchCase:
         apart = rng.choice([-1, 1], (2, T * S)) * rng.choice([0.05, 0.5], (2, T * S))
         self.old_logprob, self.old_value = np.array([logprobs, values]) + apart
 
-    def run(self, precision: str) -> dict[str, np.ndarray]:
-        """Gradients by weights, ratios and advantages, in float64, by name."""
+    def run(self, precision: str, one_launch: bool = False) -> dict[str, np.ndarray]:
+        """Gradients by weights, ratios and advantages, in float64, by name.
+
+        ``one_launch``: in one launch where a GPU can, else in the reference's many.
+        """
         train = config.Train(
             algorithm="puffer5",
             vtrace=False,
             precision=precision,
+            one_launch=one_launch,
             **COEFFICIENTS,  # type: ignore
         )
         settings = config.Config(train=train)
@@ -178,18 +185,24 @@ def _arrays(tree: Any) -> Any:
 
 
 def minibatch(quick: bool) -> str:
-    """Of every network, in every precision: its gradients, its ratios and its live advantages."""
+    """Of every network, in every precision: its gradients, its ratios and its live advantages.
+
+    And in one launch, where a network has that.
+    """
     need_gpu()
     worst = Worst()
-    for network in NETWORKS:
+    several = [(network, H, False) for network in NETWORKS]
+    together = [(network, TOGETHER, True) for network in NETWORKS if FORMS[network].matrix_units]
+    for network, hidden, one_launch in (*several, *together):
         with on(mx.Device(mx.cpu)):
-            case = MinibatchCase(small_policy(network, reset=True))
+            case = MinibatchCase(small_policy(network, reset=True, hidden=hidden))
             expected = case.run("fp32")
         for precision in DTYPES:
             bound = unit(precision) ** 0.5  # what rounding carries to the other side of a kink
             with on(mx.Device(mx.gpu)):
-                arrays = case.run(precision)
+                arrays = case.run(precision, one_launch)
+            how = " in one launch" if one_launch else ""
             for name, ours in arrays.items():
                 off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
-                worst.add(f"{network} {precision} {name}", off, bound)
+                worst.add(f"{network} {precision}{how} {name}", off, bound)
     return worst.text

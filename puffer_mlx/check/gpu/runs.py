@@ -185,15 +185,21 @@ def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
 def speeds(quick: bool) -> str:
     """Milliseconds of a rollout, of training and of an epoch: in one launch, in pieces, overlapped.
 
+    And with each minibatch in one launch, and in many: which of them is faster is known on CUDA
+    alone, where ``train.one_launch`` is on by itself.
+
     Raises:
         Failed: one of them can't be had; the text has the others.
     """
     need_gpu()
     need_time(quick)
     pieces = "0" if backend() == "metal" else "4"  # 0: measured
+    in_pieces = *IN_ONE_LAUNCH, "--train.launch-steps", pieces
     ways = {
         "one launch": (*IN_ONE_LAUNCH, "--train.launch-steps", "1000"),
-        "in pieces": (*IN_ONE_LAUNCH, "--train.launch-steps", pieces),
+        "in pieces": in_pieces,
+        "in pieces, a minibatch in one launch": (*in_pieces, "--train.one-launch", "1"),
+        "in pieces, a minibatch in many": (*in_pieces, "--train.one-launch", "0"),
         "overlapped, rollouts on the CPU": ("--train.rollout-device", "cpu", *OVERLAP),
     }
     lines, failed = [], False
