@@ -22,6 +22,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.files import publish
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 EPOCHS = 12  # of a counted run; the tenth is what is counted
@@ -150,7 +151,8 @@ def main(argv: list[str]) -> None:
         record["epoch"] = sums = count(words, config.batch_size)
         print(table(sums))
     if options.json:
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

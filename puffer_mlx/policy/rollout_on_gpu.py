@@ -31,7 +31,6 @@ from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trees import leaves
 
 LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arrays of weights
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
@@ -116,10 +115,16 @@ def steps_by_rows(policy: Policy) -> bool:
         type(policy.encoder) is Linear
         and forms_of(policy.network).matrix_units is not None
         and policy.network.hidden % 32 == 0
-        and len(leaves(policy.initial_state(1))) <= LAYERS
+        and policy.network.layers <= LAYERS  # type: ignore
         and type(policy.decoder) is Fused
         and not policy.separate_value
     )
+
+
+def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
+    """A kernel's arrays of all LAYERS layers, ``name0`` and so on; zeros of those that aren't."""
+    zeros = [nothing(mx.float32)] * (LAYERS - len(arrays))
+    return {f"{name}{n}": array for n, array in enumerate([*arrays, *zeros])}
 
 
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
@@ -129,7 +134,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     """
     if not steps_by_rows(policy) or spec.observation_dtype != "float32":
         return None
-    D, H, L = spec.observation_size, policy.network.hidden, len(leaves(policy.initial_state(1)))
+    D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
     wide, out = -(-D // 32) * 32, -(-(A + 1) // 16) * 16
     threads, room = pool_block()
@@ -174,12 +179,16 @@ class RolloutOnGPU:
     ) -> None:
         self.step, self.game = step, game
         self._policy, self._spec, self._precision = policy, spec, precision
+        self._rows: dict[int, dict[str, int] | None] = {}  # by n: it is asked in every epoch
 
     def rows(self, n: int) -> dict[str, int] | None:
         """How matrix units step n agents; None where they don't."""
         if self._precision not in ("fp32", "bf16"):
             return None
-        return choose_rows(self._policy, self._spec, n, self._precision == "bf16")
+        if n not in self._rows:
+            low = self._precision == "bf16"
+            self._rows[n] = choose_rows(self._policy, self._spec, n, low)
+        return self._rows[n]
 
     def precision(self, n: int) -> str:
         """What n agents act in."""
@@ -266,8 +275,6 @@ class RolloutOnGPU:
     ) -> list[mx.array]:
         """The launch by matrix units, with further inputs, and numbers of its template."""
         logstd = self._policy.decoder.logstd(weights["decoder"])
-        layers = [layer["weight"] for layer in weights["network"]]
-        layers += [nothing(mx.float32)] * (LAYERS - len(layers))
         zeros, layout = nothing(mx.float32), choose_rollout_layout(self._policy, self._spec, N)
         assert layout is not None
         gpu_step = forms_of(self._policy.network).gpu_step
@@ -277,7 +284,7 @@ class RolloutOnGPU:
             "encoder": weights["encoder"]["weight"],
             "decoder": weights["decoder"]["weight"],
             "logstd": zeros if logstd is None else logstd,
-            **{f"layer{n}": layer for n, layer in enumerate(layers)},
+            **by_layer("layer", [layer["weight"] for layer in weights["network"]]),
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }
         return launch(

@@ -30,7 +30,7 @@ from puffer_mlx.ops.gpu.launch import (
 from puffer_mlx.ops.pack import unpack
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
-from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, steps_by_rows
+from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, by_layer, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
@@ -244,8 +244,6 @@ def launch_minibatch(
         discounts = live.gamma, live.gamma * live.gae_lambda, *limits
         form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
     layers = [layer["weight"] for layer in weights["network"]]
-    firsts = [zeros] * len(layers) if state is None else state
-    missing = [zeros] * (LAYERS - len(layers))
     steps = int(keep is not None), int(state is not None)
     inputs = {
         "observations": strip.whole.astype(mx.float32),
@@ -258,10 +256,10 @@ def launch_minibatch(
         "given": given,
         "further": further,
         "last": last,
-        **{f"first{n}": first for n, first in enumerate([*firsts, *missing])},
+        **by_layer("first", state or []),
         "encoder": weights["encoder"]["weight"],
         "decoder": weights["decoder"]["weight"],
-        **{f"layer{n}": layer for n, layer in enumerate([*layers, *missing])},
+        **by_layer("layer", layers),
         "ent_coef": ent_coef.reshape(1),
         "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip, *map(float, discounts)),
         "sizes": numbers(*action.sizes),
