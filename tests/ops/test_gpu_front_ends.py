@@ -391,8 +391,8 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
     ),
     "a device's memory for a block's": (
         "minibatch",
-        "Padded<D> in_device = {encoder, H, D};",
-        "IN_SHARED const float* there = encoder; Padded<D> in_device = {there, H, D};",
+        "auto encoding =",
+        "IN_SHARED const float* there = encoder; auto encoding =",
         None,
         "cannot initialize a variable of type 'const __local float",
     ),

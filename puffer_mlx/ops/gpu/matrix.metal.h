@@ -66,6 +66,20 @@ struct Transposed {
   FUNCTION float at(uint row, uint column) const { return matrix.at(column, row); }
 };
 
+template <class Matrix>
+FUNCTION Transposed<Matrix> transposed(Matrix matrix) { return {matrix}; }
+
+// One of two matrices, whose types differ: the first, or else the second.
+template <int FIRST>
+struct Either {
+  template <class One, class Other>
+  FUNCTION static One of(One one, Other) { return one; }
+};
+template <> struct Either<0> {
+  template <class One, class Other>
+  FUNCTION static Other of(One, Other other) { return other; }
+};
+
 #if __CUDA_ARCH__ >= 800
 // To the nearest number of TF32, but for its last 13 bits, which the units don't read. Infinity becomes NaN.
 FUNCTION unsigned int to_tf32(float x) { return __float_as_uint(x) + 0x1000u; }

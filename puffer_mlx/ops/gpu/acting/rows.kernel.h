@@ -38,6 +38,7 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
     Game env;
   } held;
 
+  auto encoding = Either<(KEPT > 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
 #pragma unroll
   for (int l = 0; l < L && KEPT > 0; ++l)
@@ -78,27 +79,19 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
     }
     BARRIER
     Swizzled<Low, H> x = {low + AT_X}, out = {low + AT_X + M * H};
-    Padded<SEEN> in_device = {encoder, H, SEEN};
-    if (KEPT > 1)
-      multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, x, false, me);
-    else
-      multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<SEEN>>{in_device}, x, false, me);
+    multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, transposed(encoding), x, false, me);
     BARRIER
 #pragma unroll
     for (int l = 0; l < L; ++l) {
-      Swizzled<Low, H> weight = {low + AT_LAYERS + 3 * l * H * H};
-      IN_SHARED float* states = held_states + l * M * H;
-      if (KEPT > 0)
-        step_rows<EXACT, H, M, THREADS>(x, out, Transposed<Swizzled<Low, H>>{weight}, u, states, kept, me);
-      else
-        step_rows<EXACT, H, M, THREADS>(x, out, Transposed<Padded<H>>{Padded<H>{OF_LAYER(layer, l), 3 * H, H}}, u, states, kept,
-                                        me);
+      Swizzled<Low, H> near = {low + AT_LAYERS + 3 * l * H * H};
+      auto weight = Either<(KEPT > 0)>::of(near, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
+      step_rows<EXACT, H, M, THREADS>(x, out, transposed(weight), u, held_states + l * M * H, kept, me);
       Swizzled<Low, H> other = x;
       x = out;
       out = other;
       BARRIER
     }
-    multiply_rows<EXACT, H, M, OUT, 1, THREADS>(x, Transposed<Swizzled<Low, H>>{decodes}, Apart<Y>{y}, false, me);
+    multiply_rows<EXACT, H, M, OUT, 1, THREADS>(x, transposed(decodes), Apart<Y>{y}, false, me);
     BARRIER
     if (plays) {
       uint now = t * n + player, next = now + n;

@@ -202,7 +202,8 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
 #pragma unroll
   for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
-  Padded<H> far_decodes = {decoder, A + 1, H};
+  auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
+  auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, H, D});
   if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
 #pragma unroll
   for (int l = 0; l < L && KEPT > 1; ++l)
@@ -256,21 +257,15 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         }
         BARRIER
         Swizzled<Low, H> features = {low};
-        Padded<D> in_device = {encoder, H, D};
-        if (KEPT > 2)
-          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Swizzled<Low, W>>{encodes}, features, false, me);
-        else
-          multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, Transposed<Padded<D>>{in_device}, features, false, me);
+        multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encoding), features, false, me);
         BARRIER
 #pragma unroll
         for (int l = 0; l < L; ++l) {
           Swizzled<Low, H> x = {low + l * M * H}, out = {low + (l + 1) * M * H};
-          Swizzled<Low, H> states = {low + AT_S + (ALL ? l : 0) * M * H}, weight = {low + AT_LAYERS + 3 * l * H * H};
+          Swizzled<Low, H> states = {low + AT_S + (ALL ? l : 0) * M * H}, held = {low + AT_LAYERS + 3 * l * H * H};
           Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
-          if (KEPT > 1)
-            make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
-          else
-            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{Padded<H>{OF_LAYER(layer, l), 3 * H, H}}, u, me);
+          auto weight = Either<(KEPT > 1)>::of(held, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
+          make_gates<EXACT, H, M, THREADS>(x, transposed(weight), u, me);
           BARRIER
           for (uint k = me; k < UNITS * PARTS; k += THREADS) {
             uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
@@ -285,10 +280,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           }
           BARRIER
         }
-        if (KEPT > 0)
-          multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Swizzled<Low, H>>{decodes}, of_y, false, me);
-        else
-          multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, Transposed<Padded<H>>{far_decodes}, of_y, false, me);
+        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), of_y, false, me);
         BARRIER
       }
       if (LIVE && !back && (int)me < M) {
@@ -346,25 +338,19 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         adv[sample] = target;
       }
       BARRIER
-      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(Transposed<Swizzled<Low, DY>>{dy}, dout, me, of_decoder);
+      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), dout, me, of_decoder);
       BARRIER
-      if (KEPT > 0)
-        multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
-      else
-        multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, far_decodes, dout, false, me);
+      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decoding, dout, false, me);
       BARRIER
 #pragma unroll
       for (int l = L - 1; l >= 0; --l) {
         Swizzled<Low, H> x = {low + l * M * H}, states = {low + AT_S + (ALL ? l : 0) * M * H};
-        Swizzled<Low, H> weight = {low + AT_LAYERS + 3 * l * H * H};
+        Swizzled<Low, H> held = {low + AT_LAYERS + 3 * l * H * H};
         Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
-        Padded<H> in_device = {OF_LAYER(layer, l), 3 * H, H};
+        auto weight = Either<(KEPT > 1)>::of(held, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
         bool again = l < L - 1 && !ALL;
         if (again) {
-          if (KEPT > 1)
-            make_gates<EXACT, H, M, THREADS>(x, Transposed<Swizzled<Low, H>>{weight}, u, me);
-          else
-            make_gates<EXACT, H, M, THREADS>(x, Transposed<Padded<H>>{in_device}, u, me);
+          make_gates<EXACT, H, M, THREADS>(x, transposed(weight), u, me);
           BARRIER
         }
         for (uint k = me; k < UNITS * PARTS; k += THREADS) {
@@ -377,18 +363,15 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           if (CHUNKS > 1 && k < UNITS) carries[(uint)(l * UNITS) + k] = carry;
         }
         BARRIER
-        add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(Transposed<Swizzled<Low, U>>{u}, x, me, of_layers[l]);
-        if (KEPT > 1)
-          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, true, me);
-        else
-          multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, in_device, dout, true, me);
+        add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(transposed(u), x, me, of_layers[l]);
+        multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, true, me);
         BARRIER
       }
       if (!ALL) {
         see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         BARRIER
       }
-      add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(Transposed<Swizzled<Low, H>>{dout}, seen, me, of_encoder);
+      add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(transposed(dout), seen, me, of_encoder);
     }
   }
 
