@@ -223,7 +223,7 @@ ROLLOUTS = [
     *(("connect4", network) for network in ("lstm", "gru", "mlp")),
 ]
 # The union needs a constructor here; where there are no masks nobody reads them; Metal's pragma.
-UNION = "    Game env;\n  } held;", "    Game env;\n    Held() {}\n  } held;"
+UNION = "  Game env;\n};", "  Game env;\n  Held() {}\n};"
 ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
 
 
@@ -276,9 +276,9 @@ def _game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, int]]:
 
 
 def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, int]) -> str:
-    assert UNION[0] in kernel.body
+    assert UNION[0] in kernel.before
     if language != "cuda":
-        kernel = kernel._replace(body=kernel.body.replace(*UNION))
+        kernel = kernel._replace(before=kernel.before.replace(*UNION))
     return program(kernel, language, low, given)
 
 

@@ -162,13 +162,13 @@ def _renamed(text: str) -> str:
 
 
 def _defined(line: str) -> str:
-    """The name of the function, struct or type that a line begins to define, or an empty text."""
+    """The name of the function, struct, union or type that a line begins to define, or ``""``."""
     if line.startswith(("FUNCTION ", "RULE ")) and "(" in line:
         return line.partition("(")[0].split()[-1].lstrip("*&")
     if line.startswith("struct alignas("):
         line = "struct " + line.partition(") ")[2]
     words = line.split()
-    if line.startswith("struct ") and len(words) > 2:
+    if line.startswith(("struct ", "union ")) and len(words) > 2:
         return words[1]
     return words[1] if line.startswith("using ") and " = " in line else ""
 

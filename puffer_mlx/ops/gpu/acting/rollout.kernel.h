@@ -14,6 +14,7 @@
 #include "gpu/acting/encode.metal.h"
 #include "gpu/acting/rules.kernel.h"
 #include "rules"
+#include "gpu/acting/seat.kernel.h"
 
 KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LOGS>: Low first_observations, float
   first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise weights, int sizes horizon
@@ -32,32 +33,17 @@ KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LO
   uint T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // whose environment this thread steps
   bool steps = me % APART == 0 && slot < AGENTS && player < n;
-  union Held {
-    int words[WORDS];
-    Game env;
-  } held;
+  Held<WORDS> held;
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     bool in = first + k / SEEN < n;
     rows[k] = in ? first_observations[first * SEEN + k] : (Low)0;
   }
   if (steps) {
-    for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
-    for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
-    held.env.observations.at = rows + slot * SEEN;
-    held.env.actions.at = acted + slot * HEADS;
-    held.env.rewards.at = rewarded + slot;
-    held.env.terminals.at = ended + slot;
+    sit_down<WORDS, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed, first_masks,
+                                                   all_masks);
     all_rewards[player] = first_rewards[player];
     all_terminals[player] = first_terminals[player];
-#ifdef MASKED
-    held.env.action_mask.at = allowed + slot * LEGAL;
-    for (uint k = 0; k < LEGAL; ++k) {
-      uint8_t before = first_masks[player * LEGAL + k];
-      allowed[slot * LEGAL + k] = before;
-      all_masks[player * LEGAL + k] = before;
-    }
-#endif
   }
   DEVICE_BARRIER
 
@@ -74,32 +60,14 @@ KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LO
     layers(step);
     choose(step);
     DEVICE_BARRIER
-    if (steps) {
-      for (uint k = 0; k < HEADS; ++k) acted[slot * HEADS + k] = step.actions[player * HEADS + k];
-      rewarded[slot] = 0.0f;
-      ended[slot] = 0.0f;
-      game::c_step(&held.env);
-      uint next = (t + 1) * n + player;
-      all_rewards[next] = rewarded[slot];
-      all_terminals[next] = ended[slot];
-#ifdef MASKED
-      for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[slot * LEGAL + k];
-#endif
-    }
+    if (steps)
+      play<WORDS, HEADS, LEGAL>(held, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded, ended, allowed,
+                                all_rewards, all_terminals, all_masks);
     DEVICE_BARRIER
   }
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
   }
-  if (steps) {
-    held.env.observations.at = 0;
-    held.env.actions.at = 0;
-    held.env.rewards.at = 0;
-    held.env.terminals.at = 0;
-#ifdef MASKED
-    held.env.action_mask.at = 0;
-#endif
-    for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
-  }
+  if (steps) stand_up(held, player, games_after);
 }

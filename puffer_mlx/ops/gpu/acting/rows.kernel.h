@@ -8,6 +8,7 @@
 #include "gpu/acting/choose.metal.h"
 #include "gpu/acting/rules.kernel.h"
 #include "rules"
+#include "gpu/acting/seat.kernel.h"
 
 KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LOG, LOGS>:
   float first_observations first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
@@ -33,10 +34,7 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
   uint n = (uint)sizes[5], first = block * M, T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // for whom this thread chooses, and whose environment it steps
   bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
-  union Held {
-    int words[WORDS];
-    Game env;
-  } held;
+  Held<WORDS> held;
 
   auto encoding = Either<(KEPT > 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
@@ -52,22 +50,10 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
   }
   for (uint row = me; row < M; row += THREADS) kept[row] = resets && first + row < n ? 1.0f - first_terminals[first + row] : 1.0f;
   if (plays) {
-    for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
-    for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
-    held.env.observations.at = rows + slot * SEEN;
-    held.env.actions.at = acted + slot * HEADS;
-    held.env.rewards.at = rewarded + slot;
-    held.env.terminals.at = ended + slot;
+    sit_down<WORDS, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed, first_masks,
+                                                   all_masks);
     all_rewards[player] = first_rewards[player];
     all_terminals[player] = first_terminals[player];
-#ifdef MASKED
-    held.env.action_mask.at = allowed + slot * LEGAL;
-    for (uint k = 0; k < LEGAL; ++k) {
-      uint8_t before = first_masks[player * LEGAL + k];
-      allowed[slot * LEGAL + k] = before;
-      all_masks[player * LEGAL + k] = before;
-    }
-#endif
   }
   DEVICE_BARRIER
 
@@ -100,16 +86,8 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
       IN_DEVICE const uint8_t* legal = all_masks + now * LEGAL;
       all_logprobs[now] = draw_actions<1>(sizes, HEADS, mine, 0, all_noise + now * HEADS, logstd, legal, actions);
       all_values[now] = y[slot * Y + A];
-      for (uint k = 0; k < HEADS; ++k) acted[slot * HEADS + k] = actions[k];
-      rewarded[slot] = 0.0f;
-      ended[slot] = 0.0f;
-      game::c_step(&held.env);
-      all_rewards[next] = rewarded[slot];
-      all_terminals[next] = ended[slot];
+      play<WORDS, HEADS, LEGAL>(held, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals, all_masks);
       if (resets) kept[slot] = 1.0f - ended[slot];
-#ifdef MASKED
-      for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[slot * LEGAL + k];
-#endif
     }
     BARRIER
   }
@@ -120,14 +98,5 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
     uint agent = first + k / H % M;
     if (agent < n) after[(k / (M * H) * n + agent) * H + k % H] = held_states[k];
   }
-  if (plays) {
-    held.env.observations.at = 0;
-    held.env.actions.at = 0;
-    held.env.rewards.at = 0;
-    held.env.terminals.at = 0;
-#ifdef MASKED
-    held.env.action_mask.at = 0;
-#endif
-    for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
-  }
+  if (plays) stand_up(held, player, games_after);
 }

@@ -1,0 +1,60 @@
+// An agent's environment in the thread that steps it: behind an environment's rules, in a kernel of whole rollouts.
+//
+// `at` is the agent's place in the block, `player` that among all n. The rows of the block's agents are in its shared memory:
+// observations `rows`, then `acted`, `rewarded`, `ended` and masks `allowed`.
+
+template <int WORDS>
+union Held {
+  int words[WORDS];
+  Game env;
+};
+
+// The environment, its log emptied, from memory; what arrived before its first step is the rollout's first row.
+template <int WORDS, int SEEN, int HEADS, int LEGAL, int LOG, int LOGS, class Number>
+FUNCTION void sit_down(IN_THREAD Held<WORDS>& held, IN_DEVICE const int* games, uint at, uint player, IN_SHARED Number* rows,
+                       IN_SHARED float* acted, IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed,
+                       IN_DEVICE const uint8_t* first_masks, IN_DEVICE uint8_t* all_masks) {
+  for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
+  for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
+  held.env.observations.at = rows + at * SEEN;
+  held.env.actions.at = acted + at * HEADS;
+  held.env.rewards.at = rewarded + at;
+  held.env.terminals.at = ended + at;
+#ifdef MASKED
+  held.env.action_mask.at = allowed + at * LEGAL;
+  for (uint k = 0; k < LEGAL; ++k) {
+    uint8_t before = first_masks[player * LEGAL + k];
+    allowed[at * LEGAL + k] = before;
+    all_masks[player * LEGAL + k] = before;
+  }
+#endif
+}
+
+// A step by `actions`; what arrives is the row `next` of the rollout.
+template <int WORDS, int HEADS, int LEGAL>
+FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE const float* actions, IN_SHARED float* acted,
+                   IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed, IN_DEVICE float* all_rewards,
+                   IN_DEVICE float* all_terminals, IN_DEVICE uint8_t* all_masks) {
+  for (uint k = 0; k < HEADS; ++k) acted[at * HEADS + k] = actions[k];
+  rewarded[at] = 0.0f;
+  ended[at] = 0.0f;
+  game::c_step(&held.env);
+  all_rewards[next] = rewarded[at];
+  all_terminals[next] = ended[at];
+#ifdef MASKED
+  for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[at * LEGAL + k];
+#endif
+}
+
+// The environment to memory, without where its rows were.
+template <int WORDS>
+FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, uint player, IN_DEVICE int* games_after) {
+  held.env.observations.at = 0;
+  held.env.actions.at = 0;
+  held.env.rewards.at = 0;
+  held.env.terminals.at = 0;
+#ifdef MASKED
+  held.env.action_mask.at = 0;
+#endif
+  for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
+}
