@@ -122,16 +122,19 @@ static float widen(uint16_t bits) { return std::bit_cast<float>((uint32_t)bits <
 typedef _Float16 float16_t;
 struct bfloat16_t {
   uint16_t bits;
+  bfloat16_t() = default;
   explicit bfloat16_t(float x) : bits(round_to_bfloat(x)) {}
   operator float() const { return widen(bits); }
 };
 struct __half {
   _Float16 value;
+  __half() = default;
   __half(float x) : value((_Float16)x) {}
   operator float() const { return (float)value; }
 };
 struct __nv_bfloat16 {
   uint16_t bits;
+  __nv_bfloat16() = default;
   __nv_bfloat16(float x) : bits(round_to_bfloat(x)) {}
   operator float() const { return widen(bits); }
 };

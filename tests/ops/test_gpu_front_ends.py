@@ -83,6 +83,23 @@ COPIED = {
   Rows(const Rows&) = default;
   Rows(const threadgroup Rows& other) { for (int r = 0; r < R; ++r) of[r] = other.of[r]; }
 };""",
+    "struct alignas(16) Line { Low of[16 / sizeof(Low)]; };": """struct alignas(16) Line {
+  struct Bits {
+    unsigned short of[sizeof(Low) / 2];
+    Bits() __generic {}
+    void operator=(Low) __generic {}
+  };
+  Bits of[16 / sizeof(Low)];
+  Line() __generic {}
+  void operator=(const device Line& other) __generic {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const Line& other) threadgroup {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+};""",
     "struct Sums { float of[V][R]; };": """struct Sums {
   float of[V][R];
   Sums() = default;

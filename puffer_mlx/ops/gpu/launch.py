@@ -159,8 +159,8 @@ def launch(
     if kind == "metal":
         refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
-    dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
+    dtypes = {"Low": template["Low"], **DTYPES}
     instead = stand_in()
     call = (
         functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)

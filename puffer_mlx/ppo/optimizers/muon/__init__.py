@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -124,7 +124,7 @@ def step(
         max_grad_norm: what the gradients' norm is clipped to.
         beta1: momentum.
         weight_decay: as of ``muon``.
-        low: whether a GPU's matrix units may round what they multiply, to TF32.
+        low: whether a GPU may round what it multiplies: to bf16 and, of small matrices, to TF32.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
@@ -231,10 +231,12 @@ def layout(shapes: Shapes) -> Layout:
 def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
     """Of each kind of product, all tiles: tensor, first row, first column."""
     squares, whole = [], []
-    for t, (r, c, _) in enumerate(matrices):
+    for t, (r, c, tall) in enumerate(matrices):
         for i in range(0, r, TILE):
             squares += [number for j in range(0, i + 1, TILE) for number in (t, i, j)]
-            whole += [number for j in range(0, c, TILE) for number in (t, i, j)]
+        rows, columns = (c, r) if tall else (r, c)
+        for i in range(0, rows, TILE):
+            whole += [number for j in range(0, columns, TILE) for number in (t, i, j)]
     if not whole:
         return {}
     return {GRAM: numbers(*squares), POLY: numbers(*squares), NEXT: numbers(*whole)}
@@ -270,7 +272,7 @@ def launch_step(
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
-    *new, ok = _in_one_launch(at, inputs, low) if at.small else _in_groups(at, inputs)
+    *new, ok = _in_one_launch(at, inputs, low) if at.small else _in_groups(at, inputs, low)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
 
 
@@ -289,23 +291,23 @@ def _in_one_launch(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[
         )
         return weights, momentum, ok
     shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
-    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts))
+    exact = int(not low)
+    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts), EXACT=exact)
     return weights, momentum, ok
 
 
-def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
-    """The same of tensors of any size, each launch for all of them."""
-    flat, blocks = (at.total,), at.total // BLOCK
-    shapes = {"momentum": flat, "x": flat, "sums": (blocks,), "ok": ()}
-    momentum, u, sums, ok = _launch("muon_momentum", inputs, shapes, blocks)
+def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+    """The same of tensors of any size, each launch for all of them; if low, of bf16."""
+    flat, blocks, kind = (at.total,), at.total // BLOCK, mx.bfloat16 if low else mx.float32
+    shapes = {"momentum": flat, "u": flat, "sums": (blocks,), "ok": (), "x": flat}
+    momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=kind)
 
-    def product(line: int, what: int, left: mx.array, right: mx.array) -> mx.array:
+    def product(line: int, what: int, square: mx.array, x: mx.array) -> mx.array:
         tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
-        of = {"tiles": tiles, "now": numbers(line, what), "left": left, "right": right}
-        arrays = {**inputs, **of, "sums": sums}
-        return _launch("muon_product", arrays, {"out": shape}, tiles.size // 3)[0]
+        of = {"tiles": tiles, "now": numbers(line, what), "square": square, "x": x}
+        arrays, shapes = {**inputs, **of, "sums": sums}, {"out": shape}
+        return _launch("muon_product", arrays, shapes, tiles.size // 3, EXACT=int(not low))[0]
 
-    x = u
     for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
         gram = product(line, GRAM, x, x)
         x = product(line, NEXT, product(line, POLY, gram, gram), x)
@@ -314,6 +316,10 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
 
 
 def _launch(
-    name: str, inputs: dict[str, mx.array], outputs: dict[str, tuple[int, ...]], blocks: int
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, tuple[int, ...]],
+    blocks: int,
+    **sizes: Any,
 ) -> list[mx.array]:
-    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS)
+    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS, **sizes)
