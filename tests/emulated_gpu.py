@@ -303,6 +303,7 @@ def recording(backend: str) -> Iterator[Recorder]:
         patch.setattr(mx.fast, backend + "_kernel", recorder)
         patch.setattr(nvrtc, "library", lambda: None)
         patch.setattr(launch, "backend", lambda: backend)
+        patch.setattr(launch, "cluster_blocks", lambda: 1)  # blocks run one after the other
         yield recorder
     launch.compiled.cache_clear()
 
@@ -407,6 +408,7 @@ class Compiled:
             patch.setattr(mx.fast, self.backend + "_kernel", kernel)
             patch.setattr(nvrtc, "library", lambda: None)
             patch.setattr(launch, "backend", lambda: self.backend)
+            patch.setattr(launch, "cluster_blocks", lambda: 1)
             result = function(*arguments)
         launch.compiled.cache_clear()
         assert next(left, None) is None

@@ -16,6 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
@@ -166,6 +167,7 @@ TILE = 64  # rows and columns of a block's part of a product
 # Up to which sizes one block does all of a matrix: the rows are those of its shared memory, and
 # with that many columns it multiplies 12 million times, about 0.1 ms of a GPU's core.
 ROWS_OF_A_BLOCK, COLUMNS_OF_A_BLOCK = TILE, 256
+ROWS_OF_A_CLUSTER, COLUMNS_OF_A_CLUSTER = 256, 1024  # the same of a cluster of blocks
 
 Shapes = tuple[tuple[int, ...], ...]
 GRAM, POLY, NEXT = range(3)  # what muon_product makes
@@ -189,6 +191,7 @@ class Layout(NamedTuple):
     owners: mx.array
     tiles: dict[int, mx.array]  # by what is made of them; empty without a matrix
     small: bool  # one block does all of a tensor
+    middling: bool  # or a cluster of blocks does
     columns: int  # of the widest matrix
 
 
@@ -224,6 +227,10 @@ def layout(shapes: Shapes) -> Layout:
         owners=numbers(*owners),
         tiles=_tiles(matrices),
         small=all(fits_a_block(matrix) for matrix in matrices),
+        middling=all(
+            matrix.r <= ROWS_OF_A_CLUSTER and matrix.c <= COLUMNS_OF_A_CLUSTER
+            for matrix in matrices
+        ),
         columns=max((matrix.c for matrix in matrices), default=0),
     )
 
@@ -272,41 +279,59 @@ def launch_step(
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
-    *new, ok = _in_one_launch(at, inputs, low) if at.small else _in_groups(at, inputs, low)
+    if at.small:
+        *new, ok = _by_blocks(at, inputs, low)
+    elif at.middling and gpu.cluster_blocks() > 1:
+        *new, ok = _by_clusters(at, inputs, low, gpu.cluster_blocks())
+    else:
+        *new, ok = _in_groups(at, inputs, low)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
 
 
-def _in_one_launch(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
-    """New weights and momentum, flat, and whether they are new: a block for each tensor."""
-    flat, grams = (at.total,), (max(1, at.grams),)
+def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+    """New weights and momentum, flat, and whether they are new: in one launch."""
     columns = -(-at.columns // TILE) * TILE
     block, room = pool_block()
     pool = TILE * columns + 2 * TILE * TILE + block
-    if columns and 4 * pool <= room:
-        shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * block
-        sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool}
-        sizes["EXACT"] = int(not low)
-        weights, momentum, ok = launch(
-            TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
-        )
-        return weights, momentum, ok
-    shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
-    exact = int(not low)
-    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts), EXACT=exact)
+    if not columns or 4 * pool > room:
+        return _by_clusters(at, inputs, low, 1)
+    shapes = {"weights": (at.total,), "momentum": (at.total,), "ok": ()}
+    sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool, "EXACT": int(not low)}
+    threads = len(at.starts) * block
+    weights, momentum, ok = launch(
+        TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
+    )
     return weights, momentum, ok
+
+
+def _by_clusters(
+    at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
+) -> tuple[mx.array, ...]:
+    """The same by so many blocks for each tensor."""
+    flat, grams, blocks = (at.total,), (max(1, at.grams),), len(at.starts) * cluster
+    shapes = {"weights": flat, "momentum": flat, "sums": (blocks,), "ok": ()}
+    shapes |= {"even": flat, "odd": flat, "gram": grams, "poly": grams}
+    sizes = {"Low": _kind(low), "EXACT": int(not low), "CLUSTER": cluster}
+    weights, momentum, _, ok, *_ = _launch("muon_step", inputs, shapes, blocks, **sizes)
+    return weights, momentum, ok
+
+
+def _kind(low: bool) -> mx.Dtype:
+    return mx.bfloat16 if low else mx.float32
 
 
 def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """The same of tensors of any size, each launch for all of them; if low, of bf16."""
-    flat, blocks, kind = (at.total,), at.total // BLOCK, mx.bfloat16 if low else mx.float32
+    flat, blocks = (at.total,), at.total // BLOCK
     shapes = {"momentum": flat, "u": flat, "sums": (blocks,), "ok": (), "x": flat}
-    momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=kind)
+    momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=_kind(low))
 
     def product(line: int, what: int, square: mx.array, x: mx.array) -> mx.array:
         tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
         of = {"tiles": tiles, "now": numbers(line, what), "square": square, "x": x}
         arrays, shapes = {**inputs, **of, "sums": sums}, {"out": shape}
-        return _launch("muon_product", arrays, shapes, tiles.size // 3, EXACT=int(not low))[0]
+        sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
+        return _launch("muon_product", arrays, shapes, tiles.size // 3, **sizes)[0]
 
     for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
         gram = product(line, GRAM, x, x)

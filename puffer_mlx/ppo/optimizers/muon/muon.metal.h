@@ -4,9 +4,9 @@
 // momenta; `squares` the sums of squares of each 1024 of them. x is what is orthogonalised, in the tensors' own layout: (r, c)
 // with r <= c, or `tall`, (c, r), of which the transposed counts.
 //
-// Either a block does all of a tensor (muon_step), or blocks of 1024 numbers, or of tiles, are those of all tensors
-// (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between tensors x is
-// whatever it is: nobody reads it there. In groups, Low is the type of what is multiplied.
+// Either a block, or a cluster of some, does all of a tensor (muon_step, muon_kept), or blocks of 1024 numbers, or of tiles, are
+// those of all tensors (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between
+// tensors x is whatever it is: nobody reads it there. Low is the type of what is multiplied.
 //
 // tensors: numbers of one kind of array, blocks of 1024 of them, and from 8 on of each tensor what `Tensor` has.
 // settings: beta, weight decay, the largest norm.
@@ -52,7 +52,7 @@ FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr,
 // A tile of a product, from row `first` and column `second` on, of a tensor's part of what it is made of:
 //   0: gram = x x^T
 //   1: poly = b gram + c gram gram, of `square`, which is gram
-//   2: x = a x + poly x, of `square`, which is poly; with r <= 64, out may be x itself
+//   2: x = a x + poly x, of `square`, which is poly
 // gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
 template <int EXACT, class Low>
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
@@ -62,13 +62,16 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
   Stored<Low> matrix = {x + tensor.start, tensor.tall ? c : r, tensor.tall ? r : c}, factors = {square + tensor.gram, r, r};
   float sums[2][2][4];
   clear(sums);
-  if (what == 0 && tensor.tall)
+  if (what == 0 && tensor.tall) {
     multiply_tile<EXACT, 1, 0>(matrix, matrix, c, first, second, lefts, rights, me, sums);
-  else if (what == 2 && !tensor.tall)
+  } else if (what == 2 && !tensor.tall) {
     multiply_tile<EXACT, 0, 0>(factors, matrix, r, first, second, lefts, rights, me, sums);
-  else
-    multiply_tile<EXACT, 0, 1>(what == 1 ? factors : matrix, what == 0 ? matrix : factors, what == 0 ? c : r, first, second,
-                               lefts, rights, me, sums);
+  } else {
+    bool one = what == 1, other = what != 0;
+    Stored<Low> left = {one ? factors.numbers : matrix.numbers, one ? r : matrix.rows, one ? r : matrix.columns};
+    Stored<Low> right = {other ? factors.numbers : matrix.numbers, other ? r : matrix.rows, other ? r : matrix.columns};
+    multiply_tile<EXACT, 0, 1>(left, right, other ? r : c, first, second, lefts, rights, me, sums);
+  }
 
   int rows = what == 2 ? matrix.rows : r, columns = what == 2 ? matrix.columns : r, to = what == 2 ? tensor.start : tensor.gram;
 #pragma unroll
@@ -86,52 +89,71 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
   }
 }
 
-// ---- a block for each tensor: r <= 64 -------------------------------------------------------------------------------
+// ---- one launch for all of it --------------------------------------------------------------------------------------
 
-KERNEL muon_step<EXACT>: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
+// CLUSTER blocks do all of a tensor: what they have to wait for each other for is in memory. x is in `even` and `odd` in turns.
+KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
+  -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
   SHARED Rows<4> rights[512];
-  int all = tensors[0];
+  int all = tensors[0], mine = (int)block % CLUSTER, first = mine * 256 + (int)me, apart = CLUSTER * 256;
   Tensor tensor;
-  read_tensor(tensors, (int)block, tensor);
+  read_tensor(tensors, (int)block / CLUSTER, tensor);
   int start = tensor.start, size = tensor.size;
   Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
-  for (int k = (int)me; k < size; k += 256) {
+  for (int k = first; k < size; k += apart) {
     float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
-    x[start + k] = u;
+    if (tensor.r > 0)
+      even[start + k] = (Low)u;
+    else
+      weights[start + k] = clip.ok ? moved(packed[start + k], u, tensor, lr[0], settings[1]) : packed[start + k];
     sum += u * u;
   }
-  float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
-  DEVICE_BARRIER
+  sum = block_sum(sum, part, me, 256);
+  if (me == 0) sums[block] = sum;
+  CLUSTER_BARRIER(CLUSTER)
+  sum = 0.0f;
+  for (int k = 0; k < CLUSTER; ++k) sum += sums[(int)block - mine + k];
+  float factor = one_over_norm(sqrt(sum));
 
-  int lines = clip.ok && tensor.r > 0 ? 5 : 0;
+  int lines = clip.ok && tensor.r > 0 ? 5 : 0, tiles = (tensor.r + 63) / 64, wide = (tensor.c + 63) / 64;
+  IN_DEVICE Low* x = even;
+  IN_DEVICE Low* next = odd;
   for (int line = 0; line < lines; ++line) {
     Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
-    product_tile<EXACT>(0, tensor, by, factor, x, x, gram, 0, 0, lefts, rights, me);
-    DEVICE_BARRIER
-    product_tile<EXACT>(1, tensor, by, factor, gram, gram, poly, 0, 0, lefts, rights, me);
-    DEVICE_BARRIER
-    for (int k = 0; k < tensor.c; k += 64)
-      product_tile<EXACT>(2, tensor, by, factor, poly, x, x, tensor.tall ? k : 0, tensor.tall ? 0 : k, lefts, rights, me);
-    factor = 1.0f;
-    DEVICE_BARRIER
+    for (int what = 0; what < 2; ++what) {
+      for (int n = 0, row = 0; row < tiles; ++row)
+        for (int column = 0; column <= row; ++column, ++n)
+          if (n % CLUSTER == mine)
+            product_tile<EXACT>(what, tensor, by, factor, gram, x, what == 0 ? gram : poly, 64 * row, 64 * column, lefts,
+                                rights, me);
+      CLUSTER_BARRIER(CLUSTER)
+    }
+    for (int n = mine; n < tiles * wide; n += CLUSTER) {
+      int along = 64 * (n / tiles), across = 64 * (n % tiles);
+      product_tile<EXACT>(2, tensor, by, factor, poly, x, next, tensor.tall ? along : across, tensor.tall ? across : along,
+                          lefts, rights, me);
+    }
+    IN_DEVICE Low* before = x;
+    x = next, next = before, factor = 1.0f;
+    CLUSTER_BARRIER(CLUSTER)
   }
 
-  for (int k = (int)me; k < size; k += 256) {
+  for (int k = first; tensor.r > 0 && k < size; k += apart) {
     float w = packed[start + k];
-    weights[start + k] = clip.ok ? moved(w, x[start + k], tensor, lr[0], settings[1]) : w;
+    weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings[1]) : w;
   }
-  for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += 256) {
+  for (int k = size + first; k < (size + 1023) / 1024 * 1024; k += apart) {
     weights[start + k] = 0.0f;
     momentum[start + k] = 0.0f;
   }
 }
 
-// The same where a block's shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
+// The same of one block, whose shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
 // of which have (16, 16) of each 64 columns of a product.
 KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squares settings coefficients loss lr
   -> float weights momentum ok {
@@ -239,7 +261,7 @@ KERNEL muon_momentum<Low>: int tensors owners, float packed squares settings los
 
 // A tile of tensor tiles[3 block], from the row and the column that follow there on. now: the line of coefficients, and what is
 // made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
-KERNEL muon_product<Low, EXACT>: int tensors tiles now, float coefficients sums, Low square x -> Low out {
+KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float coefficients sums, Low square x -> Low out {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
   SHARED Rows<4> rights[512];
