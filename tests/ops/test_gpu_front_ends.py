@@ -53,6 +53,7 @@ CUDA = [
     *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
     *("-include", str(HEADERS / "as_cuda.h")),
 ]
+HOPPER = "--no-cuda-gpu-arch=sm_80", "--cuda-gpu-arch=sm_90"
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
     *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
@@ -82,6 +83,23 @@ COPIED = {
   Rows() = default;
   Rows(const Rows&) = default;
   Rows(const threadgroup Rows& other) { for (int r = 0; r < R; ++r) of[r] = other.of[r]; }
+};""",
+    "struct alignas(16) Line { Low of[16 / sizeof(Low)]; };": """struct alignas(16) Line {
+  struct Bits {
+    unsigned short of[sizeof(Low) / 2];
+    Bits() __generic {}
+    void operator=(Low) __generic {}
+  };
+  Bits of[16 / sizeof(Low)];
+  Line() __generic {}
+  void operator=(const device Line& other) __generic {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const Line& other) threadgroup {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
 };""",
     "struct Sums { float of[V][R]; };": """struct Sums {
   float of[V][R];
@@ -141,6 +159,9 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, int]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
+    if kernel.name == "muon_step":
+        clusters = (1, 8) if backend == "cuda" else (1,)
+        return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
     if kernel.name != "minibatch":
         return [{}]
     found: dict[tuple, dict[str, int]] = {}
@@ -361,7 +382,7 @@ def test_texts_without_headers(tmp_path, low):
         given = {**SIZES, **plan, "Low": low}
         made = nvrtc.program(kernel, {n: given.get(n, 3) for n in kernel.template})
         source += f"namespace of_{made.name} {{\n{made.text}}}\n"
-    assert messages(tmp_path, "cuda", source) == ""
+    assert messages(tmp_path, "cuda", source, *HOPPER) == ""
     ptx = (tmp_path / "kernels.ptx").read_text()
     entries = re.findall(r"\.entry (\w+)_[0-9a-f]{16}\(", ptx)  # C's names: none is mangled
     assert sorted(entries) == sorted(kernel.name for kernel, _ in cases)
