@@ -68,21 +68,32 @@ class Submitted:
             before = self._minibatches[-1 - AHEAD]
             mx.eval(before.ok, before.metrics)
 
-    def read(self, now: TrainState, *others: mx.array) -> tuple[list[Record], list[list[float]]]:
-        """The minibatches' records and other small arrays' numbers, once all of it is computed.
+    def ask(self, *others: mx.array) -> "Asked":
+        """Submit what ``read`` reads: the minibatches' numbers, behind those of other small arrays.
 
         Args:
-            now: what the minibatches made, evaluated along with it.
             *others: float32 or int32.
         """
         arrays = [array for one in self._minibatches for array in (one.ok, one.metrics)]
         with building:
             packed, _ = pack([*others, *arrays])  # each array that is read costs a GPU 50 us
-        mx.eval(*now.arrays(), packed)
-        left = iter(packed.tolist())  # type: ignore
-        numbers = [list(islice(left, array.size)) for array in others]
+        mx.async_eval(packed)
+        return Asked(packed, [array.size for array in others], self._minibatches)
+
+
+class Asked(NamedTuple):
+    """An epoch's numbers, submitted."""
+
+    packed: mx.array
+    others: list[int]  # their sizes
+    minibatches: list[Minibatch]
+
+    def read(self) -> tuple[list[Record], list[list[float]]]:
+        """The minibatches' records and the other arrays' numbers, once all of it is computed."""
+        left = iter(self.packed.tolist())  # type: ignore
+        numbers = [list(islice(left, size)) for size in self.others]
         records: list[Record] = []
-        for one in self._minibatches:
+        for one in self.minibatches:
             counted = list(islice(left, one.ok.size))
             each = one.metrics.size // one.ok.size
             records += [Record(ok, list(islice(left, each)), one.advantages) for ok in counted]
@@ -105,13 +116,25 @@ class Health:
         self.fault: UserError | None = None
         self._counted = False  # a minibatch
 
-    def judge(self, rollout: Rollout, now: TrainState, submitted: Submitted) -> dict[str, float]:
+    def ask(self, now: TrainState, submitted: Submitted) -> Asked:
+        """Submit what ``judge`` reads of an epoch.
+
+        Args:
+            now: what it made.
+            submitted: its minibatches.
+        """
+        with building:  # a finite gradient can still move weights beyond what float32 holds
+            trained = [array for _, array in named([now.weights, now.optimizer])]
+            squares = sums_of_squares(trained)
+        return submitted.ask(squares, *now.scaler.values())
+
+    def judge(self, rollout: Rollout, now: TrainState, asked: Asked) -> dict[str, float]:
         """Wait for an epoch's minibatches.
 
         Args:
             rollout: what was trained on.
             now: what it made.
-            submitted: the epoch's.
+            asked: what ``ask`` returned.
 
         Returns:
             The losses, means over the minibatches that counted.
@@ -119,10 +142,8 @@ class Health:
         Raises:
             UserError: too many minibatches in a row weren't finite, or weights aren't any more.
         """
-        with building:  # a finite gradient can still move weights beyond what float32 holds
-            trained = [array for _, array in named([now.weights, now.optimizer])]
-            squares = sums_of_squares(trained)
-        records, (sums, *numbers) = submitted.read(now, squares, *now.scaler.values())
+        mx.eval(*now.arrays(), asked.packed)
+        records, (sums, *numbers) = asked.read()
         if not all(map(math.isfinite, sums)) and (name := not_finite_of(now)):
             raise overflown(name, self.config)
         state = dict(zip(now.scaler, (number for (number,) in numbers), strict=True))

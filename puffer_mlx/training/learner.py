@@ -104,6 +104,7 @@ class Learner:
         draws: Draws,
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
+        go_on: Callable[[TrainState], None] = lambda now: None,
     ) -> tuple[TrainState, dict[str, float]]:
         """An epoch: K minibatches of a rollout.
 
@@ -113,6 +114,8 @@ class Learner:
             draws: what the method ``draws`` returned.
             scheduled: the epoch's numbers.
             observers: of this epoch's steps, the outermost last.
+            go_on: called with the state after it when all of it is submitted, before it is
+                computed.
 
         Returns:
             The state after it, evaluated; losses, means over the minibatches that counted.
@@ -139,7 +142,9 @@ class Learner:
             *after, adv, metrics, ok = self.algorithm.at_once(epoch, *before.arrays())
             now = TrainState(*after)
             submitted.submit(now, adv, metrics, ok)
-        return now, self.health.judge(rollout, now, submitted)
+        asked = self.health.ask(now, submitted)
+        go_on(now)
+        return now, self.health.judge(rollout, now, asked)
 
     @property
     def part(self) -> float | None:
