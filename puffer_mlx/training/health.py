@@ -76,7 +76,7 @@ class Submitted:
             mx.eval(before.ok, before.metrics)
 
     def ask(self, others: dict[str, mx.array]) -> "Asked":
-        """What ``read`` reads: numbers of other small arrays, float32 or int32, the minibatches'."""
+        """What ``read`` reads: other small arrays, float32 or int32, and the minibatches'."""
         arrays = [array for one in self._minibatches for array in (one.ok, one.metrics)]
         packed, _ = pack([*others.values(), *arrays])  # each that is read costs a GPU 50 us
         sizes = {name: array.size for name, array in others.items()}

@@ -352,7 +352,7 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
 
 
-# ---- The next rollout is launched before losses are read ------------------------------------------
+# ---- The next rollout is launched before losses are read -----------------------------------------
 
 
 def serial_trainer() -> trainer.Trainer:
