@@ -102,12 +102,19 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-FLOATS = "memory", "cartpole", "cartpole_continuous", "breakout"  # their observations
+BY_ROWS = (
+    "memory",
+    "cartpole",
+    "cartpole_continuous",
+    "breakout",
+    "squared",
+    "connect4",
+)  # by matrix units
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
 
 
 @pytest.mark.parametrize(
-    ("name", "network", "precision"), [*WAYS, *((name, "MinGRU", "fp32") for name in FLOATS)]
+    ("name", "network", "precision"), [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS)]
 )
 def test_rollouts_are_the_hosts(name, network, precision):
     """In blocks of few agents, and of many by matrix units."""

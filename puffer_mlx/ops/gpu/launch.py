@@ -155,8 +155,8 @@ def launch(
         threads: how many there are in all.
         block: how many of them meet at barriers.
         shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
-        **sizes: numbers by their names in the text's template; ``Low``, a type, where no array
-            has it.
+        **sizes: numbers by their names in the text's template; types, which arrays may be said to
+            have there; ``Low`` where no array has it.
 
     Returns:
         The outputs, in the text's order.
@@ -173,7 +173,7 @@ def launch(
         refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
     template = {"Low": low, **sizes}
-    dtypes = {"Low": template["Low"], **DTYPES}
+    dtypes = {**DTYPES, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
     instead = stand_in()
     call = (
         functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)

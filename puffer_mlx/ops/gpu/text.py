@@ -8,11 +8,12 @@ body, and what goes before the kernel. A kernel is described where it begins, an
       ...
     }
 
-What is in angle brackets are its template's names: ``Low``, and numbers. Some say on CUDA how it is
-compiled: ``FAST`` (exp and quotients are approximate, as Metal's are), ``RESIDENT`` (threads that a
-core holds at a time, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run together). Then follow
-types and names of the arrays that it reads, and of those that it writes. Its last line is the first that is a
-brace alone. An equation that C++ computes as well is in a file that both include (``ops/words.h``).
+What is in angle brackets are its template's names: types, as ``Low``, and numbers. Some say on CUDA
+how it is compiled: ``FAST`` (exp and quotients are approximate, as Metal's are), ``RESIDENT``
+(threads that a core holds at a time, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run
+together). Then follow types and names of the arrays that it reads, and of those that it writes. Its
+last line is the first that is a brace alone. An equation that C++ computes as well is in a file that
+both include (``ops/words.h``).
 """
 
 import functools
@@ -39,7 +40,7 @@ class Kernel(NamedTuple):
     name: str
     before: str  # what goes before the kernel: functions that it calls
     body: str
-    template: tuple[str, ...]  # names: Low, and numbers; a kernel may do without
+    template: tuple[str, ...]  # names: types, as Low, and numbers; a kernel may do without
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
     exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
