@@ -43,16 +43,19 @@ def _texts() -> dict[str, text.Kernel]:
 @functools.cache
 def _text(name: str) -> text.Kernel:
     """A kernel's; that of a rollout is made of its network's and its environment's."""
-    if not name.startswith(("rollout_", "rows_")):
+    if not name.startswith(("rollout_", "rows_", "step_")):
         return _texts()[name]
-    form, network, environment = name.split("_", 2)
-    file = text.ROWS if form == "rows" else text.LAYERS
-    layers = PACKAGE / "policy" / "networks" / network / file
+    form, environment = name.split("_", 1)
+    network, _, environment = ("", "", environment) if form == "step" else environment.partition("_")
     folder = find_environment(environment)
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))
     assert rules is not None
-    return text.rollout(layers, text.Rules(*rules[:3]), "cuda")
+    game = text.Rules(*rules[:3])
+    if form == "step":
+        return text.environments(game, "cuda")
+    file = text.ROWS if form == "rows" else text.LAYERS
+    return text.rollout(PACKAGE / "policy" / "networks" / network / file, game, "cuda")
 
 
 def _written(name: str) -> set[str]:

@@ -27,6 +27,7 @@ from puffer_mlx.rollout.on_gpu import (
     EnvironmentsOnGPU,
     RolloutsOnGPU,
     rollouts_in_one_launch,
+    rollouts_in_steps,
 )
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
@@ -67,10 +68,18 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and a way of acting: in one launch, or through MLX on the host."""
+    """Environments, a policy, and a way of acting: on a GPU, or through MLX on the host.
+
+    On a GPU in one launch, or ``in_steps``.
+    """
 
     def __init__(
-        self, name: str, whole: bool, network: str = "MinGRU", precision: str = ""
+        self,
+        name: str,
+        whole: bool,
+        network: str = "MinGRU",
+        precision: str = "",
+        in_steps: bool = False,
     ) -> None:
         vec = environments(name)
         width = 32 if precision else 8
@@ -78,8 +87,11 @@ class Run:
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         self.weights = self.policy.init(mx.random.key(0))
         with building_for("cuda", lambda *_, **__: []):
-            kernel = rollouts_in_one_launch(self.policy, vec, T, precision)
-            assert kernel is not None and bool(precision) == (kernel.rows(N) is not None)
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision)
+            assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
+        if in_steps:
+            kernel = rollouts_in_steps(compile_update(self.policy), vec, T)
+        assert kernel is not None
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
         self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
@@ -105,18 +117,25 @@ FLOATS = "memory", "cartpole", "cartpole_continuous", "breakout"  # their observ
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
 
 
+STEPS = [(name, network, "steps") for name, network, _ in WAYS]
+
+
 @pytest.mark.parametrize(
-    ("name", "network", "precision"), [*WAYS, *((name, "MinGRU", "fp32") for name in FLOATS)]
+    ("name", "network", "precision"),
+    [*WAYS, *((name, "MinGRU", "fp32") for name in FLOATS), *STEPS],
 )
 def test_rollouts_are_the_hosts(name, network, precision):
-    """In blocks of few agents, and of many by matrix units."""
-    ours, host = Run(name, True, network, precision), Run(name, False, network, precision)
-    form, ends = "rows_" if precision else "rollout_", 0.0
+    """In blocks of few agents, of many by matrix units, and in a few launches a step."""
+    in_steps = precision == "steps"
+    precision = "" if in_steps else precision
+    ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
+    form, ends = "step_" if in_steps else "rows_" if precision else "rollout_", 0.0
     for seed in range(10 if name in LONG else 2):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith(form)} and len(gpu.names) <= 2
+        assert {each for each in gpu.names if each.startswith(form)}
+        assert in_steps or len(gpu.names) <= 2
         ends += found["terminals"].sum()
         for field in ("actions", "observations", "rewards", "terminals", "masks"):
             rounded = name == "cartpole_continuous"  # actions are rounded as features are
