@@ -19,6 +19,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout import in_steps
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -153,10 +154,10 @@ def test_rollouts_are_the_hosts(name, network, precision):
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
-@pytest.mark.parametrize("steps", [1, 7])
-def test_steps_of_a_launch_change_nothing(steps):
+@pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
+def test_steps_of_a_launch_change_nothing(steps, in_steps):
     """To the bit; connect4 has masks and a player that draws."""
-    whole, parts = Run("connect4", True), Run("connect4", True)
+    whole, parts = (Run("connect4", True, in_steps=in_steps) for _ in range(2))
     parts.way.steps = steps
     for seed in range(2):
         with emulated_gpu():
@@ -254,11 +255,18 @@ def configured(name: str = "connect4", *options: str):
 
 @pytest.fixture
 def on_gpu(monkeypatch, request):
-    """Trainers roll out in one launch, on a GPU that is the CPU; the parameter: overlapped."""
-    overlap = getattr(request, "param", False)
+    """Trainers roll out on a GPU that is the CPU; the parameter: overlapped, or ``steps``.
 
-    def place(given, vec, policy, *_):
-        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+    In one launch, or in a few launches a step.
+    """
+    asked = getattr(request, "param", False)
+    overlap = asked is True
+
+    def place(given, vec, policy, run, *_):
+        if asked == "steps":
+            whole = rollouts_in_steps(run, vec, given.train.horizon)
+        else:
+            whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
         return Placement(CPU, CPU, overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
@@ -269,6 +277,7 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
     return trainer.Trainer(given, opened(name, 16, 2, given.env))
 
 
+@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
 def test_training_is_the_hosts(on_gpu, monkeypatch):
     with emulated_gpu():
         ours = make_trainer()
@@ -334,7 +343,7 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
     assert watchdog.launches == launches
 
 
-@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
+@pytest.mark.parametrize("on_gpu", [False, True, "steps"], indirect=True)
 def test_resume_is_exact(on_gpu):
     with emulated_gpu():
         whole = make_trainer()
@@ -355,6 +364,7 @@ def test_resume_is_exact(on_gpu):
         np.testing.assert_array_equal(np.array(array), np.array(whole.state().arrays[name]), name)
 
 
+@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
 def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     with emulated_gpu():
         first = make_trainer()
@@ -379,7 +389,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(given, vec, policy, None, None, {})  # type: ignore
+            placement.place(given, vec, policy, compile_update(policy), None, {})
     return str(caught.value)
 
 
@@ -390,10 +400,29 @@ def test_what_no_kernel_does(monkeypatch):
     assert "training is on the CPU" in refused("squared")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert "the rules of target compile for a CPU alone" in refused("target")
-    assert "no kernel knows this policy" in refused("squared", "--policy.hidden-size", "512")
-    assert "no kernel knows this policy" in refused("catch")
-    monkeypatch.setattr(kernels, "choose_rollout_layout", lambda *_: None)  # nothing fits
-    assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
+    monkeypatch.setattr(in_steps, "FEWEST", 17)
+    monkeypatch.setattr(kernels, "FEWEST", 17)
+    assert "there are 16 environments: at least 8" in refused("squared")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "form"),
+    [
+        ("squared", [], "in one launch"),
+        ("squared", ["--policy.hidden-size", "512"], "in a few launches a step"),
+        ("catch", [], "in a few launches a step"),
+    ],
+)
+def test_which_form_a_policy_takes(monkeypatch, name, options, form):
+    """Of 512 channels a block of threads has no room, and no kernel of ours reads images."""
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
+    with opened(name, 16, 1, given.env) as vec:
+        policy = trainer.configured_policy(vec.spec, given)
+        found = placement.place(given, vec, policy, compile_update(policy), None, {})
+    assert found.whole is not None and found.whole.form == form
+    assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 
 def test_a_kernel_counts_in_32_bits(monkeypatch):
