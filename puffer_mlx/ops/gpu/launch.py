@@ -104,7 +104,8 @@ def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
 
 def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
     if isinstance(name, text.Rules):
-        return text.rollout(path, name, backend)
+        alone = path == text.ENVIRONMENTS
+        return text.environments(name, backend) if alone else text.rollout(path, name, backend)
     return text.kernels(path, backend)[name]
 
 
@@ -148,7 +149,8 @@ def launch(
 
     Args:
         path: the file with the kernel's text; of whole rollouts that of the network's layers.
-        name: the kernel's; of whole rollouts the environment's rules: see ``text.rollout``.
+        name: the kernel's; where environments step, their rules: see ``text.rollout`` and
+            ``text.environments``.
         inputs: arrays in the order of the text's description, or by their names in it; it gets
             those that it names.
         outputs: shapes of the arrays that it writes, likewise.

@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
 LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
 ROWS = "rows.metal.h"  # the same of many rows, by matrix units
+ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # their step, without a policy's
 WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
@@ -114,6 +115,14 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
     name = f"{form}_{layers.parent.name}_{rules.header.stem}"
     resident = kernel.resident or RESIDENT
     return kernel._replace(name=name, exact=True, fast=False, resident=resident)
+
+
+@functools.cache
+def environments(rules: Rules, backend: str) -> Kernel:
+    """The kernel of an environment's steps alone: see ``acting/environments.kernel.h``."""
+    text = _expand(ENVIRONMENTS, set(), {"rules": in_namespace(rules)})
+    (kernel,) = _kernels(text, backend)
+    return kernel._replace(name=f"step_{rules.header.stem}", exact=True)
 
 
 def _around(layers: Path, kernel: str, parts: Mapping[str, str]) -> str:
