@@ -46,7 +46,9 @@ def _text(name: str) -> text.Kernel:
     if not name.startswith(("rollout_", "rows_", "step_")):
         return _texts()[name]
     form, environment = name.split("_", 1)
-    network, _, environment = ("", "", environment) if form == "step" else environment.partition("_")
+    network, _, environment = (
+        ("", "", environment) if form == "step" else environment.partition("_")
+    )
     folder = find_environment(environment)
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))
