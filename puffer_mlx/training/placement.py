@@ -298,9 +298,7 @@ def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
 
 
 def _milliseconds(seconds: float) -> str:
-    return (
-        f"{1000 * seconds:.3f} ms" if math.isfinite(seconds) else "more by arithmetic alone"
-    )
+    return f"{1000 * seconds:.3f} ms" if math.isfinite(seconds) else "more by arithmetic alone"
 
 
 def least_on_cpu(weights: Any, agents: int) -> float:
