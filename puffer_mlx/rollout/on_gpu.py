@@ -1,7 +1,8 @@
-"""Rollouts that stay on a GPU: environments, rows and the policy, in one launch each.
+"""Rollouts that stay on a GPU: environments, rows and the policy.
 
-The kernel (``policy/rollout_on_gpu.py``) makes a rollout's arrays anew, in the GPU's own memory,
-and training reads them there. Environments come from the host once, and go back when somebody asks
+One kernel makes them in one launch, where a block of threads can hold the policy
+(``policy/rollout_on_gpu.py``); else each step is a few launches (``in_steps.py``). Both make a
+rollout's arrays anew, in the GPU's own memory, and training reads them there. Environments come from the host once, and go back when somebody asks
 for their state: a checkpoint is the same wherever they were stepped.
 """
 
@@ -17,14 +18,17 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import (
     Arrived,
     Game,
-    OneLaunch,
+    Launched,
     RolloutOnGPU,
     joined,
     rollout_on_gpu,
 )
+from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided
 from puffer_mlx.rollout.buffer import State
+from puffer_mlx.rollout.in_steps import RolloutInSteps
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend, stand_in
 from puffer_mlx.system.devices import building
@@ -38,6 +42,9 @@ ENDED = "Command buffer execution failed"  # MLX's words where a driver ended wh
 RELAX = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
 
 
+GPURollouts = RolloutOnGPU | RolloutInSteps
+
+
 class GPUError(UserError):
     """The GPU's driver ended a computation, and the smaller pieces of a second try."""
 
@@ -45,11 +52,15 @@ class GPUError(UserError):
 def game_of(environments: VecEnv) -> Game | None:
     """The rules that a GPU can step; None if they compile for a CPU alone."""
     side = environments.gpu_side if isinstance(environments, NativeVec) else None
-    if side is None or environments.num_environments != environments.num_agents:
+    if side is None or not isinstance(environments, NativeVec):
         return None
+    owners, _ = environments.seats()
+    each = environments.num_agents // environments.num_environments
+    if not np.array_equal(owners, np.arange(environments.num_agents) // each):
+        return None  # some have more agents than others
     rules = side.rules
     text = Rules(rules.header, rules.struct, rules.masked)
-    return Game(text, rules.words, rules.log, rules.logs)
+    return Game(text, rules.words, rules.log, rules.logs, each)
 
 
 def rollouts_in_one_launch(
@@ -64,10 +75,47 @@ def rollouts_in_one_launch(
     return kernel if kernel and kernel.fits(horizon, environments.num_agents) else None
 
 
+def rollouts_in_steps(
+    run: Executables,
+    environments: VecEnv,
+    horizon: int,
+    precision: str = "",
+    seats: Seats | None = None,
+) -> RolloutInSteps | None:
+    """Rollouts of any policy in a few launches a step; None if no GPU can step the environments.
+
+    Args:
+        run: the policy's compiled functions.
+        environments: with N agents.
+        horizon: T.
+        precision: what the policy is trained in.
+        seats: of self-play: who acts for which agents.
+    """
+    game = game_of(environments)
+    steps = game and RolloutInSteps(run, environments.spec, game, precision, seats)
+    return steps if steps and steps.fits(horizon, environments.num_agents) else None
+
+
+def rollouts_on_gpu(
+    policy: Policy,
+    run: Executables,
+    environments: VecEnv,
+    horizon: int,
+    precision: str = "",
+    seats: Seats | None = None,
+) -> GPURollouts | None:
+    """How a GPU makes whole rollouts: in one launch where that fits, else in steps, or not at all.
+
+    Arguments as those of ``rollouts_in_one_launch`` and ``rollouts_in_steps``.
+    """
+    one = None if seats else rollouts_in_one_launch(policy, environments, horizon, precision)
+    return one or rollouts_in_steps(run, environments, horizon, precision, seats)
+
+
 class Stepped(NamedTuple):
     """Environments between two rollouts."""
 
-    structs: mx.array  # (N, words) int32
+    structs: mx.array  # (E, words) int32
     actions: mx.array  # (N, heads), the last
     arrived: Arrived  # with them
 
@@ -84,7 +132,7 @@ class EnvironmentsOnGPU:
         stepped: as the last rollout left them; None: the host has the newest.
     """
 
-    def __init__(self, vec: NativeVec, kernel: RolloutOnGPU) -> None:
+    def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
         assert vec.gpu_side is not None
         self.kernel = kernel
         self._vec, self._side = vec, vec.gpu_side
@@ -96,12 +144,10 @@ class EnvironmentsOnGPU:
 
     @property
     def structs(self) -> mx.array:
-        """All environments, (N, words) int32."""
+        """All environments, (E, words) int32."""
         if self.stepped is not None:
             return self.stepped.structs
-        taken = self._side.take()
-        assert taken is not None
-        return mx.array(taken)
+        return mx.array(self._side.take())
 
     def go_on(self, stepped: Stepped, log: mx.array) -> None:
         """Go on from here; ``log``: sums of their logs, (logs,) float32."""
@@ -222,7 +268,7 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Acts and steps environments by one launch a rollout, on a Mac by several; see ``Sampler``.
+    """Acts and steps environments on a GPU, without the host between steps; see ``Sampler``.
 
     macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
     are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS
@@ -245,12 +291,12 @@ class RolloutsOnGPU:
     waits = True
 
     def __init__(
-        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int = 0
+        self, kernel: GPURollouts, streams: Streams, timer: PhaseTimer, steps: int = 0
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self.steps = steps
         self._after: list[State] | None = None  # what the last rollout returned, and the same
-        self._held: Any = None  # as the kernel's one array
+        self._held: Any = None  # as the kernel has it
 
     def collect(
         self,
@@ -295,10 +341,10 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        step, T, stream = self._kernel.step, buffer.horizon, self._streams()[0]
+        kernel, T, stream = self._kernel, buffer.horizon, self._streams()[0]
         with building, mx.stream(stream):
-            packed = self._kernel.weights(weights, environments.num_agents)
-            held = self._held if states is self._after else step.state(*states)
+            packed = kernel.weights(weights, environments.num_agents)
+            held = self._held if states is self._after else kernel.state(*states)
             structs, first = environments.structs, buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
@@ -316,7 +362,7 @@ class RolloutsOnGPU:
                 mx.eval(log, first.observations)  # else MLX gives several to the driver as one
         with building, mx.stream(stream):
             whole = joined(launches)
-            after = divided(step.state_after(whole.states), len(states))
+            after = divided(kernel.state_after(whole.states), len(states))
             actions = whole.actions[-1]
         arrays = *whole, *first, log, actions  # all of them: another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
@@ -329,8 +375,8 @@ class RolloutsOnGPU:
         return after
 
     def _launch(
-        self, packed: mx.array, held: mx.array, noise: mx.array, structs: mx.array, first: Arrived
-    ) -> tuple[OneLaunch, Arrived, mx.array]:
+        self, packed: Any, held: Any, noise: mx.array, structs: mx.array, first: Arrived
+    ) -> tuple[Launched, Arrived, mx.array]:
         """Launch as many steps as there is noise: results, what arrived last, sums of logs."""
         game = self._kernel.game
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
@@ -340,7 +386,7 @@ class RolloutsOnGPU:
         return launched, Arrived(*arrived), log
 
     def _measured(
-        self, stream: Any, packed: mx.array, held: mx.array, noise: mx.array, *rest: Any
+        self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any
     ) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""
         noise = noise[:MEASURED]

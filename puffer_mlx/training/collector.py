@@ -93,7 +93,7 @@ class Collector:
         cores: of a CPU, for acting through MLX; as ``acting``.
         buffers: one, or two with overlap or ``ahead``, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
-        ahead: whether ``take`` need not wait for a rollout, which is one launch: this thread can
+        ahead: whether ``take`` need not wait for a rollout, which a GPU makes: this thread can
             prepare the training on it meanwhile, and launch it before it knows what training
             before it came to. Not on a Mac, where macOS may end a launch.
         states: each group's recurrent state after the last rollout.
@@ -117,8 +117,8 @@ class Collector:
             vec = EnvironmentsOnGPU(vec, placement.whole)
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
-        one_launch = placement.whole is not None and backend() != "metal"
-        self.ahead = one_launch and not placement.overlap
+        there = placement.whole is not None and backend() != "metal"
+        self.ahead = there and not placement.overlap
         self._timer = timer
         # On the cores alone each half has its own; else each would wait for the other's pieces.
         self.cores = rollout_cores(config)

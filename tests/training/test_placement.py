@@ -411,7 +411,7 @@ def test_what_no_cpu_can_reach_is_not_measured(two, monkeypatch):
             seen.append(placement._calibrate(*given))
     assert math.isfinite(seen[0]["cpu"]) and seen[1]["cpu"] == math.inf
     seen[1]["gpu"] = 1.0
-    _, reason = placement._choose(seen[1], False)
+    _, reason = placement._choose(seen[1], False, whole)
     assert "on the CPU more by arithmetic alone" in reason
 
 
