@@ -104,7 +104,8 @@ def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
 
 def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
     if isinstance(name, text.Rules):
-        return text.rollout(path, name, backend)
+        alone = path == text.ENVIRONMENTS
+        return text.environments(name, backend) if alone else text.rollout(path, name, backend)
     return text.kernels(path, backend)[name]
 
 
@@ -148,15 +149,16 @@ def launch(
 
     Args:
         path: the file with the kernel's text; of whole rollouts that of the network's layers.
-        name: the kernel's; of whole rollouts the environment's rules: see ``text.rollout``.
+        name: the kernel's; where environments step, their rules: see ``text.rollout`` and
+            ``text.environments``.
         inputs: arrays in the order of the text's description, or by their names in it; it gets
             those that it names.
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
         shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
-        **sizes: numbers by their names in the text's template; ``Low``, a type, where no array
-            has it.
+        **sizes: numbers by their names in the text's template; types, which arrays may be said to
+            have there; ``Low`` where no array has it.
 
     Returns:
         The outputs, in the text's order.
@@ -173,7 +175,7 @@ def launch(
         refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
     template = {"Low": low, **sizes}
-    dtypes = {"Low": template["Low"], **DTYPES}
+    dtypes = {**DTYPES, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
     instead = stand_in()
     call = (
         functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)

@@ -60,7 +60,8 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
         template: types and numbers by their names in the text's template.
     """
     names = {"float": "float", "int": "int", "uint8_t": "uint8_t"}
-    names["Low"] = TYPES[template.get("Low", mx.float32)]
+    types = {"Low": mx.float32, **template}
+    names |= {key: TYPES[value] for key, value in types.items() if isinstance(value, mx.Dtype)}
     parameters = [f"const {names[type_]}* {name}" for name, type_ in kernel.inputs.items()]
     parameters += [f"{names[type_]}* {name}" for name, type_ in kernel.outputs.items()]
     constants = "".join(map(_constant, template.items()))
