@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS

@@ -385,9 +385,7 @@ class RolloutsOnGPU:
         arrived = launched.last_observations, launched.rewards[-1], launched.terminals[-1], masks
         return launched, Arrived(*arrived), log
 
-    def _measured(
-        self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any
-    ) -> int:
+    def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""
         noise = noise[:MEASURED]
         mx.eval(packed, held, noise)

@@ -220,9 +220,7 @@ def place(
             f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    whole = rollouts_on_gpu(
-        policy, run, vec, config.train.horizon, config.train.precision, seats
-    )
+    whole = rollouts_on_gpu(policy, run, vec, config.train.horizon, config.train.precision, seats)
     if wanted == WHOLE:
         _refuse_without(whole, learner, vec)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
@@ -421,7 +419,12 @@ def _cached(
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
     if whole:  # then environments are measured, too
-        facts["environments"] = [whole.form, config.train.horizon, config.env, config.train.launch_steps]
+        facts["environments"] = [
+            whole.form,
+            config.train.horizon,
+            config.env,
+            config.train.launch_steps,
+        ]
     if seats is not None:
         facts["agents of each policy"] = np.bincount(seats.policy).tolist()
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

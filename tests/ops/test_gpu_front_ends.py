@@ -275,7 +275,7 @@ BY_ROWS = [
 
 def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
-    spec, rules, given = _game(environment)
+    spec, rules, given = game(environment)
     block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
@@ -287,7 +287,7 @@ def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]
     """Those of BY_ROWS for which a GPU has room: whether of 16 bits, and the template's numbers."""
     path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS, []
     for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
-        spec, rules, given = _game(environment)
+        spec, rules, given = game(environment)
         policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
         with building_for(backend, lambda *_, **__: []):
             rows = choose_rows(policy, spec, agents, low)
@@ -298,7 +298,7 @@ def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]
     return found
 
 
-def _game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
+def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
     """Of an environment the spec and the rules, and what a rollout's template asks of it."""
     folder = find_environment(environment)
     library = open_environment(folder)
@@ -316,6 +316,20 @@ def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[s
     if language != "cuda":
         kernel = kernel._replace(before=kernel.before.replace(*UNION))
     return program(kernel, language, low, given)
+
+
+STEPS = {"THREADS": 64, "APART": 4, "SEATS": 2}
+
+
+@pytest.mark.parametrize("language", FRONT_ENDS)
+def test_steps_of_environments(tmp_path, language):
+    source = ""
+    for environment in ON_GPU:
+        spec, rules, given = game(environment)
+        low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
+        kernel = text.environments(rules, language.split()[0])
+        source += _rollout_program(kernel, language, low, {**STEPS, **given})
+    assert messages(tmp_path, language, source, *ALLOWED) == ""
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)

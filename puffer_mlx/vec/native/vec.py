@@ -115,9 +115,7 @@ class NativeVec:
         self.num_environments = int(self._library.puffer_environments(at))
         rules = gpu_rules(folder, self._library, self.spec)
         counts = total_agents, self.num_environments
-        self.gpu_side = rules and GPUSide(
-            rules, self._library, self._handle, self.spec, *counts
-        )
+        self.gpu_side = rules and GPUSide(rules, self._library, self._handle, self.spec, *counts)
         self.num_threads = int(self._library.puffer_threads(at))
         self.can_render = bool(self._library.puffer_can_render())
         self._draws = self.can_render or needs(folder).raylib
