@@ -55,6 +55,7 @@ CUDA = [
     *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
     *("-include", str(HEADERS / "as_cuda.h")),
 ]
+HOPPER = "--no-cuda-gpu-arch=sm_80", "--cuda-gpu-arch=sm_90"
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
     *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
@@ -84,6 +85,23 @@ COPIED = {
   Rows() = default;
   Rows(const Rows&) = default;
   Rows(const threadgroup Rows& other) { for (int r = 0; r < R; ++r) of[r] = other.of[r]; }
+};""",
+    "struct alignas(16) Line { Low of[16 / sizeof(Low)]; };": """struct alignas(16) Line {
+  struct Bits {
+    unsigned short of[sizeof(Low) / 2];
+    Bits() __generic {}
+    void operator=(Low) __generic {}
+  };
+  Bits of[16 / sizeof(Low)];
+  Line() __generic {}
+  void operator=(const device Line& other) __generic {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const Line& other) threadgroup {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
 };""",
     "struct Sums { float of[V][R]; };": """struct Sums {
   float of[V][R];
@@ -143,6 +161,9 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
+    if kernel.name == "muon_step":
+        clusters = (1, 8) if backend == "cuda" else (1,)
+        return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
     if kernel.name != "minibatch":
         return [{}]
     found: dict[tuple, dict[str, Any]] = {}
@@ -254,7 +275,7 @@ BY_ROWS = [
 
 def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
-    spec, rules, given = _game(environment)
+    spec, rules, given = game(environment)
     block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
@@ -266,7 +287,7 @@ def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]
     """Those of BY_ROWS for which a GPU has room: whether of 16 bits, and the template's numbers."""
     path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS, []
     for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
-        spec, rules, given = _game(environment)
+        spec, rules, given = game(environment)
         policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
         with building_for(backend, lambda *_, **__: []):
             rows = choose_rows(policy, spec, agents, low)
@@ -277,7 +298,7 @@ def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]
     return found
 
 
-def _game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
+def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
     """Of an environment the spec and the rules, and what a rollout's template asks of it."""
     folder = find_environment(environment)
     library = open_environment(folder)
@@ -295,6 +316,20 @@ def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[s
     if language != "cuda":
         kernel = kernel._replace(before=kernel.before.replace(*UNION))
     return program(kernel, language, low, given)
+
+
+STEPS = {"THREADS": 64, "APART": 4, "SEATS": 2}
+
+
+@pytest.mark.parametrize("language", FRONT_ENDS)
+def test_steps_of_environments(tmp_path, language):
+    source = ""
+    for environment in ON_GPU:
+        spec, rules, given = game(environment)
+        low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
+        kernel = text.environments(rules, language.split()[0])
+        source += _rollout_program(kernel, language, low, {**STEPS, **given})
+    assert messages(tmp_path, language, source, *ALLOWED) == ""
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
@@ -376,7 +411,7 @@ def test_texts_without_headers(tmp_path, low):
         given = {**SIZES, **plan, "Low": low}
         made = nvrtc.program(kernel, {n: given.get(n, 3) for n in kernel.template})
         source += f"namespace of_{made.name} {{\n{made.text}}}\n"
-    assert messages(tmp_path, "cuda", source) == ""
+    assert messages(tmp_path, "cuda", source, *HOPPER) == ""
     ptx = (tmp_path / "kernels.ptx").read_text()
     entries = re.findall(r"\.entry (\w+)_[0-9a-f]{16}\(", ptx)  # C's names: none is mangled
     assert sorted(entries) == sorted(kernel.name for kernel, _ in cases)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated_gpu import Compiled, recording
 from emulated_run import emulated_gpu
+from mlx.utils import tree_map
 from oracles import named
 
 from puffer_mlx import config
@@ -19,6 +20,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout import in_steps
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -27,6 +29,7 @@ from puffer_mlx.rollout.on_gpu import (
     EnvironmentsOnGPU,
     RolloutsOnGPU,
     rollouts_in_one_launch,
+    rollouts_in_steps,
 )
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
@@ -67,10 +70,18 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and a way of acting: in one launch, or through MLX on the host."""
+    """Environments, a policy, and a way of acting: on a GPU, or through MLX on the host.
+
+    On a GPU in one launch, or ``in_steps``.
+    """
 
     def __init__(
-        self, name: str, whole: bool, network: str = "MinGRU", precision: str = ""
+        self,
+        name: str,
+        whole: bool,
+        network: str = "MinGRU",
+        precision: str = "",
+        in_steps: bool = False,
     ) -> None:
         vec = environments(name)
         width = 32 if precision else 8
@@ -78,8 +89,11 @@ class Run:
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         self.weights = self.policy.init(mx.random.key(0))
         with building_for("cuda", lambda *_, **__: []):
-            kernel = rollouts_in_one_launch(self.policy, vec, T, precision)
-            assert kernel is not None and bool(precision) == (kernel.rows(N) is not None)
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision)
+            assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
+        if in_steps:
+            kernel = rollouts_in_steps(compile_update(self.policy), vec, T)
+        assert kernel is not None
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
         self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
@@ -112,18 +126,25 @@ BY_ROWS = (
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
 
 
+STEPS = [(name, network, "steps") for name, network, _ in WAYS]
+
+
 @pytest.mark.parametrize(
-    ("name", "network", "precision"), [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS)]
+    ("name", "network", "precision"),
+    [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS), *STEPS],
 )
 def test_rollouts_are_the_hosts(name, network, precision):
-    """In blocks of few agents, and of many by matrix units."""
-    ours, host = Run(name, True, network, precision), Run(name, False, network, precision)
-    form, ends = "rows_" if precision else "rollout_", 0.0
+    """In blocks of few agents, of many by matrix units, and in a few launches a step."""
+    in_steps = precision == "steps"
+    precision = "" if in_steps else precision
+    ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
+    form, ends = "step_" if in_steps else "rows_" if precision else "rollout_", 0.0
     for seed in range(10 if name in LONG else 2):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith(form)} and len(gpu.names) <= 2
+        assert {each for each in gpu.names if each.startswith(form)}
+        assert in_steps or len(gpu.names) <= 2
         ends += found["terminals"].sum()
         for field in ("actions", "observations", "rewards", "terminals", "masks"):
             rounded = name == "cartpole_continuous"  # actions are rounded as features are
@@ -141,10 +162,10 @@ def test_rollouts_are_the_hosts(name, network, precision):
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
-@pytest.mark.parametrize("steps", [1, 7])
-def test_steps_of_a_launch_change_nothing(steps):
+@pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
+def test_steps_of_a_launch_change_nothing(steps, in_steps):
     """To the bit; connect4 has masks and a player that draws."""
-    whole, parts = Run("connect4", True), Run("connect4", True)
+    whole, parts = (Run("connect4", True, in_steps=in_steps) for _ in range(2))
     parts.way.steps = steps
     for seed in range(2):
         with emulated_gpu():
@@ -242,11 +263,18 @@ def configured(name: str = "connect4", *options: str):
 
 @pytest.fixture
 def on_gpu(monkeypatch, request):
-    """Trainers roll out in one launch, on a GPU that is the CPU; the parameter: overlapped."""
-    overlap = getattr(request, "param", False)
+    """Trainers roll out on a GPU that is the CPU; the parameter: overlapped, or ``steps``.
 
-    def place(given, vec, policy, *_):
-        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+    In one launch, or in a few launches a step.
+    """
+    asked = getattr(request, "param", False)
+    overlap = asked is True
+
+    def place(given, vec, policy, run, *_):
+        if asked == "steps":
+            whole = rollouts_in_steps(run, vec, given.train.horizon)
+        else:
+            whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
         return Placement(CPU, CPU, overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
@@ -257,6 +285,7 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
     return trainer.Trainer(given, opened(name, 16, 2, given.env))
 
 
+@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
 def test_training_is_the_hosts(on_gpu, monkeypatch):
     with emulated_gpu():
         ours = make_trainer()
@@ -322,7 +351,7 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
     assert watchdog.launches == launches
 
 
-@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
+@pytest.mark.parametrize("on_gpu", [False, True, "steps"], indirect=True)
 def test_resume_is_exact(on_gpu):
     with emulated_gpu():
         whole = make_trainer()
@@ -343,6 +372,7 @@ def test_resume_is_exact(on_gpu):
         np.testing.assert_array_equal(np.array(array), np.array(whole.state().arrays[name]), name)
 
 
+@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
 def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     with emulated_gpu():
         first = make_trainer()
@@ -355,7 +385,85 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     expected = np.array(host.collector.buffer.observations)[:8]
     with emulated_gpu():
         first.step()
-    np.testing.assert_array_equal(np.array(first.collector.buffer.observations), expected)
+    np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
+
+
+# ---- The next rollout is launched before losses are read -----------------------------------------
+
+
+def serial_trainer() -> trainer.Trainer:
+    """One that waits for each rollout, and launches it when its epoch begins."""
+    serial = make_trainer()
+    serial.collector.ahead = False
+    return serial
+
+
+def everything(run: trainer.Trainer) -> dict[str, np.ndarray]:
+    """What a checkpoint would have."""
+    arrays = {**run.state().arrays, **dict(named(run.weights))}
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def assert_same(run: trainer.Trainer, other: trainer.Trainer) -> None:
+    ours, theirs = everything(run), everything(other)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], name)
+
+
+def results(record: dict[str, float]) -> dict[str, float]:
+    return {key: x for key, x in record.items() if key.startswith(("env/", "loss/", "epoch"))}
+
+
+def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
+    """Records, weights and checkpoints, though the next rollout is under way."""
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for k, expected in enumerate(serial):
+            assert results(ours.step()) == results(expected)
+            assert (ours.pending is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
+            np.testing.assert_array_equal(np.array(ours.recorded), np.array(serial.recorded))
+            assert_same(ours, serial)
+
+
+def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
+    done = []
+    with emulated_gpu():
+        ours = make_trainer()
+        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "judge"):
+            inner = getattr(part, name)
+            monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
+        list(ours)
+    first, sampled = ["collect", "judge"], ["collect", "collect", "judge"]
+    assert done == [*first, *sampled, "collect", "judge", "judge"]
+
+
+@pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
+def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
+    """As if it had never been launched, wherever the newest weights come from."""
+
+    def failing(*_: Any) -> Any:
+        raise UserError("no", "")
+
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for run in ours, serial:
+            run.step()
+            run.step()
+            if how == "weights":
+                run.weights = tree_map(lambda w: w * 0.5, run.weights)
+            elif how == "an evaluation":
+                list(run.evaluate())
+            else:
+                with monkeypatch.context() as patch, pytest.raises(UserError):
+                    patch.setattr(run.learner.health, "judge", failing)
+                    run.step()
+        if how != "a failure":  # there the serial one's environments are where its rollout ended
+            assert_same(ours, serial)
+        records = [(run.step(), run.step()) for run in (ours, serial)]
+        assert_same(ours, serial)
+    for record, other in zip(*records, strict=True):
+        assert results(record) == results(other)
 
 
 # ---- What can't be -------------------------------------------------------------------------------
@@ -367,7 +475,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(given, vec, policy, None, None, {})  # type: ignore
+            placement.place(given, vec, policy, compile_update(policy), None, {})
     return str(caught.value)
 
 
@@ -378,10 +486,29 @@ def test_what_no_kernel_does(monkeypatch):
     assert "training is on the CPU" in refused("squared")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert "the rules of target compile for a CPU alone" in refused("target")
-    assert "no kernel knows this policy" in refused("squared", "--policy.hidden-size", "512")
-    assert "no kernel knows this policy" in refused("catch")
-    monkeypatch.setattr(kernels, "choose_rollout_layout", lambda *_: None)  # nothing fits
-    assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
+    monkeypatch.setattr(in_steps, "FEWEST", 17)
+    monkeypatch.setattr(kernels, "FEWEST", 17)
+    assert "there are 16 environments: at least 8" in refused("squared")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "form"),
+    [
+        ("squared", [], "in one launch"),
+        ("squared", ["--policy.hidden-size", "512"], "in a few launches a step"),
+        ("catch", [], "in a few launches a step"),
+    ],
+)
+def test_which_form_a_policy_takes(monkeypatch, name, options, form):
+    """Of 512 channels a block of threads has no room, and no kernel of ours reads images."""
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
+    with opened(name, 16, 1, given.env) as vec:
+        policy = trainer.configured_policy(vec.spec, given)
+        found = placement.place(given, vec, policy, compile_update(policy), None, {})
+    assert found.whole is not None and found.whole.form == form
+    assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 
 def test_a_kernel_counts_in_32_bits(monkeypatch):
