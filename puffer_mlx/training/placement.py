@@ -234,7 +234,7 @@ def place(
         placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
-        seconds, cached = _cached(config, vec.spec, measure, seats, whole)
+        seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
         placement.rollout, placement.reason = _choose(seconds, overlap, whole)
         placement.reason += " (measured before)" if cached else ""
         placement.whole = whole if _environments_there_win(seconds) else None
@@ -405,7 +405,7 @@ def _cached(
     spec: EnvSpec,
     measure: Callable[[], dict[str, float]],
     seats: Seats | None = None,
-    whole: GPURollouts | None = None,
+    form: str = "",
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration: the kept one, or a new one."""
     facts = {
@@ -418,9 +418,9 @@ def _cached(
         "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
-    if whole:  # then environments are measured, too
+    if form:  # then environments are measured, too
         facts["environments"] = [
-            whole.form,
+            form,
             config.train.horizon,
             config.env,
             config.train.launch_steps,
