@@ -45,10 +45,7 @@ def _text(name: str) -> text.Kernel:
     """A kernel's; that of a rollout is made of its network's and its environment's."""
     if not name.startswith(("rollout_", "rows_", "step_")):
         return _texts()[name]
-    form, environment = name.split("_", 1)
-    network, _, environment = (
-        ("", "", environment) if form == "step" else environment.partition("_")
-    )
+    form, *network, environment = name.split("_", 1 if name.startswith("step_") else 2)
     folder = find_environment(environment)
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))
@@ -57,7 +54,7 @@ def _text(name: str) -> text.Kernel:
     if form == "step":
         return text.environments(game, "cuda")
     file = text.ROWS if form == "rows" else text.LAYERS
-    return text.rollout(PACKAGE / "policy" / "networks" / network / file, game, "cuda")
+    return text.rollout(PACKAGE / "policy" / "networks" / network[0] / file, game, "cuda")
 
 
 def _written(name: str) -> set[str]:
