@@ -79,9 +79,9 @@ RULE int ahead(int team) {
     return team == 0 ? 1 : -1;
 }
 
-// A cell as a team sees it. Team 1 sees the field turned by half a circle.
-RULE int seen_cell(Cell cell, int team) {
-    const int index = cell.row * COLUMNS + cell.column;
+// Where a team sees an agent stand. Team 1 sees the field turned by half a circle.
+RULE int seen_cell(const Soccer OWN* env, int seat, int team) {
+    const int index = env->cells[seat].row * COLUMNS + env->cells[seat].column;
     return team == 0 ? index : CELLS - 1 - index;
 }
 
@@ -95,18 +95,18 @@ RULE void write_observations(Soccer OWN* env) {
         const int team = team_of(seat);
         for (int other = 0; other < SEATS; other++) {
             const int plane = other == seat ? SELF : team_of(other) == team ? MATE : OTHERS;
-            env->observations[own + plane * CELLS + seen_cell(env->cells[other], team)] = 1;
+            env->observations[own + plane * CELLS + seen_cell(env, other, team)] = 1;
         }
-        const int ball = seen_cell(env->cells[env->holder], team);
+        const int ball = seen_cell(env, env->holder, team);
         env->observations[own + BALL * CELLS + ball] = 1;
         env->observations[own + PLANES * CELLS + env->tick * CLOCK / LIMIT] = 1;
     }
 }
 
 // Who stands there, or -1.
-RULE int standing(const Soccer OWN* env, Cell cell) {
+RULE int standing(const Soccer OWN* env, int row, int column) {
     for (int seat = 0; seat < SEATS; seat++) {
-        if (env->cells[seat].row == cell.row && env->cells[seat].column == cell.column) {
+        if (env->cells[seat].row == row && env->cells[seat].column == column) {
             return seat;
         }
     }
@@ -118,13 +118,15 @@ RULE void c_reset(Soccer OWN* env) {
         env->cells[seat].row = env->cells[seat].column = -1;
     }
     for (int seat = 0; seat < SEATS; seat++) {
-        Cell cell;
+        int row;
+        int column;
         do {
             const int depth = rand_r(&env->rng) % HALF;
-            cell.row = rand_r(&env->rng) % ROWS;
-            cell.column = team_of(seat) == 0 ? depth : COLUMNS - 1 - depth;
-        } while (standing(env, cell) >= 0);
-        env->cells[seat] = cell;
+            row = rand_r(&env->rng) % ROWS;
+            column = team_of(seat) == 0 ? depth : COLUMNS - 1 - depth;
+        } while (standing(env, row, column) >= 0);
+        env->cells[seat].row = row;
+        env->cells[seat].column = column;
     }
     env->holder = rand_r(&env->rng) % SEATS;
     env->tick = 0;
@@ -146,15 +148,15 @@ RULE void end_episode(Soccer OWN* env, float reward) {
     c_reset(env);
 }
 
-RULE bool in_reach(Cell one, Cell other) {
-    const int rows = one.row - other.row;
-    const int columns = one.column - other.column;
+RULE bool in_reach(const Soccer OWN* env, int seat, int other) {
+    const int rows = env->cells[seat].row - env->cells[other].row;
+    const int columns = env->cells[seat].column - env->cells[other].column;
     return rows <= REACH && rows >= -REACH && columns <= REACH && columns >= -REACH;
 }
 
 RULE void pass_ball(Soccer OWN* env, int seat) {
     const int mate = team_of(seat) * TEAM + (seat + 1) % TEAM;  // TEAM is 2
-    if (env->holder == seat && in_reach(env->cells[seat], env->cells[mate])) {
+    if (env->holder == seat && in_reach(env, seat, mate)) {
         env->holder = mate;
     }
 }
@@ -162,19 +164,21 @@ RULE void pass_ball(Soccer OWN* env, int seat) {
 // One cell on, as the agent's team sees it. True if that is a goal.
 RULE bool walk(Soccer OWN* env, int seat, int action) {
     const int forward = ahead(team_of(seat));
-    Cell to = env->cells[seat];
-    to.column += action == FORWARD ? forward : action == BACK ? -forward : 0;
-    to.row += action == RIGHT ? forward : action == LEFT ? -forward : 0;
-    const bool before_goal = to.row >= GOAL_TOP && to.row <= GOAL_BOTTOM;
-    if (to.column < 0 || to.column >= COLUMNS) {
+    const int ahead_by = action == FORWARD ? forward : action == BACK ? -forward : 0;
+    const int right_by = action == RIGHT ? forward : action == LEFT ? -forward : 0;
+    const int column = env->cells[seat].column + ahead_by;
+    const int row = env->cells[seat].row + right_by;
+    const bool before_goal = row >= GOAL_TOP && row <= GOAL_BOTTOM;
+    if (column < 0 || column >= COLUMNS) {
         return action == FORWARD && before_goal && env->holder == seat;
     }
-    if (to.row < 0 || to.row >= ROWS) {
+    if (row < 0 || row >= ROWS) {
         return false;
     }
-    const int other = standing(env, to);
+    const int other = standing(env, row, column);
     if (other < 0) {
-        env->cells[seat] = to;
+        env->cells[seat].row = row;
+        env->cells[seat].column = column;
     } else if (team_of(other) != team_of(seat)) {  // they meet
         if (env->holder == seat) {
             env->holder = other;
