@@ -444,6 +444,16 @@ def test_what_no_kernel_does(monkeypatch):
     assert "there are 16 environments: at least 8" in refused("squared")
 
 
+def test_rollouts_that_do_not_fit_the_gpus_memory(monkeypatch):
+    """512 channels are acted by in steps; 16 agents for 8 steps of 121 bytes, and structs."""
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
+    said = refused("squared", "--policy.hidden-size", "512")
+    assert "16 agents for 8 steps need 0.0 GB at least, and the GPU has 0.0 GB" in said
+    assert "fewer vec.total_agents" in said
+
+
 @pytest.mark.parametrize(
     ("name", "options", "form"),
     [
