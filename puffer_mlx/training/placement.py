@@ -34,6 +34,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
@@ -43,7 +44,7 @@ from puffer_mlx.rollout.on_gpu import (
 )
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.system.devices import building, device_memory, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
@@ -224,7 +225,7 @@ def place(
         )
     whole = rollouts_on_gpu(policy, run, vec, config.train.horizon, config.train.precision, seats)
     if wanted == WHOLE:
-        _refuse_without(whole, learner, vec)
+        _refuse_without(whole, learner, vec, config.train.horizon)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
         wanted = before["rollout_device"]
         placement.reason = f"rollouts on the {wanted.upper()}, as before"
@@ -235,8 +236,11 @@ def place(
     elif wanted == WHOLE:
         placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
+        if isinstance(whole, RolloutInSteps) and device_memory():
+            fits = whole.nbytes(config.train.horizon, vec.num_agents) <= device_memory()
+            whole = whole if fits else None
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
-        seconds, cached = _cached(config, vec.spec, measure, seats, whole)
+        seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
         placement.rollout, placement.reason = _choose(seconds, overlap, whole)
         placement.reason += " (measured before)" if cached else ""
         placement.whole = whole if _environments_there_win(seconds) else None
@@ -247,15 +251,25 @@ def place(
     return placement
 
 
-def _refuse_without(whole: GPURollouts | None, learner: mx.Device, vec: VecEnv) -> None:
+def _refuse_without(
+    whole: GPURollouts | None, learner: mx.Device, vec: VecEnv, horizon: int
+) -> None:
     """Nothing if a GPU can make whole rollouts, and training reads them there.
 
     Raises:
-        UserError: they can't be.
+        UserError: it can't, or its memory is too small.
     """
     asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
     if learner != mx.gpu:
         raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+    if isinstance(whole, RolloutInSteps):
+        needed, there = whole.nbytes(horizon, vec.num_agents), device_memory()
+        if there and needed > there:
+            raise UserError(
+                f"{asked} {vec.num_agents} agents for {horizon} steps need {needed / 1e9:,.1f} GB"
+                f" at least, and the GPU has {there / 1e9:,.1f} GB",
+                f"fewer vec.total_agents, a shorter train.horizon, or {hint}",
+            )
     if whole is not None:
         return
     if game_of(vec) is None:
@@ -420,7 +434,7 @@ def _cached(
     spec: EnvSpec,
     measure: Callable[[], dict[str, float]],
     seats: Seats | None = None,
-    whole: GPURollouts | None = None,
+    form: str = "",
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration: the kept one, or a new one."""
     facts = {
@@ -433,9 +447,9 @@ def _cached(
         "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
-    if whole:  # then environments are measured, too
+    if form:  # then environments are measured, too
         facts["environments"] = [
-            whole.form,
+            form,
             config.train.horizon,
             config.env,
             config.train.launch_steps,

@@ -277,7 +277,7 @@ def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
         assert (found["cpu"], cached) == (count, False)
     # of whole rollouts, environments are measured, too
     for count, more in enumerate([[], ["--train.horizon", "8"], ["--env.size", "5"]], 7):
-        assert placement._cached(configure(*more), SPEC, measure, None, True)[0]["cpu"] == count
+        assert placement._cached(configure(*more), SPEC, measure, None, "a form")[0]["cpu"] == count
     monkeypatch.setattr(placement, "threads", lambda: 99)  # another machine
     assert not placement._cached(configure(), SPEC, measure)[1]
     for name, value in (("version_text", lambda: "of tomorrow"), ("WAYS", placement.WAYS + 1)):
