@@ -46,17 +46,19 @@ def _text(name: str, folders: tuple[Path, ...]) -> text.Kernel:
 
     ``folders`` are those of environments that don't come with puffer_mlx.
     """
-    if not name.startswith(("rollout_", "rows_")):
+    if not name.startswith(("rollout_", "rows_", "step_")):
         return _texts()[name]
-    form, network, environment = name.split("_", 2)
-    file = text.ROWS if form == "rows" else text.LAYERS
-    layers = PACKAGE / "policy" / "networks" / network / file
+    form, *network, environment = name.split("_", 1 if name.startswith("step_") else 2)
     beside = {folder.name: folder for folder in folders}
     folder = beside.get(environment) or find_environment(environment)
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))
     assert rules is not None
-    return text.rollout(layers, text.Rules(*rules[:3]), "cuda")
+    game = text.Rules(*rules[:3])
+    if form == "step":
+        return text.environments(game, "cuda")
+    file = text.ROWS if form == "rows" else text.LAYERS
+    return text.rollout(PACKAGE / "policy" / "networks" / network[0] / file, game, "cuda")
 
 
 def _written(kernel: text.Kernel) -> set[str]:

@@ -195,17 +195,13 @@ const char* puffer_gpu_rules(int numbers[3]) {
     return puffer_ops.gpu;
 }
 
-int puffer_take_structs(PufferVec* self, void* to) {
-    if (self->vec.size != self->vec.total_agents) {
-        return -1;
-    }
+void puffer_take_structs(PufferVec* self, void* to) {
     hold_all(self);
     memset(to, 0, (size_t)self->vec.size * puffer_ops.env_bytes);
     for (int e = 0; e < self->vec.size; e++) {
         puffer_ops.save(&self->vec, e, (char*)to + (size_t)e * puffer_ops.env_bytes);
     }
     release_all(self);
-    return 0;
 }
 
 void puffer_give_structs(PufferVec* self, const void* structs, const float* actions,
@@ -215,7 +211,7 @@ void puffer_give_structs(PufferVec* self, const void* structs, const float* acti
     const size_t n = (size_t)vec->total_agents;
     const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes;
     hold_all(self);
-    for (size_t e = 0; e < n; e++) {
+    for (size_t e = 0; e < (size_t)vec->size; e++) {
         char* env = (char*)vec->envs + e * puffer_ops.env_bytes;
         const char* from = (const char*)structs + e * puffer_ops.env_bytes;
         puffer_ops.load(vec, (int)e, from, puffer_ops.env_bytes);

@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 10  // changes with any signature below; c_functions.py has it
+#define PUFFER_ABI 11  // changes with any signature below; c_functions.py has it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -139,9 +139,8 @@ PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, ch
 // to `numbers`: bytes of the struct, bytes before its log, floats of its log.
 PUFFER_EXPORT const char* puffer_gpu_rules(int numbers[3]);
 
-// Copy all structs to `to`, with zeros for pointers, between two steps of every group. 0, or -1 if an
-// environment has several agents.
-PUFFER_EXPORT int puffer_take_structs(PufferVec* vec, void* to);
+// Copy all structs to `to`, with zeros for pointers, between two steps of every group.
+PUFFER_EXPORT void puffer_take_structs(PufferVec* vec, void* to);
 
 // Go on from structs that were stepped elsewhere, and the rows of their last step: actions
 // (N, heads) and what arrived. Logs are cleared. masks may be NULL for an environment without.

@@ -12,16 +12,18 @@ import numpy as np
 from puffer_mlx.config import Policy as Settings
 from puffer_mlx.config import Torch
 from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     RolloutsOnGPU,
-    rollouts_in_one_launch,
+    rollouts_in_steps,
+    rollouts_on_gpu,
 )
 from puffer_mlx.vec.rows import allocate_rows
 
-HORIZON = 64  # steps of a launch
+HORIZON = 64  # steps of a rollout
 HIDDEN = 32
 
 
@@ -37,7 +39,8 @@ class TrajectoryComparison:
             equal: after that its game may take another course.
         first: the step at which the first of them differed; None: none did.
         ends: episodes that ended.
-        seconds: of a launch's step of all agents, the median.
+        seconds: of a rollout's step of all agents, the median.
+        form: how the GPU made them.
     """
 
     agents: int
@@ -47,24 +50,29 @@ class TrajectoryComparison:
     first: int | None
     ends: int
     seconds: float
+    form: str
 
 
 def compare(
-    make: Callable[[], AbstractContextManager[Any]], launches: int
+    make: Callable[[], AbstractContextManager[Any]], rollouts: int, in_steps: bool = False
 ) -> TrajectoryComparison | None:
     """Step two sets of environments with the actions that a fresh policy draws.
 
     Args:
         make: makes one set of ``NativeVec``, in one group; always the same.
-        launches: of ``HORIZON`` steps each.
+        rollouts: of ``HORIZON`` steps each.
+        in_steps: whether the GPU makes them in a few launches a step, even if one would do.
 
     Returns:
-        The comparison; None if they need several launches: ``rollouts_in_one_launch``.
+        The comparison; None if no GPU can step so many, or so few: ``rollouts_on_gpu``.
     """
     with make() as ours, make() as host:
         spec, N = host.spec, host.num_agents
         policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
-        kernel = rollouts_in_one_launch(policy, ours, HORIZON)
+        run = compile_update(policy)
+        kernel = rollouts_in_steps(run, ours, HORIZON)
+        if not in_steps:
+            kernel = rollouts_on_gpu(policy, run, ours, HORIZON)
         if kernel is None:
             return None
         weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]
@@ -76,10 +84,10 @@ def compare(
         rows = allocate_rows(host, N)
         host.reset(rows)
         same, times = np.ones(N, bool), []
-        result = TrajectoryComparison(N, N, launches * HORIZON, 0.0, None, 0, 0.0)
-        for launch in range(launches):
+        result = TrajectoryComparison(N, N, rollouts * HORIZON, 0.0, None, 0, 0.0, kernel.form)
+        for rollout in range(rollouts):
             buffer.begin(buffer)
-            noise = policy.distribution.noise(mx.random.key(launch), (HORIZON, N))
+            noise = policy.distribution.noise(mx.random.key(rollout), (HORIZON, N))
             mx.eval(weights, states, noise)
             began = time.perf_counter()
             states = way.collect(buffer, there, weights, states, noise)
@@ -90,7 +98,7 @@ def compare(
                 result.difference = max(result.difference, float(np.where(same, apart, 0).max()))
                 same &= apart == 0
                 if not same.all() and result.first is None:
-                    result.first = launch * HORIZON + t
+                    result.first = rollout * HORIZON + t
                 host.send(0, np.ascontiguousarray(fields["actions"][t]), rows)
                 host.wait(0)
             result.ends += int(fields["terminals"].sum())

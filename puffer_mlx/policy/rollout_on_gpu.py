@@ -48,12 +48,14 @@ class Game:
         words: of its struct, 4 bytes each.
         log: words before its log.
         logs: words of its log.
+        agents: of an environment.
     """
 
     rules: Rules
     words: int
     log: int
     logs: int
+    agents: int = 1
 
 
 class Arrived(NamedTuple):
@@ -65,8 +67,8 @@ class Arrived(NamedTuple):
     masks: mx.array | None  # (N, A) uint8
 
 
-class OneLaunch(NamedTuple):
-    """What a rollout's kernel returns, the rows as in ``rollout/buffer.py``."""
+class Launched(NamedTuple):
+    """Some steps of a rollout, the rows as in ``rollout/buffer.py``."""
 
     observations: mx.array  # (T, N, D): without the last ones
     last_observations: mx.array  # (N, D)
@@ -76,11 +78,11 @@ class OneLaunch(NamedTuple):
     actions: mx.array  # (T, N, heads)
     logprobs: mx.array  # (T, N)
     values: mx.array  # (T, N)
-    structs: mx.array  # (N, words) int32
-    states: mx.array  # the network's, as ``StepOnGPU.state`` packs them
+    structs: mx.array  # (E, words) int32
+    states: Any  # the network's, as ``state`` joined them
 
 
-def joined(launches: Sequence[OneLaunch]) -> OneLaunch:
+def joined(launches: Sequence[Launched]) -> Launched:
     """One rollout of several, each of which began with what had arrived last in the one before."""
     if len(launches) == 1:
         return launches[0]
@@ -91,7 +93,7 @@ def joined(launches: Sequence[OneLaunch]) -> OneLaunch:
         if (end := fields[name]) is not None:
             rows = [getattr(each, name) for each in before]
             fields[name] = mx.concatenate([*(r[:-1] if name in shared else r for r in rows), end])
-    return OneLaunch(**fields)  # type: ignore
+    return Launched(**fields)  # type: ignore
 
 
 def rollout_on_gpu(
@@ -99,12 +101,12 @@ def rollout_on_gpu(
 ) -> "RolloutOnGPU | None":
     """Rollouts of a policy and an environment as one kernel.
 
-    None where the policy has a part that no kernel knows (``step_on_gpu``), or where not even few
-    agents fit into a block's shared memory. ``precision``: what it is trained in; then the kernel
-    may have that arithmetic, else it is float32's.
+    None where the policy has a part that no kernel knows (``step_on_gpu``), an environment has
+    several agents, or not even few fit into a block's shared memory. ``precision``: what it is
+    trained in; then the kernel may have that arithmetic, else it is float32's.
     """
     step = step_on_gpu(policy)
-    if step is None or choose_rollout_layout(policy, spec, 1) is None:
+    if step is None or game.agents > 1 or choose_rollout_layout(policy, spec, 1) is None:
         return None
     return RolloutOnGPU(policy, step, spec, game, precision)
 
@@ -132,7 +134,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 
     As many agents to a block as leave no core idle, with all weights beside them, or the layers'.
     """
-    if not steps_by_rows(policy) or spec.observation_dtype != "float32":
+    if not steps_by_rows(policy):
         return None
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
@@ -141,7 +143,8 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
-        floats = -(-(rows * (D + out + 1 + L * H + 1 + heads + 2)) // 32) * 32
+        seen = -(-rows * D * spec.observation_dtype.itemsize // 4)
+        floats = -(-(seen + rows * (out + 1 + L * H + 1 + heads + 2)) // 32) * 32
         for kept in (2, 1):
             lows = rows * (3 * H + 2 * H + wide) + out * H + L * 3 * H * H
             lows += H * wide if kept > 1 else 0
@@ -174,6 +177,9 @@ class RolloutOnGPU:
         precision: see ``rollout_on_gpu``.
     """
 
+    form = "in one launch"
+    acting_precision = "fp32"  # of the weights that it is given
+
     def __init__(
         self, policy: Policy, step: StepOnGPU, spec: EnvSpec, game: Game, precision: str = ""
     ) -> None:
@@ -198,6 +204,14 @@ class RolloutOnGPU:
         """What ``launch`` takes of the policy's weights, for n agents."""
         return self.step.weights(weights) if self.rows(n) is None else weights
 
+    def state(self, *groups: Any) -> mx.array:
+        """What ``launch`` takes of the network's states of groups of agents."""
+        return self.step.state(*groups)
+
+    def state_after(self, states: mx.array) -> Any:
+        """The network's state of what ``launch`` returned."""
+        return self.step.state_after(states)
+
     def fits(self, horizon: int, agents: int) -> bool:
         """Whether the kernel can count the numbers of such a rollout, and Metal can write them."""
         row = max(self._spec.observation_size, self._spec.mask_size)
@@ -211,13 +225,13 @@ class RolloutOnGPU:
         noise: mx.array,
         structs: mx.array,
         arrived: Arrived,
-    ) -> OneLaunch:
+    ) -> Launched:
         """T steps of N agents.
 
         Args:
             horizon: T.
             weights: as the method of that name gives them.
-            states: as ``StepOnGPU.state`` packs them.
+            states: as the method ``state`` gives them.
             noise: (T, N, heads) float32, from ``distribution.noise``.
             structs: (N, words) int32, the environments.
             arrived: before the first step.
@@ -261,7 +275,7 @@ class RolloutOnGPU:
         else:
             made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)
         observations, last, rewards, terminals, masks, *others = made
-        return OneLaunch(observations, last, rewards, terminals, masks if masked else None, *others)
+        return Launched(observations, last, rewards, terminals, masks if masked else None, *others)
 
     def _launch_rows(
         self,
@@ -293,6 +307,7 @@ class RolloutOnGPU:
             block=rows["THREADS"],
             shared=4 * rows["POOL"],
             Low=mx.bfloat16 if self._precision == "bf16" else mx.float32,
+            Observed=inputs["first_observations"].dtype,
             EXACT=exact_products(),
             **rows,
             **sizes,

@@ -1,8 +1,8 @@
 """How a policy acts: the contract of filling a rollout buffer, and the one place that chooses.
 
 There are three ways: by the policy's step in C, a whole rollout in one call (``acting_in_c.py``);
-by kernels of a GPU, one for each half of the agents and step (``acting_in_kernel.py``) or for a
-whole rollout with its environments (``on_gpu.py``); and through MLX, step by step
+by kernels of a GPU, one for each half of the agents and step (``acting_in_kernel.py``), or whole
+rollouts with their environments (``on_gpu.py``); and through MLX, step by step
 (``acting_in_mlx.py``).
 """
 

@@ -149,7 +149,10 @@ class ActingInMLX:
         with building, mx.stream(streams[0]):
             held = [joined(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
-            acts = [self.act] * P if self._seats is None else self._by_seats(self._seats, P)
+            acts = [self.act] * P
+            if self._seats is not None:
+                parts_of = np.split(self._seats.policy, P)
+                acts = [step_by_seats(self.act, policies) for policies in parts_of]
         mx.eval(noises, held)
         timer.lap("eval_copy_in")
         if self._seats is None and timer.enabled and self._count % SAMPLE_EVERY == 1:
@@ -179,21 +182,6 @@ class ActingInMLX:
         timer.lap("eval_env")
         return after
 
-    def _by_seats(self, seats: Seats, parts: int) -> list[Callable[..., Any]]:
-        """Each part's step, by the policies that have agents in it."""
-        return [self._of_part(policies) for policies in np.split(seats.policy, parts)]
-
-    def _of_part(self, policies: np.ndarray) -> Callable[..., Any]:
-        present = np.unique(policies).tolist()
-        rows = [mx.array(np.flatnonzero(policies == p), mx.int32) for p in present]
-        order = np.argsort(policies, kind="stable")
-        back = mx.array(np.argsort(order), mx.int32)
-
-        def act(weights: list[Any], *seen: Any) -> Any:
-            return self.act([weights[p] for p in present], *seen, rows, back)
-
-        return act
-
     def _divide(self, part: Part, weights: Any, state: State, noise: mx.array, stream: Any) -> None:
         """Find the shares of the policy's step and of choosing."""
         observations, mask, terminals, *_ = part
@@ -202,6 +190,27 @@ class ActingInMLX:
         both = max(policy, _seconds(stream, *act))
         self._timer.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
         self._timer.start()
+
+
+def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[..., Any]:
+    """A step of n agents by the policies that act for them.
+
+    Args:
+        act: ``Executables.act_by_seats``.
+        policies: (n,), of each agent who acts for it.
+
+    Returns:
+        What takes a list of all policies' weights, and then what one policy's step does.
+    """
+    present = np.unique(policies).tolist()
+    rows = [mx.array(np.flatnonzero(policies == p), mx.int32) for p in present]
+    order = np.argsort(policies, kind="stable")
+    back = mx.array(np.argsort(order), mx.int32)
+
+    def by_seats(weights: list[Any], *seen: Any) -> Any:
+        return act([weights[p] for p in present], *seen, rows, back)
+
+    return by_seats
 
 
 def joined(states: list[State], groups: range) -> State:

@@ -1,12 +1,14 @@
-"""Rollouts that stay on a GPU: environments, rows and the policy, in one launch each.
+"""Rollouts that stay on a GPU: environments, rows and the policy.
 
-The kernel (``policy/rollout_on_gpu.py``) makes a rollout's arrays anew, in the GPU's own memory,
-and training reads them there. Environments come from the host once, and go back when somebody asks
-for their state: a checkpoint is the same wherever they were stepped.
+One kernel makes them in one launch, where a block of threads can hold the policy
+(``policy/rollout_on_gpu.py``); else each step is a few launches (``in_steps.py``). Both make a
+rollout's arrays anew, in the GPU's own memory, and training reads them there. Environments come
+from the host once, and go back when somebody asks for their state: a checkpoint is the same
+wherever they were stepped.
 """
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -17,14 +19,17 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import (
     Arrived,
     Game,
-    OneLaunch,
+    Launched,
     RolloutOnGPU,
     joined,
     rollout_on_gpu,
 )
+from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided
 from puffer_mlx.rollout.buffer import State
+from puffer_mlx.rollout.in_steps import RolloutInSteps
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend, stand_in
 from puffer_mlx.system.devices import building
@@ -38,6 +43,9 @@ ENDED = "Command buffer execution failed"  # MLX's words where a driver ended wh
 RELAX = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
 
 
+GPURollouts = RolloutOnGPU | RolloutInSteps
+
+
 class GPUError(UserError):
     """The GPU's driver ended a computation, and the smaller pieces of a second try."""
 
@@ -45,11 +53,15 @@ class GPUError(UserError):
 def game_of(environments: VecEnv) -> Game | None:
     """The rules that a GPU can step; None if they compile for a CPU alone."""
     side = environments.gpu_side if isinstance(environments, NativeVec) else None
-    if side is None or environments.num_environments != environments.num_agents:
+    if side is None or not isinstance(environments, NativeVec):
         return None
+    owners, _ = environments.seats()
+    each = environments.num_agents // environments.num_environments
+    if not np.array_equal(owners, np.arange(environments.num_agents) // each):
+        return None  # some have more agents than others
     rules = side.rules
     text = Rules(rules.header, rules.struct, rules.masked)
-    return Game(text, rules.words, rules.log, rules.logs)
+    return Game(text, rules.words, rules.log, rules.logs, each)
 
 
 def rollouts_in_one_launch(
@@ -64,6 +76,51 @@ def rollouts_in_one_launch(
     return kernel if kernel and kernel.fits(horizon, environments.num_agents) else None
 
 
+def rollouts_in_steps(
+    run: Executables,
+    environments: VecEnv,
+    horizon: int,
+    precision: str = "",
+    seats: Seats | None = None,
+) -> RolloutInSteps | None:
+    """Rollouts of any policy in a few launches a step; None if no GPU can step the environments.
+
+    Args:
+        run: the policy's compiled functions.
+        environments: with N agents.
+        horizon: T.
+        precision: what the policy is trained in.
+        seats: of self-play: who acts for which agents.
+    """
+    game = game_of(environments)
+    steps = game and RolloutInSteps(run, environments.spec, game, precision, seats)
+    return steps if steps and steps.fits(horizon, environments.num_agents) else None
+
+
+def rollouts_on_gpu(
+    policy: Policy,
+    run: Executables,
+    environments: VecEnv,
+    horizon: int,
+    precision: str = "",
+    seats: Seats | None = None,
+) -> GPURollouts | None:
+    """How a GPU makes whole rollouts: in one launch where that fits, else in steps, or not at all.
+
+    Arguments as those of ``rollouts_in_one_launch`` and ``rollouts_in_steps``.
+    """
+    one = None if seats else rollouts_in_one_launch(policy, environments, horizon, precision)
+    return one or rollouts_in_steps(run, environments, horizon, precision, seats)
+
+
+class Stepped(NamedTuple):
+    """Environments between two rollouts."""
+
+    structs: mx.array  # (E, words) int32
+    actions: mx.array  # (N, heads), the last
+    arrived: Arrived  # with them
+
+
 class EnvironmentsOnGPU:
     """Native environments that a GPU steps; a ``VecEnv`` between two rollouts.
 
@@ -73,43 +130,38 @@ class EnvironmentsOnGPU:
 
     Attributes:
         kernel: as given.
+        stepped: as the last rollout left them; None: the host has the newest.
     """
 
-    def __init__(self, vec: NativeVec, kernel: RolloutOnGPU) -> None:
+    def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
         assert vec.gpu_side is not None
         self.kernel = kernel
         self._vec, self._side = vec, vec.gpu_side
         self.spec, self.num_agents, self.num_groups = vec.spec, vec.num_agents, vec.num_groups
         self.num_environments, self.finals, self.unread = vec.num_environments, False, vec.unread
         self.description = "C, on the GPU"
-        self._structs: mx.array | None = None  # None: the host has the newest
-        self._last: tuple[mx.array, Arrived] | None = None  # actions, and what arrived with them
+        self.stepped: Stepped | None = None
         self._log: mx.array | None = None
 
     @property
     def structs(self) -> mx.array:
-        """All environments, (N, words) int32."""
-        if self._structs is None:
-            taken = self._side.take()
-            assert taken is not None
-            self._structs = mx.array(taken)
-        return self._structs
+        """All environments, (E, words) int32."""
+        if self.stepped is not None:
+            return self.stepped.structs
+        return mx.array(self._side.take())
 
-    def stepped(self, structs: mx.array, log: mx.array, actions: mx.array, last: Arrived) -> None:
-        """Go on from here.
+    def go_on(self, stepped: Stepped, log: mx.array) -> None:
+        """Go on from here; ``log``: sums of their logs, (logs,) float32."""
+        self.stepped, self._log = stepped, log
 
-        Args:
-            structs: as the attribute.
-            log: sums of their logs, (logs,) float32.
-            actions: (N, heads), the last.
-            last: what arrived with them.
-        """
-        self._structs, self._log, self._last = structs, log, (actions, last)
+    def go_back(self, stepped: Stepped) -> None:
+        """Go on from there again: what has been stepped since then is forgotten, its log, too."""
+        self.stepped, self._log = stepped, None
 
     def reset(self, out: Rows) -> None:
         """See ``VecEnv``."""
         self._vec.reset(out)
-        self._structs = self._last = self._log = None
+        self.stepped = self._log = None
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """Raises RuntimeError: a GPU steps these environments by whole rollouts."""
@@ -120,24 +172,34 @@ class EnvironmentsOnGPU:
 
     def log(self) -> dict[str, float]:
         """See ``VecEnv``."""
-        if self._log is not None:
-            self._side.add_log(np.array(self._log))
-            self._log = None
+        log = self.take_log()
+        return self._vec.log() if log is None else self.read(log)
+
+    def take_log(self) -> mx.array | None:
+        """The last rollout's log, to ``read`` later: it isn't part of the next one's any more."""
+        log, self._log = self._log, None
+        return log
+
+    def read(self, log: mx.array) -> dict[str, float]:
+        """What ``log`` would have returned; waits for it."""
+        self._side.add_log(np.array(log))
         return self._vec.log()
 
     def state(self) -> np.ndarray | None:
         """See ``VecEnv``."""
-        if self._structs is not None and self._last is not None:
-            actions, last = self._last
-            rows = (None if each is None else np.array(each) for each in last)
-            self._side.give(np.array(self._structs), np.array(actions), Rows(*rows))  # type: ignore
-            self._last = None
+        return self._vec.state() if self.stepped is None else self.state_of(self.stepped)
+
+    def state_of(self, stepped: Stepped) -> np.ndarray | None:
+        """The ``state`` that there was once; waits for it."""
+        rows = (None if each is None else np.array(each) for each in stepped.arrived)
+        structs, actions = np.array(stepped.structs), np.array(stepped.actions)
+        self._side.give(structs, actions, Rows(*rows))  # type: ignore
         return self._vec.state()
 
     def restore(self, state: np.ndarray) -> None:
         """See ``VecEnv``."""
         self._vec.restore(state)
-        self._structs = self._last = self._log = None
+        self.stepped = self._log = None
 
     def busy_seconds(self) -> float:
         """Seconds of the host's threads, without the GPU's."""
@@ -181,6 +243,8 @@ class BufferOnGPU:
     def begin(self, previous: "BufferOnGPU") -> None:
         """The rollout that comes next begins with what arrived last in the previous one."""
         self.first = previous.last
+        if previous is not self:  # nobody reads what this had any more
+            self._fields, self.observations = {}, previous.observations
 
     def fill(self, fields: dict[str, mx.array | None], last: Arrived) -> None:
         """Take a rollout: ``fields`` by name, and what arrived last."""
@@ -205,7 +269,7 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Acts and steps environments by one launch a rollout, on a Mac by several; see ``Sampler``.
+    """Acts and steps environments on a GPU, without the host between steps; see ``Sampler``.
 
     macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
     are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS
@@ -228,12 +292,12 @@ class RolloutsOnGPU:
     waits = True
 
     def __init__(
-        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int = 0
+        self, kernel: GPURollouts, streams: Streams, timer: PhaseTimer, steps: int = 0
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self.steps = steps
         self._after: list[State] | None = None  # what the last rollout returned, and the same
-        self._held: Any = None  # as the kernel's one array
+        self._held: Any = None  # as the kernel has it
 
     def collect(
         self,
@@ -278,10 +342,10 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        step, T, stream = self._kernel.step, buffer.horizon, self._streams()[0]
+        kernel, T, stream = self._kernel, buffer.horizon, self._streams()[0]
         with building, mx.stream(stream):
-            packed = self._kernel.weights(weights, environments.num_agents)
-            held = self._held if states is self._after else step.state(*states)
+            packed = kernel.weights(weights, environments.num_agents)
+            held = self._held if states is self._after else kernel.state(*states)
             structs, first = environments.structs, buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
@@ -299,21 +363,21 @@ class RolloutsOnGPU:
                 mx.eval(log, first.observations)  # else MLX gives several to the driver as one
         with building, mx.stream(stream):
             whole = joined(launches)
-            after = divided(step.state_after(whole.states), len(states))
+            after = divided(kernel.state_after(whole.states), len(states))
             actions = whole.actions[-1]
         arrays = *whole, *first, log, actions  # all of them: another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
         self._after, self._held = after, whole.states
         assert log is not None
-        environments.stepped(structs, log, actions, first)
+        environments.go_on(Stepped(structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
         buffer.fill({**{name: getattr(whole, name) for name in names}, "finals": None}, first)
         return after
 
     def _launch(
-        self, packed: mx.array, held: mx.array, noise: mx.array, structs: mx.array, first: Arrived
-    ) -> tuple[OneLaunch, Arrived, mx.array]:
+        self, packed: Any, held: Any, noise: mx.array, structs: mx.array, first: Arrived
+    ) -> tuple[Launched, Arrived, mx.array]:
         """Launch as many steps as there is noise: results, what arrived last, sums of logs."""
         game = self._kernel.game
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
@@ -322,9 +386,7 @@ class RolloutsOnGPU:
         arrived = launched.last_observations, launched.rewards[-1], launched.terminals[-1], masks
         return launched, Arrived(*arrived), log
 
-    def _measured(
-        self, stream: Any, packed: mx.array, held: mx.array, noise: mx.array, *rest: Any
-    ) -> int:
+    def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""
         noise = noise[:MEASURED]
         mx.eval(packed, held, noise)

@@ -2,8 +2,9 @@
 
 Acting is many small steps, each of which the host waits for. A GPU takes them in less time from
 some number of agents on, which depends on the machine, the policy and the groups; so it is
-measured: the rollout's own code, on both devices, with environments that stand still. Where one
-kernel makes whole rollouts, environments included, all three ways make the same whole rollouts.
+measured: the rollout's own code, on both devices, with environments that stand still. Where a GPU
+can step the environments, too, all three ways step them: whole rollouts, where it makes those in
+one launch.
 """
 
 import hashlib
@@ -25,35 +26,38 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.ops.gpu.launch import SHARED_BYTES
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
+from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, RolloutOnGPU
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
+    GPURollouts,
     game_of,
-    rollouts_in_one_launch,
+    rollouts_on_gpu,
 )
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.system.devices import building, device_memory, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.trees import named
 from puffer_mlx.vec.base import Collected, VecEnv
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
-WAYS = 6  # grows when a device acts in another way: what was measured before is measured again
-BUDGET = 0.8  # seconds for each device, kernels compiled
+WAYS = 7  # grows when a device acts in another way: what was measured before is measured again
+BUDGET = 0.25  # seconds for each device, kernels compiled
+CORE = 2e11  # multiplications and additions of float32 that no CPU's core makes in a second
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
@@ -70,7 +74,7 @@ class Placement:
         precision: what the policy is trained in.
         reason: why it acts there, one line; empty where there was no choice.
         one_kernel: whether a GPU acts by one kernel, which knows fp32 alone.
-        whole: the kernel of whole rollouts, environments included; None: the environments are C's.
+        whole: how a GPU makes whole rollouts, environments included; None: these are C's.
         agents: how many there are.
     """
 
@@ -80,7 +84,7 @@ class Placement:
     precision: str = "fp32"
     reason: str = ""
     one_kernel: bool = False
-    whole: RolloutOnGPU | None = None
+    whole: GPURollouts | None = None
     agents: int = 0
 
     @property
@@ -94,6 +98,8 @@ class Placement:
 
         And where one kernel acts, which takes less time than the lower type saves.
         """
+        if self.whole is not None:
+            return self.whole.acting_precision
         alone = self.one_kernel and self.rollout == mx.gpu
         return "fp32" if alone or self.rollout != self.learner else self.precision
 
@@ -195,7 +201,7 @@ def place(
         run: its compiled functions.
         weights: evaluated.
         before: of the run that goes on, ``rollout_device``: what ``auto`` was.
-        seats: of self-play; kernels of whole rollouts act by one policy alone.
+        seats: of self-play.
 
     Raises:
         UserError: acting on a GPU was asked for, and this MLX has none.
@@ -217,10 +223,9 @@ def place(
             f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    launched = policy, vec, config.train.horizon, config.train.precision
-    whole = rollouts_in_one_launch(*launched) if seats is None else None
+    whole = rollouts_on_gpu(policy, run, vec, config.train.horizon, config.train.precision, seats)
     if wanted == WHOLE:
-        _refuse_without(whole, learner, policy, vec)
+        _refuse_without(whole, learner, vec, config.train.horizon)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
         wanted = before["rollout_device"]
         placement.reason = f"rollouts on the {wanted.upper()}, as before"
@@ -231,29 +236,40 @@ def place(
     elif wanted == WHOLE:
         placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
+        if isinstance(whole, RolloutInSteps) and device_memory():
+            fits = whole.nbytes(config.train.horizon, vec.num_agents) <= device_memory()
+            whole = whole if fits else None
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
-        seconds, cached = _cached(config, vec.spec, measure, seats, whole is not None)
-        placement.rollout, placement.reason = _choose(seconds, overlap)
+        seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
+        placement.rollout, placement.reason = _choose(seconds, overlap, whole)
         placement.reason += " (measured before)" if cached else ""
-        placement.whole = whole if _one_launch_wins(seconds) else None
+        placement.whole = whole if _environments_there_win(seconds) else None
         if whole is not None and WHOLE not in seconds:
-            placement.reason += "; this GPU refuses to make rollouts in one launch"
+            placement.reason += f"; this GPU refuses to make rollouts {whole.form}"
     if placement.whole and config.train.overlap == "auto":
         placement.overlap = False  # one GPU does both halves: they would take turns
     return placement
 
 
 def _refuse_without(
-    whole: RolloutOnGPU | None, learner: mx.Device, policy: Policy, vec: VecEnv
+    whole: GPURollouts | None, learner: mx.Device, vec: VecEnv, horizon: int
 ) -> None:
-    """Nothing if whole rollouts can be one kernel, and training reads them there.
+    """Nothing if a GPU can make whole rollouts, and training reads them there.
 
     Raises:
-        UserError: they can't be.
+        UserError: it can't, or its memory is too small.
     """
     asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
     if learner != mx.gpu:
         raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+    if isinstance(whole, RolloutInSteps):
+        needed, there = whole.nbytes(horizon, vec.num_agents), device_memory()
+        if there and needed > there:
+            raise UserError(
+                f"{asked} {vec.num_agents} agents for {horizon} steps need {needed / 1e9:,.1f} GB"
+                f" at least, and the GPU has {there / 1e9:,.1f} GB",
+                f"fewer vec.total_agents, a shorter train.horizon, or {hint}",
+            )
     if whole is not None:
         return
     if game_of(vec) is None:
@@ -261,28 +277,28 @@ def _refuse_without(
             f"{asked} the rules of {vec.spec.name} compile for a CPU alone",
             f"{hint}; docs/writing_envs.md says what such rules look like",
         )
-    if step_on_gpu(policy) is None:
-        raise UserError(f"{asked} no kernel knows this policy", hint)
     raise UserError(
-        f"{asked} a step of this policy and {vec.spec.name} needs more than the"
-        f" {SHARED_BYTES} bytes that a GPU's threads share, or there are less than {FEWEST} agents",
-        f"a smaller policy.hidden_size, more agents, or {hint}",
+        f"{asked} there are {vec.num_environments} environments: at least {FEWEST}, and fewer than"
+        f" {MOST_NUMBERS} numbers of all observations, are stepped at once",
+        f"another vec.total_agents, or {hint}",
     )
 
 
-def _one_launch_wins(seconds: dict[str, float]) -> bool:
-    """Whether one kernel acts and steps the environments in less time than the host's ways do."""
+def _environments_there_win(seconds: dict[str, float]) -> bool:
+    """Whether a GPU acts and steps the environments in less time than the host's ways do."""
     return seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"])
 
 
-def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
+def _choose(
+    seconds: dict[str, float], overlap: bool, whole: GPURollouts | None = None
+) -> tuple[mx.Device, str]:
     """The device to act on, and why, from the seconds of a step on each."""
     cpu, gpu = seconds["cpu"], seconds["gpu"]
-    if _one_launch_wins(seconds):
+    if whole and _environments_there_win(seconds):
         return mx.Device(mx.gpu), (
-            "rollouts and environments on the GPU, in one launch: a step of all agents takes"
+            f"rollouts and environments on the GPU, {whole.form}: a step of all agents takes"
             f" {1000 * seconds[WHOLE]:.3f} ms; environments on the cores and acting on the GPU"
-            f" {1000 * gpu:.3f} ms, on the CPU {1000 * cpu:.3f} ms"
+            f" {1000 * gpu:.3f} ms, on the CPU {_milliseconds(cpu)}"
         )
     chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
     other = "gpu" if chosen == "cpu" else "cpu"
@@ -293,6 +309,15 @@ def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
     if overlap and gpu < cpu <= gpu * PATIENCE:
         reason += ", which overlaps with training"
     return mx.Device(getattr(mx, chosen)), reason
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3f} ms" if math.isfinite(seconds) else "more by arithmetic alone"
+
+
+def least_on_cpu(weights: Any, agents: int) -> float:
+    """Seconds that a step of all agents takes all cores at least: each has its weights once."""
+    return 2 * agents * sum(array.size for _, array in named(weights)) / (CORE * threads())
 
 
 class _Still:
@@ -327,17 +352,19 @@ def _calibrate(
     policy: Policy,
     run: Executables,
     weights: Any,
-    whole: RolloutOnGPU | None = None,
+    whole: GPURollouts | None = None,
     seats: Seats | None = None,
 ) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians, kernels compiled before.
 
-    Of acting alone, in a few steps. Where ``whole`` makes rollouts of ``train.horizon`` steps, the
-    others make those, too: its seconds are the environments' as well. These are afterwards what
-    they were. A GPU that refuses ``whole`` has no seconds of it.
+    Of acting alone, in a few steps. Where ``whole`` steps the environments, the others do, too, and
+    where it makes rollouts of ``train.horizon`` steps in one launch, so do they: its seconds are
+    the environments' as well. These are afterwards what they were. A GPU that refuses ``whole`` has
+    no seconds of it. Where it takes less than a CPU's arithmetic, that isn't measured, nor its
+    extension compiled: infinite.
     """
     spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
-    T = STEPS if whole is None else config.train.horizon
+    T = config.train.horizon if isinstance(whole, RolloutOnGPU) else STEPS
     host = RolloutBuffer(spec, T, agents, groups)
     before = None if whole is None else vec.state()
     timer, learner = PhaseTimer("", enabled=False), mx.default_device()
@@ -346,15 +373,22 @@ def _calibrate(
     seconds = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         still: Any = _Still(agents, groups, pool) if whole is None else vec
-        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
-            ways[kind(device)] = device, still
         if whole is not None:
             ways[WHOLE] = mx.Device(mx.gpu), EnvironmentsOnGPU(vec, whole)  # type: ignore
+        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            ways[kind(device)] = device, still
         for name, (device, environments) in ways.items():
+            if name == "cpu" and seconds.get(WHOLE, math.inf) < least_on_cpu(weights, agents):
+                seconds[name] = math.inf
+                continue
             buffer: Any = BufferOnGPU(spec, T, agents, 1) if name == WHOLE else host
             Q = 1 if name == WHOLE else groups
             there = Placement(
-                learner, device, precision=config.train.precision, one_kernel=one_kernel
+                learner,
+                device,
+                precision=config.train.precision,
+                one_kernel=one_kernel,
+                whole=whole if name == WHOLE else None,
             )
             precision = there.acting_precision
             acting = lower(weights if device == learner else for_cpu(weights), precision)
@@ -400,7 +434,7 @@ def _cached(
     spec: EnvSpec,
     measure: Callable[[], dict[str, float]],
     seats: Seats | None = None,
-    whole: bool = False,
+    form: str = "",
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration: the kept one, or a new one."""
     facts = {
@@ -413,8 +447,13 @@ def _cached(
         "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
-    if whole:  # then environments are measured, too
-        facts["environments"] = [config.train.horizon, config.env, config.train.launch_steps]
+    if form:  # then environments are measured, too
+        facts["environments"] = [
+            form,
+            config.train.horizon,
+            config.env,
+            config.train.launch_steps,
+        ]
     if seats is not None:
         facts["agents of each policy"] = np.bincount(seats.policy).tolist()
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

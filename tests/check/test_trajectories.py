@@ -27,9 +27,9 @@ def make(name: str = "squared") -> Any:
     return vec.make(config.load(name, [*sizes, "--train.minibatch-size", "1024"]), 1)
 
 
-def compare(name: str = "squared") -> trajectories.TrajectoryComparison:
+def compare(name: str = "squared", in_steps: bool = False) -> trajectories.TrajectoryComparison:
     with emulated_gpu():
-        found = trajectories.compare(lambda: make(name), 1)
+        found = trajectories.compare(lambda: make(name), 1, in_steps)
     assert found is not None
     return found
 
@@ -51,8 +51,12 @@ def wrong(monkeypatch):
     return said
 
 
-def test_the_same():
-    found = compare()
+@pytest.mark.parametrize(
+    ("in_steps", "form"), [(False, "in one launch"), (True, "in a few launches a step")]
+)
+def test_the_same(in_steps, form):
+    found = compare(in_steps=in_steps)
+    assert found.form == form
     assert (found.equal, found.agents, found.steps, found.first) == (16, 16, 64, None)
     assert found.difference == 0 and found.ends > 0 and found.seconds > 0
 
@@ -74,14 +78,14 @@ def test_another_reward_is_found(wrong):
 )
 def test_what_check_env_says(monkeypatch, wrong, more, verdict, words):
     wrong.append(lambda rewards: rewards + more)
-    monkeypatch.setattr(on_gpu, "LAUNCHES", 1)
+    monkeypatch.setattr(on_gpu, "ROLLOUTS", 1)
     with emulated_gpu():
         (found,) = on_gpu.on_gpu(subject())
     assert found.verdict == verdict and words in found.text
 
 
 def test_a_world_is_the_same(monkeypatch):
-    monkeypatch.setattr(on_gpu, "LAUNCHES", 2)
+    monkeypatch.setattr(on_gpu, "ROLLOUTS", 2)
     with emulated_gpu():
         (found,) = on_gpu.on_gpu(subject("craftax_classic"))
     ends = re.search("to the bit: 64 agents for 128 steps, ([0-9]+) episodes ended", found.text)
@@ -90,9 +94,9 @@ def test_a_world_is_the_same(monkeypatch):
 
 def test_rows_that_do_not_fit(monkeypatch):
     monkeypatch.setattr(on_gpu, "has_gpu", lambda: True)
-    monkeypatch.setattr(trajectories, "rollouts_in_one_launch", lambda *_: None)
+    monkeypatch.setattr(trajectories, "rollouts_on_gpu", lambda *_: None)
     (found,) = on_gpu.on_gpu(subject())
-    assert found.verdict == "WARN" and "more memory" in found.text
+    assert found.verdict == "WARN" and "so few environments" in found.text
 
 
 def test_without_a_gpu(monkeypatch):
@@ -101,7 +105,7 @@ def test_without_a_gpu(monkeypatch):
     assert found.verdict == "ok" and "compile without headers, double" in found.text
     assert "there is none here to compare them on" in found.text
     (found,) = on_gpu.on_gpu(subject("target"))
-    assert found.verdict == "-" and "doesn't define MY_GPU; it has 8 agents" in found.text
+    assert found.verdict == "-" and "doesn't define MY_GPU" in found.text
 
 
 def rules(folder: Path) -> GPURules:
@@ -161,7 +165,7 @@ def test_without_a_compiler(monkeypatch):
 def test_what_check_gpu_says(monkeypatch, wrong):
     wrong.append(lambda rewards: rewards)
     monkeypatch.setattr(runs, "AGENTS", 16)
-    monkeypatch.setattr(runs, "LAUNCHES", 1)
+    monkeypatch.setattr(runs, "ROLLOUTS", 1)
     with emulated_gpu():
         assert "squared" in runs._compared("squared")
         wrong[0] = lambda rewards: rewards + 1e-6

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from test_gpu_front_ends import SIZES, kernels, plans, rows_kernels
+from test_gpu_front_ends import OF_SEVERAL, ON_GPU, SIZES, STEPS, game, kernels, plans, rows_kernels
 
 from puffer_mlx.ops.gpu import nvrtc, text
 
@@ -42,8 +42,9 @@ def code(kernel: text.Kernel, **template: Any) -> bytes:
 def test_every_text(low, seats):
     """Of one policy, and those that act for several; but for those that ask for memory."""
     for kernel in (each for each in kernels("cuda", seats) if "POOL" not in each.template):
-        heads = 0 if seats else 3
-        assert code(kernel, Low=low, SEATS=seats, HEADS=heads).startswith(ELF)
+        given = {"Low": low, "SEATS": seats, "HEADS": 0 if seats else 3}
+        for plan in plans(kernel, "cuda", low == mx.bfloat16):
+            assert code(kernel, **given, **plan).startswith(ELF)
 
 
 @pytest.mark.processes
@@ -57,3 +58,11 @@ def test_those_that_ask_for_memory(low):
     cases += [(kernel, sizes) for kernel, its, sizes in rows_kernels("cuda") if its == sixteen]
     for kernel, plan in cases:
         assert code(kernel, Low=low, **plan).startswith(ELF), kernel.name
+
+
+@pytest.mark.parametrize("environment", [*ON_GPU, *OF_SEVERAL])
+def test_steps_of_environments(environment):
+    spec, rules, given = game(environment)
+    low = mx.float32 if spec.observation_dtype == "float32" else mx.uint8
+    kernel = text.environments(rules, "cuda")
+    assert code(kernel, Low=low, **STEPS, **given).startswith(ELF)

@@ -133,7 +133,10 @@ def test_its_commands_run(root, name):
 
 def test_the_walk_through_works(followed):
     """Its commands in a folder that has nothing but the page's blocks."""
-    shorter = {"check_env": "--seconds 0.2 --only loads steps seeds gpu", "train": NOTHING[CASTAWAY]}
+    shorter = {
+        "check_env": "--seconds 0.2 --only loads steps seeds gpu",
+        "train": NOTHING[CASTAWAY],
+    }
     own = [(script, words) for script, words in COMMANDS if words[0] == CASTAWAY]
     assert [script for script, _ in own] == [*shorter]
     for script, words in own:
@@ -145,7 +148,7 @@ def test_the_walk_through_works(followed):
 
 def test_a_gpu_plays_the_walk_through(followed, monkeypatch):
     """To the bit, and trains in it; its kernel runs as C++."""
-    monkeypatch.setattr(on_gpu, "LAUNCHES", 4)
+    monkeypatch.setattr(on_gpu, "ROLLOUTS", 4)
 
     def place(config, vec, policy, *_):
         whole = rollouts_in_one_launch(policy, vec, config.train.horizon)

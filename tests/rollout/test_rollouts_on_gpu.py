@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated_gpu import Compiled, recording
 from emulated_run import emulated_gpu
+from mlx.utils import tree_map
 from oracles import named
 
 from puffer_mlx import config
@@ -19,6 +20,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout import in_steps
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -27,7 +29,9 @@ from puffer_mlx.rollout.on_gpu import (
     EnvironmentsOnGPU,
     RolloutsOnGPU,
     rollouts_in_one_launch,
+    rollouts_in_steps,
 )
+from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
 from puffer_mlx.training.placement import Placement
@@ -49,6 +53,8 @@ SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at 
     "breakout": {"frameskip": 40},
     "craftax_classic": {},
 }
+SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # of an environment
+SEVERAL = {"soccer": {}, "connect4_two": {"opening_stones": 20}, "rock_paper_scissors": {}}
 
 
 def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVec:
@@ -59,7 +65,12 @@ def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVe
 
 
 def environments(name: str) -> NativeVec:
-    return opened(name, N, GROUPS, {**config.load(name).env, **SETTINGS[name]})
+    return opened(
+        name,
+        N * SEATS.get(name, 1),
+        GROUPS,
+        {**config.load(name).env, **(SETTINGS | SEVERAL)[name]},
+    )
 
 
 def streams() -> list[Any]:
@@ -67,33 +78,48 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and a way of acting: in one launch, or through MLX on the host."""
+    """Environments, a policy, and a way of acting: on a GPU, or through MLX on the host.
+
+    On a GPU in one launch, or ``in_steps``.
+    """
 
     def __init__(
-        self, name: str, whole: bool, network: str = "MinGRU", precision: str = ""
+        self,
+        name: str,
+        whole: bool,
+        network: str = "MinGRU",
+        precision: str = "",
+        in_steps: bool = False,
+        opponents: int = 0,
     ) -> None:
+        self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
+        seats = seats_in_blocks(vec, opponents, 0.12) if opponents else None
         width = 32 if precision else 8
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
-        self.weights = self.policy.init(mx.random.key(0))
+        weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
+        self.weights: Any = weights if opponents else weights[0]
         with building_for("cuda", lambda *_, **__: []):
-            kernel = rollouts_in_one_launch(self.policy, vec, T, precision)
-            assert kernel is not None and bool(precision) == (kernel.rows(N) is not None)
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision)
+            assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
+        if in_steps:
+            kernel = rollouts_in_steps(compile_update(self.policy), vec, T, "", seats)
+        assert kernel is not None or not whole
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
-        self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
+        self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
         self.buffer.reset(self.vec)
-        self.states = [self.policy.initial_state(N // GROUPS) for _ in range(GROUPS)]
+        self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
         update = compile_update(self.policy)
         given = self.policy, update, self.vec, streams, TIMER
-        self.way: Any = choose_acting(CPU, "fp32", *given)
+        self.way: Any = choose_acting(CPU, "fp32", *given, seats)
         assert isinstance(self.way, RolloutsOnGPU) == whole
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
         """The rollout's fields, of T steps."""
         self.buffer.begin(self.buffer)
-        noise = self.policy.distribution.noise(mx.random.key(seed), (T, N))
+        noise = self.policy.distribution.noise(mx.random.key(seed), (T, self.agents))
         mx.eval(noise, self.states)
         given = self.buffer, self.vec, self.weights, self.states, noise
         self.states = self.way.collect(*given)
@@ -101,22 +127,36 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-FLOATS = "memory", "cartpole", "cartpole_continuous", "breakout"  # their observations
+BY_ROWS = (
+    "memory",
+    "cartpole",
+    "cartpole_continuous",
+    "breakout",
+    "squared",
+    "connect4",
+)  # by matrix units
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
 
 
+STEPS = [(name, network, "steps") for name, network, _ in WAYS]
+
+
 @pytest.mark.parametrize(
-    ("name", "network", "precision"), [*WAYS, *((name, "MinGRU", "fp32") for name in FLOATS)]
+    ("name", "network", "precision"),
+    [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS), *STEPS],
 )
 def test_rollouts_are_the_hosts(name, network, precision):
-    """In blocks of few agents, and of many by matrix units."""
-    ours, host = Run(name, True, network, precision), Run(name, False, network, precision)
-    form, ends = "rows_" if precision else "rollout_", 0.0
+    """In blocks of few agents, of many by matrix units, and in a few launches a step."""
+    in_steps = precision == "steps"
+    precision = "" if in_steps else precision
+    ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
+    form, ends = "step_" if in_steps else "rows_" if precision else "rollout_", 0.0
     for seed in range(10 if name in LONG else 2):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith(form)} and len(gpu.names) <= 2
+        assert {each for each in gpu.names if each.startswith(form)}
+        assert in_steps or len(gpu.names) <= 2
         ends += found["terminals"].sum()
         for field in ("actions", "observations", "rewards", "terminals", "masks"):
             rounded = name == "cartpole_continuous"  # actions are rounded as features are
@@ -134,10 +174,37 @@ def test_rollouts_are_the_hosts(name, network, precision):
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
-@pytest.mark.parametrize("steps", [1, 7])
-def test_steps_of_a_launch_change_nothing(steps):
+@pytest.mark.parametrize("opponents", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "network"), [*zip(SEVERAL, ["MinGRU", "LSTM", "MLP"], strict=True)]
+)
+def test_agents_of_one_environment_and_opponents(name, network, opponents):
+    """Whole numbers, so rows are the host's to the bit; opponents have weights of their own."""
+    ours = Run(name, True, network, in_steps=True, opponents=opponents)
+    host = Run(name, False, network, opponents=opponents)
+    ends = 0.0
+    for seed in range(3 if name == "soccer" else 2):
+        with emulated_gpu() as gpu:
+            found = ours.rollout(seed)
+        expected = host.rollout(seed)
+        assert f"step_{name}" in gpu.names
+        ends += found["terminals"].sum()
+        for field in ("actions", "observations", "rewards", "terminals", "masks"):
+            if field in expected:
+                np.testing.assert_array_equal(found[field], expected[field], field)
+        for field in ("logprobs", "values"):
+            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
+        for state, other in zip(named(ours.states), named(host.states), strict=True):
+            np.testing.assert_allclose(state[1], other[1], 0, 2e-4)
+        assert ours.vec.log() == pytest.approx(host.vec.log(), rel=1e-5)
+    assert ends > 0, "no episode ended"
+    np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+
+
+@pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
+def test_steps_of_a_launch_change_nothing(steps, in_steps):
     """To the bit; connect4 has masks and a player that draws."""
-    whole, parts = Run("connect4", True), Run("connect4", True)
+    whole, parts = (Run("connect4", True, in_steps=in_steps) for _ in range(2))
     parts.way.steps = steps
     for seed in range(2):
         with emulated_gpu():
@@ -235,11 +302,18 @@ def configured(name: str = "connect4", *options: str):
 
 @pytest.fixture
 def on_gpu(monkeypatch, request):
-    """Trainers roll out in one launch, on a GPU that is the CPU; the parameter: overlapped."""
-    overlap = getattr(request, "param", False)
+    """Trainers roll out on a GPU that is the CPU; the parameter: overlapped, or ``steps``.
 
-    def place(given, vec, policy, *_):
-        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+    In one launch, or in a few launches a step.
+    """
+    asked = getattr(request, "param", False)
+    overlap = asked is True
+
+    def place(given, vec, policy, run, *_):
+        if asked == "steps":
+            whole = rollouts_in_steps(run, vec, given.train.horizon)
+        else:
+            whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
         return Placement(CPU, CPU, overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
@@ -250,6 +324,7 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
     return trainer.Trainer(given, opened(name, 16, 2, given.env))
 
 
+@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
 def test_training_is_the_hosts(on_gpu, monkeypatch):
     with emulated_gpu():
         ours = make_trainer()
@@ -315,7 +390,7 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
     assert watchdog.launches == launches
 
 
-@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
+@pytest.mark.parametrize("on_gpu", [False, True, "steps"], indirect=True)
 def test_resume_is_exact(on_gpu):
     with emulated_gpu():
         whole = make_trainer()
@@ -336,6 +411,7 @@ def test_resume_is_exact(on_gpu):
         np.testing.assert_array_equal(np.array(array), np.array(whole.state().arrays[name]), name)
 
 
+@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
 def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     with emulated_gpu():
         first = make_trainer()
@@ -348,7 +424,85 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     expected = np.array(host.collector.buffer.observations)[:8]
     with emulated_gpu():
         first.step()
-    np.testing.assert_array_equal(np.array(first.collector.buffer.observations), expected)
+    np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
+
+
+# ---- The next rollout is launched before losses are read -----------------------------------------
+
+
+def serial_trainer() -> trainer.Trainer:
+    """One that waits for each rollout, and launches it when its epoch begins."""
+    serial = make_trainer()
+    serial.collector.ahead = False
+    return serial
+
+
+def everything(run: trainer.Trainer) -> dict[str, np.ndarray]:
+    """What a checkpoint would have."""
+    arrays = {**run.state().arrays, **dict(named(run.weights))}
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def assert_same(run: trainer.Trainer, other: trainer.Trainer) -> None:
+    ours, theirs = everything(run), everything(other)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], name)
+
+
+def results(record: dict[str, float]) -> dict[str, float]:
+    return {key: x for key, x in record.items() if key.startswith(("env/", "loss/", "epoch"))}
+
+
+def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
+    """Records, weights and checkpoints, though the next rollout is under way."""
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for k, expected in enumerate(serial):
+            assert results(ours.step()) == results(expected)
+            assert (ours.pending is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
+            np.testing.assert_array_equal(np.array(ours.recorded), np.array(serial.recorded))
+            assert_same(ours, serial)
+
+
+def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
+    done = []
+    with emulated_gpu():
+        ours = make_trainer()
+        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "judge"):
+            inner = getattr(part, name)
+            monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
+        list(ours)
+    first, sampled = ["collect", "judge"], ["collect", "collect", "judge"]
+    assert done == [*first, *sampled, "collect", "judge", "judge"]
+
+
+@pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
+def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
+    """As if it had never been launched, wherever the newest weights come from."""
+
+    def failing(*_: Any) -> Any:
+        raise UserError("no", "")
+
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for run in ours, serial:
+            run.step()
+            run.step()
+            if how == "weights":
+                run.weights = tree_map(lambda w: w * 0.5, run.weights)
+            elif how == "an evaluation":
+                list(run.evaluate())
+            else:
+                with monkeypatch.context() as patch, pytest.raises(UserError):
+                    patch.setattr(run.learner.health, "judge", failing)
+                    run.step()
+        if how != "a failure":  # there the serial one's environments are where its rollout ended
+            assert_same(ours, serial)
+        records = [(run.step(), run.step()) for run in (ours, serial)]
+        assert_same(ours, serial)
+    for record, other in zip(*records, strict=True):
+        assert results(record) == results(other)
 
 
 # ---- What can't be -------------------------------------------------------------------------------
@@ -360,7 +514,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(given, vec, policy, None, None, {})  # type: ignore
+            placement.place(given, vec, policy, compile_update(policy), None, {})
     return str(caught.value)
 
 
@@ -371,10 +525,39 @@ def test_what_no_kernel_does(monkeypatch):
     assert "training is on the CPU" in refused("squared")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert "the rules of target compile for a CPU alone" in refused("target")
-    assert "no kernel knows this policy" in refused("squared", "--policy.hidden-size", "512")
-    assert "no kernel knows this policy" in refused("catch")
-    monkeypatch.setattr(kernels, "choose_rollout_layout", lambda *_: None)  # nothing fits
-    assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
+    monkeypatch.setattr(in_steps, "FEWEST", 17)
+    monkeypatch.setattr(kernels, "FEWEST", 17)
+    assert "there are 16 environments: at least 8" in refused("squared")
+
+
+def test_rollouts_that_do_not_fit_the_gpus_memory(monkeypatch):
+    """512 channels are acted by in steps; 16 agents for 8 steps of 121 bytes, and structs."""
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
+    said = refused("squared", "--policy.hidden-size", "512")
+    assert "16 agents for 8 steps need 0.0 GB at least, and the GPU has 0.0 GB" in said
+    assert "fewer vec.total_agents" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "form"),
+    [
+        ("squared", [], "in one launch"),
+        ("squared", ["--policy.hidden-size", "512"], "in a few launches a step"),
+        ("catch", [], "in a few launches a step"),
+    ],
+)
+def test_which_form_a_policy_takes(monkeypatch, name, options, form):
+    """Of 512 channels a block of threads has no room, and no kernel of ours reads images."""
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
+    with opened(name, 16, 1, given.env) as vec:
+        policy = trainer.configured_policy(vec.spec, given)
+        found = placement.place(given, vec, policy, compile_update(policy), None, {})
+    assert found.whole is not None and found.whole.form == form
+    assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 
 def test_a_kernel_counts_in_32_bits(monkeypatch):

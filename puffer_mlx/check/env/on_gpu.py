@@ -11,6 +11,7 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, Rules, in_namespace
+from puffer_mlx.rollout.on_gpu import game_of
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
@@ -18,7 +19,7 @@ from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
 from puffer_mlx.vec.native.sources import environment_files
 from puffer_mlx.vec.native.vec import NativeVec
 
-LAUNCHES = 8
+ROLLOUTS = 8
 ROUNDING = 1e-3  # of a number, when rules are rounded in another way
 GUIDE = "docs/writing_envs.md, “Rules that a GPU runs”, says how they are written"
 HEADER = Path(__file__).with_name("rules_on_gpu.h")
@@ -50,9 +51,9 @@ def on_gpu(subject: Subject) -> Findings:
     with subject.make() as environments:
         assert isinstance(environments, NativeVec)
         side = environments.gpu_side
-        each = environments.num_agents // environments.num_environments
-    if side is None or each > 1:
-        why = "; ".join(obstacles(vec.source_folder(subject.config), each))
+        known = game_of(environments) is not None
+    if side is None or not known:
+        why = "; ".join(obstacles(vec.source_folder(subject.config), side is not None))
         yield skip(f"stepped on the CPU alone: {why}. {GUIDE}")
         return
     compilation = compiled(side.rules)
@@ -134,22 +135,24 @@ def _assembly(name: str, text: str, *flags: str) -> str:
 
 def compared(subject: Subject) -> Findings:
     """What stepping it on the GPU gives."""
-    result = compare(subject.make, LAUNCHES)
+    result = compare(subject.make, ROLLOUTS)
     if result is None:
         yield warn(
-            "its rows need more memory than a GPU's threads share: it is stepped on the CPU",
-            "fewer numbers of an observation",
+            "a GPU doesn't step so few environments, or rows of so many numbers: it is stepped on"
+            " the CPU",
+            "another --vec.total-agents",
         )
         return
     rate = result.agents / result.seconds
     counts = f"{result.agents} agents for {result.steps} steps, {result.ends} episodes ended"
+    rate_text = f"{rate:,.0f} steps/s {result.form}"
     if result.equal == result.agents:
-        yield ok(f"on the GPU as on the CPU, to the bit: {counts}; {rate:,.0f} steps/s")
+        yield ok(f"on the GPU as on the CPU, to the bit: {counts}; {rate_text}")
     elif result.difference <= ROUNDING:
         apart = result.agents - result.equal
         yield ok(
             f"on the GPU as on the CPU but for rounding ({result.difference:.1g}), from which"
-            f" {apart} agents went other ways: {counts}; {rate:,.0f} steps/s"
+            f" {apart} agents went other ways: {counts}; {rate_text}"
         )
     else:
         yield fail(
@@ -159,8 +162,8 @@ def compared(subject: Subject) -> Findings:
         )
 
 
-def obstacles(folder: Path, each: int = 1) -> Iterator[str]:
-    """What keeps a folder's environment from a GPU, in words."""
+def obstacles(folder: Path, unequal: bool = False) -> Iterator[str]:
+    """What keeps a folder's environment from a GPU, in words; ``unequal``: numbers of agents."""
     files = [path for path in environment_files(folder) if path.suffix in (".c", ".h")]
     code = [path.read_text(errors="replace") for path in files]
     defined = {name for text in code for name in _DEFINED.findall(text)}
@@ -168,5 +171,5 @@ def obstacles(folder: Path, each: int = 1) -> Iterator[str]:
         yield "binding.c doesn't define MY_GPU"
     if "MY_STATE_PLAIN" not in defined:
         yield "binding.c doesn't define MY_STATE_PLAIN, so its state may be more than its struct"
-    if each > 1:
-        yield f"it has {each} agents, and a GPU steps those with one"
+    if unequal:
+        yield "its environments have different numbers of agents"

@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
 
-ABI = 10  # PUFFER_ABI in envs/src/vec.h
+ABI = 11  # PUFFER_ABI in envs/src/vec.h
 TEXT_BYTES = 4096  # of a message
 _MAX_LOG_KEYS = 256
 FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
@@ -79,7 +79,7 @@ _FUNCTIONS = {  # the result's type and the arguments'; rows are pppp, a message
     "save": "lppl",
     "load": "ipplpz",
     "gpu_rules": "sp",
-    "take_structs": "ipp",
+    "take_structs": "-pp",
     "give_structs": "-ppppppp",
     "add_log": "-pp",
     "can_render": "i",

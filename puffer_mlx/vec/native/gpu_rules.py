@@ -57,25 +57,33 @@ class GPUSide:
         handle: of the environments.
         spec: what their agents see and do.
         agents: N.
+        environments: E.
     """
 
     def __init__(
-        self, rules: GPURules, library: ctypes.CDLL, handle: OpenHandle, spec: EnvSpec, agents: int
+        self,
+        rules: GPURules,
+        library: ctypes.CDLL,
+        handle: OpenHandle,
+        spec: EnvSpec,
+        agents: int,
+        environments: int,
     ) -> None:
         self.rules = rules
-        self._library, self._handle, self._spec, self._agents = library, handle, spec, agents
+        self._library, self._handle, self._spec = library, handle, spec
+        self._agents, self._environments = agents, environments
 
-    def take(self) -> np.ndarray | None:
-        """All structs, (N, words) int32; None if an environment has several agents."""
-        structs = np.empty((self._agents, self.rules.words), np.int32)
-        refused = self._library.puffer_take_structs(self._handle.address(), structs.ctypes.data)
-        return None if refused else structs
+    def take(self) -> np.ndarray:
+        """All structs, (E, words) int32."""
+        structs = np.empty((self._environments, self.rules.words), np.int32)
+        self._library.puffer_take_structs(self._handle.address(), structs.ctypes.data)
+        return structs
 
     def give(self, structs: np.ndarray, actions: np.ndarray, rows: Rows) -> None:
         """Go on from structs that were stepped elsewhere.
 
         Args:
-            structs: (N, words) int32.
+            structs: (E, words) int32.
             actions: (N, heads) float32, the last.
             rows: of N agents, what arrived with them.
 
@@ -83,7 +91,7 @@ class GPUSide:
             ValueError: an array has another shape or dtype, or isn't C-contiguous.
         """
         N, spec = self._agents, self._spec
-        shape, int32 = (N, self.rules.words), np.dtype(np.int32)
+        shape, int32 = (self._environments, self.rules.words), np.dtype(np.int32)
         structs_at = address(structs, shape, int32, "structs", written=False)
         actions_at = address(actions, (N, spec.action.heads), FLOAT32, "actions", written=False)
         rows_at = addresses(rows, spec, shapes(N, spec))

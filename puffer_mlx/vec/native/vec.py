@@ -100,10 +100,6 @@ class NativeVec:
             version=version,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
-        rules = gpu_rules(folder, self._library, self.spec)
-        self.gpu_side = rules and GPUSide(
-            rules, self._library, self._handle, self.spec, total_agents
-        )
         passed = dict(env) if version == "5.0" else numbers(env)  # to the environments
         read = set(passed) - unread
         common = ENV_OF_5 if version == "5.0" else {}  # which few of them read
@@ -117,6 +113,9 @@ class NativeVec:
             **{f"vec.{key}": repr(value) for key, value in sorted(numbers(vec or {}).items())},
         }
         self.num_environments = int(self._library.puffer_environments(at))
+        rules = gpu_rules(folder, self._library, self.spec)
+        counts = total_agents, self.num_environments
+        self.gpu_side = rules and GPUSide(rules, self._library, self._handle, self.spec, *counts)
         self.num_threads = int(self._library.puffer_threads(at))
         self.can_render = bool(self._library.puffer_can_render())
         self._draws = self.can_render or needs(folder).raylib

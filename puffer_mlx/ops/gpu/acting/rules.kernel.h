@@ -30,11 +30,15 @@ FUNCTION float cosine_of(float x) { return (float)cos((double)x); }
 #define OWN IN_THREAD
 #define ROW(type) Row<type>
 
-// In place of a pointer of the struct: where the agent's row is in the memory that a block's threads have in common.
+#ifndef IN_ROWS  // where agents' rows are
+#define IN_ROWS IN_SHARED
+#endif
+
+// In place of a pointer of the struct: where the rows of the environment's agents are.
 template <typename Number>
 struct alignas(8) Row {
-  IN_SHARED Number* at;
-  FUNCTION IN_SHARED Number& operator[](int i) const { return at[i]; }
+  IN_ROWS Number* at;
+  FUNCTION IN_ROWS Number& operator[](int i) const { return at[i]; }
 };
 
 // glibc's: envs/src/rand_r.c

@@ -1,6 +1,6 @@
-// An agent's environment in the thread that steps it: behind an environment's rules, in a kernel of whole rollouts.
+// An environment in the thread that steps it: behind its rules, in a kernel of whole rollouts or of a step.
 //
-// `at` is the agent's place in the block, `player` that among all n. The rows of the block's agents are in its shared memory:
+// In whole rollouts it has one agent: `at` is the agent's place in the block, `player` that among all n. The rows of the block's agents are in its shared memory:
 // observations `rows`, then `acted`, `rewarded`, `ended` and masks `allowed`.
 
 template <int WORDS>
@@ -9,6 +9,31 @@ union Held {
   Game env;
 };
 
+// From now on the rows of the environment's agents are there.
+template <int WORDS, class Number>
+FUNCTION void take_rows(IN_THREAD Held<WORDS>& held, IN_ROWS Number* rows, IN_ROWS float* acted, IN_ROWS float* rewarded,
+                        IN_ROWS float* ended, IN_ROWS uint8_t* allowed) {
+  held.env.observations.at = rows;
+  held.env.actions.at = acted;
+  held.env.rewards.at = rewarded;
+  held.env.terminals.at = ended;
+#ifdef MASKED
+  held.env.action_mask.at = allowed;
+#endif
+}
+
+// The struct's bytes without where rows are, as the host has them between two steps.
+template <int WORDS>
+FUNCTION void leave_rows(IN_THREAD Held<WORDS>& held) {
+  held.env.observations.at = 0;
+  held.env.actions.at = 0;
+  held.env.rewards.at = 0;
+  held.env.terminals.at = 0;
+#ifdef MASKED
+  held.env.action_mask.at = 0;
+#endif
+}
+
 // The environment, its log emptied, from memory; what arrived before its first step is the rollout's first row.
 template <int WORDS, int SEEN, int HEADS, int LEGAL, int LOG, int LOGS, class Number>
 FUNCTION void sit_down(IN_THREAD Held<WORDS>& held, IN_DEVICE const int* games, uint at, uint player, IN_SHARED Number* rows,
@@ -16,12 +41,8 @@ FUNCTION void sit_down(IN_THREAD Held<WORDS>& held, IN_DEVICE const int* games, 
                        IN_DEVICE const uint8_t* first_masks, IN_DEVICE uint8_t* all_masks) {
   for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
   for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
-  held.env.observations.at = rows + at * SEEN;
-  held.env.actions.at = acted + at * HEADS;
-  held.env.rewards.at = rewarded + at;
-  held.env.terminals.at = ended + at;
+  take_rows(held, rows + at * SEEN, acted + at * HEADS, rewarded + at, ended + at, allowed + at * LEGAL);
 #ifdef MASKED
-  held.env.action_mask.at = allowed + at * LEGAL;
   for (uint k = 0; k < LEGAL; ++k) {
     uint8_t before = first_masks[player * LEGAL + k];
     allowed[at * LEGAL + k] = before;
@@ -49,12 +70,6 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
 // The environment to memory, without where its rows were.
 template <int WORDS>
 FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, uint player, IN_DEVICE int* games_after) {
-  held.env.observations.at = 0;
-  held.env.actions.at = 0;
-  held.env.rewards.at = 0;
-  held.env.terminals.at = 0;
-#ifdef MASKED
-  held.env.action_mask.at = 0;
-#endif
+  leave_rows(held);
   for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
 }
