@@ -21,7 +21,7 @@ import pytest
 from emulated_gpu import SHIM, Recorder, from_memory, to_memory
 
 import puffer_mlx
-from puffer_mlx.ops.gpu import text
+from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.system.compiler import compile_shared
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
@@ -133,7 +133,8 @@ def emulated_gpu(*folders: Path) -> Iterator[Emulator]:
     emulator = Emulator(folders)
     mx.disable_compile()
     try:
-        with building_for("cuda", emulator):
+        with building_for("cuda", emulator), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "cluster_blocks", lambda: 1)  # blocks run one after the other
             yield emulator
     finally:
         mx.enable_compile()
