@@ -122,16 +122,19 @@ static float widen(uint16_t bits) { return std::bit_cast<float>((uint32_t)bits <
 typedef _Float16 float16_t;
 struct bfloat16_t {
   uint16_t bits;
+  bfloat16_t() = default;
   explicit bfloat16_t(float x) : bits(round_to_bfloat(x)) {}
   operator float() const { return widen(bits); }
 };
 struct __half {
   _Float16 value;
+  __half() = default;
   __half(float x) : value((_Float16)x) {}
   operator float() const { return (float)value; }
 };
 struct __nv_bfloat16 {
   uint16_t bits;
+  __nv_bfloat16() = default;
   __nv_bfloat16(float x) : bits(round_to_bfloat(x)) {}
   operator float() const { return widen(bits); }
 };
@@ -300,6 +303,7 @@ def recording(backend: str) -> Iterator[Recorder]:
         patch.setattr(mx.fast, backend + "_kernel", recorder)
         patch.setattr(nvrtc, "library", lambda: None)
         patch.setattr(launch, "backend", lambda: backend)
+        patch.setattr(launch, "cluster_blocks", lambda: 1)  # blocks run one after the other
         yield recorder
     launch.compiled.cache_clear()
 
@@ -404,6 +408,7 @@ class Compiled:
             patch.setattr(mx.fast, self.backend + "_kernel", kernel)
             patch.setattr(nvrtc, "library", lambda: None)
             patch.setattr(launch, "backend", lambda: self.backend)
+            patch.setattr(launch, "cluster_blocks", lambda: 1)
             result = function(*arguments)
         launch.compiled.cache_clear()
         assert next(left, None) is None

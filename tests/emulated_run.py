@@ -41,12 +41,19 @@ def _texts() -> dict[str, text.Kernel]:
 
 
 @functools.cache
-def _text(name: str) -> text.Kernel:
-    """A kernel's; that of a rollout is made of its network's and its environment's."""
+def _text(name: str, folders: tuple[Path, ...]) -> text.Kernel:
+    """A kernel's; that of a rollout is made of its network's and its environment's.
+
+    ``folders`` are those of environments that don't come with puffer_mlx.
+    """
     if not name.startswith(("rollout_", "rows_", "step_")):
         return _texts()[name]
-    form, *network, environment = name.split("_", 1 if name.startswith("step_") else 2)
-    folder = find_environment(environment)
+    form, environment = name.split("_", 1)
+    network = ""
+    if form != "step":
+        network, _, environment = environment.partition("_")
+    beside = {folder.name: folder for folder in folders}
+    folder = beside.get(environment) or find_environment(environment)
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))
     assert rules is not None
@@ -54,25 +61,26 @@ def _text(name: str) -> text.Kernel:
     if form == "step":
         return text.environments(game, "cuda")
     file = text.ROWS if form == "rows" else text.LAYERS
-    return text.rollout(PACKAGE / "policy" / "networks" / network[0] / file, game, "cuda")
+    return text.rollout(PACKAGE / "policy" / "networks" / network / file, game, "cuda")
 
 
-def _written(name: str) -> set[str]:
+def _written(kernel: text.Kernel) -> set[str]:
     """The inputs that a kernel writes to."""
-    kernel = _text(name)
     return set(re.findall(r"WRITTEN\(\w+, (\w+)\)", kernel.body)) & set(kernel.inputs)
 
 
 class Emulator:
     """Calls kernels; `names` are those that were."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: tuple[Path, ...]) -> None:
         self.names: set[str] = set()
+        self._folders = folders
         self._functions: dict[tuple, Any] = {}
 
     def __call__(self, name: str, **given: Any) -> list[mx.array]:
         """A kernel's outputs, for the arguments by which MLX's own are called."""
         self.names.add(name)
+        kernel = _text(name, self._folders)
         inputs, dtypes = given["inputs"], given["output_dtypes"]
         memory = [to_memory(np.array(_plain(a)).ravel(), a.dtype) for a in inputs]
         sizes = [int(np.prod(shape)) for shape in given["output_shapes"]]
@@ -80,22 +88,22 @@ class Emulator:
         # one more number: an address even where there is none
         arrays = [np.concatenate([a, np.zeros(1, a.dtype)]) for a in (*memory, *written)]
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-        run = self._function(name, given)
+        run = self._function(kernel, given)
         assert run(pointers, given["grid"][0], given["threadgroup"][0], 0)
         found = arrays[len(memory) :]
-        for key, array, after in zip(_text(name).inputs, inputs, arrays, strict=False):
-            if key in _written(name):  # memory that MLX knows as an input
+        for key, array, after in zip(kernel.inputs, inputs, arrays, strict=False):
+            if key in _written(kernel):  # memory that MLX knows as an input
                 np.asarray(array)[...] = after[:-1].reshape(array.shape)
         return [
             mx.array(from_memory(a[:-1], d)).astype(d).reshape(shape)
             for a, d, shape in zip(found, dtypes, given["output_shapes"], strict=True)
         ]
 
-    def _function(self, name: str, given: dict[str, Any]) -> Any:
+    def _function(self, kernel: text.Kernel, given: dict[str, Any]) -> Any:
         types = tuple(a.dtype for a in given["inputs"])
-        key = (name, tuple(map(str, given["template"])), types)
+        key = (kernel.name, tuple(map(str, given["template"])), types)
         if key not in self._functions:
-            self._functions[key] = _compiled(name, given)
+            self._functions[key] = _compiled(kernel, given)
         return self._functions[key]
 
 
@@ -104,9 +112,9 @@ def _plain(array: mx.array) -> mx.array:
     return array.astype(mx.float32) if array.dtype == mx.bfloat16 else array
 
 
-def _compiled(name: str, given: dict[str, Any]) -> Any:
+def _compiled(kernel: text.Kernel, given: dict[str, Any]) -> Any:
     """The C++ function of a kernel."""
-    kernel = _text(name)
+    name = kernel.name
     call = {
         **given,
         "input_names": list(kernel.inputs),
@@ -123,9 +131,9 @@ def _compiled(name: str, given: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def emulated_gpu() -> Iterator[Emulator]:
-    """Within, everything is computed as on a GPU."""
-    emulator = Emulator()
+def emulated_gpu(*folders: Path) -> Iterator[Emulator]:
+    """Within, everything is computed as on a GPU; environments of these folders, too."""
+    emulator = Emulator(folders)
     mx.disable_compile()
     try:
         with building_for("cuda", emulator):

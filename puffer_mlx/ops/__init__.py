@@ -27,7 +27,7 @@ from puffer_mlx.ops.linear import (
     weight_gradient,
 )
 from puffer_mlx.ops.norm import EPSILON, add_rms_norm
-from puffer_mlx.ops.pack import pack, sums_of_squares, unpack
+from puffer_mlx.ops.pack import cast, pack, sums_of_squares, unpack
 from puffer_mlx.ops.recurrence import (
     factors_of,
     full_on_cpu,

@@ -134,7 +134,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 
     As many agents to a block as leave no core idle, with all weights beside them, or the layers'.
     """
-    if not steps_by_rows(policy) or spec.observation_dtype != "float32":
+    if not steps_by_rows(policy):
         return None
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
@@ -143,7 +143,8 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
-        floats = -(-(rows * (D + out + 1 + L * H + 1 + heads + 2)) // 32) * 32
+        seen = -(-rows * D * spec.observation_dtype.itemsize // 4)
+        floats = -(-(seen + rows * (out + 1 + L * H + 1 + heads + 2)) // 32) * 32
         for kept in (2, 1):
             lows = rows * (3 * H + 2 * H + wide) + out * H + L * 3 * H * H
             lows += H * wide if kept > 1 else 0
@@ -306,6 +307,7 @@ class RolloutOnGPU:
             block=rows["THREADS"],
             shared=4 * rows["POOL"],
             Low=mx.bfloat16 if self._precision == "bf16" else mx.float32,
+            Observed=inputs["first_observations"].dtype,
             EXACT=exact_products(),
             **rows,
             **sizes,

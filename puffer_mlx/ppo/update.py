@@ -76,17 +76,47 @@ def compile_steps(
         summed: makes of a function that gives a minibatch's gradients one that gives those of
             several processes' minibatches together.
     """
-    train = config.train
-    optimizer = optimizers.of(config)
-    move = partial(optimizer.step, **optimizer.numbers(train))
-    optimise = partial(_optimise, move, train.precision, algorithm.metrics)
     own = {
         name: _small(step.function) if step.compiled else step.function
         for name, step in algorithm.steps.items()
     }
-    step = gradients(policy, train.precision, algorithm.loss)
-    step = minibatch.in_one(step, policy, train.precision, algorithm.scoring, train.one_launch)
-    return by_name({"gradients": mx.compile(summed(step)), "optimise": _small(optimise), **own})
+    step = summed(_in_one(policy, config, algorithm, _plain(policy, config, algorithm)))
+    optimise = _small(_optimiser(config, algorithm))
+    return by_name({"gradients": mx.compile(step), "optimise": optimise, **own})
+
+
+class SeveralLaunches(Exception):
+    """A minibatch's gradients take a GPU more than ``ppo/minibatch``'s launches."""
+
+
+def steps_in_one(policy: Policy, config: Config, algorithm: Algorithm) -> Any:
+    """The same steps for what compiles whole epochs, where minibatches store no activations.
+
+    ``gradients`` raises SeveralLaunches where they would.
+    """
+
+    def refuse(*_: Any) -> tuple:
+        raise SeveralLaunches
+
+    own = {name: step.function for name, step in algorithm.steps.items()}
+    step, optimise = _in_one(policy, config, algorithm, refuse), _optimiser(config, algorithm)
+    gather = partial(sections.gather, policy)
+    return by_name({"gather": gather, "gradients": step, "optimise": optimise, **own})
+
+
+def _plain(policy: Policy, config: Config, algorithm: Algorithm) -> Function:
+    return gradients(policy, config.train.precision, algorithm.loss)
+
+
+def _in_one(policy: Policy, config: Config, algorithm: Algorithm, plain: Function) -> Function:
+    train = config.train
+    return minibatch.in_one(plain, policy, train.precision, algorithm.scoring, train.one_launch)
+
+
+def _optimiser(config: Config, algorithm: Algorithm) -> Function:
+    optimizer = optimizers.of(config)
+    move = partial(optimizer.step, **optimizer.numbers(config.train))
+    return partial(_optimise, move, config.train.precision, algorithm.metrics)
 
 
 def by_name(functions: Mapping[str, Function]) -> Any:

@@ -8,7 +8,7 @@ wherever they were stepped.
 """
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -113,6 +113,14 @@ def rollouts_on_gpu(
     return one or rollouts_in_steps(run, environments, horizon, precision, seats)
 
 
+class Stepped(NamedTuple):
+    """Environments between two rollouts."""
+
+    structs: mx.array  # (E, words) int32
+    actions: mx.array  # (N, heads), the last
+    arrived: Arrived  # with them
+
+
 class EnvironmentsOnGPU:
     """Native environments that a GPU steps; a ``VecEnv`` between two rollouts.
 
@@ -122,6 +130,7 @@ class EnvironmentsOnGPU:
 
     Attributes:
         kernel: as given.
+        stepped: as the last rollout left them; None: the host has the newest.
     """
 
     def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
@@ -131,32 +140,28 @@ class EnvironmentsOnGPU:
         self.spec, self.num_agents, self.num_groups = vec.spec, vec.num_agents, vec.num_groups
         self.num_environments, self.finals, self.unread = vec.num_environments, False, vec.unread
         self.description = "C, on the GPU"
-        self._structs: mx.array | None = None  # None: the host has the newest
-        self._last: tuple[mx.array, Arrived] | None = None  # actions, and what arrived with them
+        self.stepped: Stepped | None = None
         self._log: mx.array | None = None
 
     @property
     def structs(self) -> mx.array:
         """All environments, (E, words) int32."""
-        if self._structs is None:
-            self._structs = mx.array(self._side.take())
-        return self._structs
+        if self.stepped is not None:
+            return self.stepped.structs
+        return mx.array(self._side.take())
 
-    def stepped(self, structs: mx.array, log: mx.array, actions: mx.array, last: Arrived) -> None:
-        """Go on from here.
+    def go_on(self, stepped: Stepped, log: mx.array) -> None:
+        """Go on from here; ``log``: sums of their logs, (logs,) float32."""
+        self.stepped, self._log = stepped, log
 
-        Args:
-            structs: as the attribute.
-            log: sums of their logs, (logs,) float32.
-            actions: (N, heads), the last.
-            last: what arrived with them.
-        """
-        self._structs, self._log, self._last = structs, log, (actions, last)
+    def go_back(self, stepped: Stepped) -> None:
+        """Go on from there again: what has been stepped since then is forgotten, its log, too."""
+        self.stepped, self._log = stepped, None
 
     def reset(self, out: Rows) -> None:
         """See ``VecEnv``."""
         self._vec.reset(out)
-        self._structs = self._last = self._log = None
+        self.stepped = self._log = None
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """Raises RuntimeError: a GPU steps these environments by whole rollouts."""
@@ -167,24 +172,34 @@ class EnvironmentsOnGPU:
 
     def log(self) -> dict[str, float]:
         """See ``VecEnv``."""
-        if self._log is not None:
-            self._side.add_log(np.array(self._log))
-            self._log = None
+        log = self.take_log()
+        return self._vec.log() if log is None else self.read(log)
+
+    def take_log(self) -> mx.array | None:
+        """The last rollout's log, to ``read`` later: it isn't part of the next one's any more."""
+        log, self._log = self._log, None
+        return log
+
+    def read(self, log: mx.array) -> dict[str, float]:
+        """What ``log`` would have returned; waits for it."""
+        self._side.add_log(np.array(log))
         return self._vec.log()
 
     def state(self) -> np.ndarray | None:
         """See ``VecEnv``."""
-        if self._structs is not None and self._last is not None:
-            actions, last = self._last
-            rows = (None if each is None else np.array(each) for each in last)
-            self._side.give(np.array(self._structs), np.array(actions), Rows(*rows))  # type: ignore
-            self._last = None
+        return self._vec.state() if self.stepped is None else self.state_of(self.stepped)
+
+    def state_of(self, stepped: Stepped) -> np.ndarray | None:
+        """The ``state`` that there was once; waits for it."""
+        rows = (None if each is None else np.array(each) for each in stepped.arrived)
+        structs, actions = np.array(stepped.structs), np.array(stepped.actions)
+        self._side.give(structs, actions, Rows(*rows))  # type: ignore
         return self._vec.state()
 
     def restore(self, state: np.ndarray) -> None:
         """See ``VecEnv``."""
         self._vec.restore(state)
-        self._structs = self._last = self._log = None
+        self.stepped = self._log = None
 
     def busy_seconds(self) -> float:
         """Seconds of the host's threads, without the GPU's."""
@@ -228,6 +243,8 @@ class BufferOnGPU:
     def begin(self, previous: "BufferOnGPU") -> None:
         """The rollout that comes next begins with what arrived last in the previous one."""
         self.first = previous.last
+        if previous is not self:  # nobody reads what this had any more
+            self._fields, self.observations = {}, previous.observations
 
     def fill(self, fields: dict[str, mx.array | None], last: Arrived) -> None:
         """Take a rollout: ``fields`` by name, and what arrived last."""
@@ -353,7 +370,7 @@ class RolloutsOnGPU:
         evaluate(after, *(array for array in arrays if array is not None))
         self._after, self._held = after, whole.states
         assert log is not None
-        environments.stepped(structs, log, actions, first)
+        environments.go_on(Stepped(structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
         buffer.fill({**{name: getattr(whole, name) for name in names}, "finals": None}, first)
         return after

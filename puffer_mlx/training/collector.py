@@ -37,7 +37,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU, Stepped
 from puffer_mlx.rollout.seats import PerPolicy, Seats
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building, for_cpu
@@ -57,7 +57,8 @@ class RolloutStart:
     weights: Any  # the learner's, which the acting ones are made from
     states: list[Any]  # recurrent, of each group
     key: mx.array  # the trainer's, before the rollout's was drawn from it
-    environments: Any  # their state; None if they can't be saved, or needn't be
+    environments: Any  # their state; None if they can't be saved, or needn't be, or are
+    stepped: Stepped | None = None  # on a GPU
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Rollout:
     seconds: float
     scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
     late: float = 0.0  # seconds after ``take``: as many as the last took that was waited for
-    unread: bool = False  # it was not waited for
+    unread: mx.array | None = None  # it was not waited for: the environments' log
 
 
 class Collector:
@@ -90,10 +91,11 @@ class Collector:
         acting: how it acts; another way may be put in its place while nothing is under way.
         vec: the environments; where a GPU steps them itself, what stands for them there.
         cores: of a CPU, for acting through MLX; as ``acting``.
-        buffers: one, or two with overlap, filled in turns.
+        buffers: one, or two with overlap or ``ahead``, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
         ahead: whether ``take`` need not wait for a rollout, which a GPU makes: this thread can
-            prepare the training on it meanwhile. Not on a Mac, where macOS may end a launch.
+            prepare the training on it meanwhile, and launch it before it knows what training
+            before it came to. Not on a Mac, where macOS may end a launch.
         states: each group's recurrent state after the last rollout.
     """
 
@@ -130,7 +132,8 @@ class Collector:
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
         self.buffers: list[Any] = [
-            Buffer(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)
+            Buffer(vec.spec, *shape, vec.finals)
+            for _ in range(2 if self.overlap or self.ahead else 1)
         ]
         self.buffer = self.buffers[0]
         self.buffer.reset(vec)
@@ -198,7 +201,8 @@ class Collector:
                 acting = [acting, *self._opponents(opponents)]
             T, draw = self.buffer.horizon, self.policy.distribution.noise
             noise = self._ranks.columns(lambda N: draw(mine, (T, N)), self.vec.num_agents)
-        (mx.async_eval if self.ahead else mx.eval)(after, noise, acting)
+        if not self.ahead:
+            mx.eval(after, noise, acting)
         buffer = self.buffers[(self.buffers.index(self.buffer) + 1) % len(self.buffers)]
         self._work = partial(self._collect, buffer, weights, acting, key, noise, fresh)
         self._job = worker().submit(self._work) if self.overlap else self._work
@@ -237,10 +241,35 @@ class Collector:
         return rollout
 
     def read(self, rollout: Rollout) -> Rollout:
-        """The last rollout with its logs, which this waits for if ``take`` did not."""
-        if not rollout.unread:
+        """A rollout with its logs, which this waits for if ``take`` did not."""
+        if rollout.unread is None:
             return rollout
-        return replace(rollout, logs=self.vec.log(), unread=False)
+        assert isinstance(self.vec, EnvironmentsOnGPU)
+        return replace(rollout, logs=self.vec.read(rollout.unread), unread=None)
+
+    def take_back(self, rollout: Rollout) -> mx.array:
+        """Forget the last rollout, which was not waited for: the next one begins where it did.
+
+        Returns:
+            The key to go on with, as ``begin``.
+        """
+        start = rollout.start
+        assert isinstance(self.vec, EnvironmentsOnGPU) and start.stepped is not None
+        self.buffer, self.states = self.before, start.states
+        self.vec.go_back(start.stepped)
+        return start.key
+
+    def state_of(self, start: RolloutStart) -> Any:
+        """The environments' state when a rollout began; waits for it."""
+        if start.environments is None and start.stepped is not None:
+            assert isinstance(self.vec, EnvironmentsOnGPU)
+            return self.vec.state_of(start.stepped)
+        return start.environments
+
+    @property
+    def before(self) -> Any:
+        """The buffer of the rollout before the last one, where there are two."""
+        return self.buffers[self.buffers.index(self.buffer) - 1]
 
     @property
     def part(self) -> float | None:
@@ -301,20 +330,24 @@ class Collector:
         if self._seconds > SLOW and isinstance(buffer, RolloutBuffer):
             buffer.mark()
             self._marked = buffer
-        self._start = start = RolloutStart(buffer, weights, states, key, environments)
+        stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
+        start = RolloutStart(buffer, weights, states, key, environments, stepped)
+        self._start = start
         try:
             after = self.acting.collect(buffer, self.vec, acting, states, noise)
         except Exception:
             if environments is not None:  # they are in the middle; begin again from the start
                 self.vec.restore(environments)
             raise
-        unread = isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits
-        logs = {} if unread else self.vec.log()
+        unread = None
+        if isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits:
+            unread = self.vec.take_log()  # type: ignore
+        logs = self.vec.log() if unread is None else {}
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.buffer, self.states = buffer, after
         timer.lap("eval_misc")
         seconds = time.perf_counter() - began
-        if unread:
+        if unread is not None:
             late = max(0.0, self._seconds - seconds) if math.isfinite(self._seconds) else 0.0
             return Rollout(buffer, start, logs, seconds, scores, late, unread)
         self._seconds = seconds

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
@@ -48,10 +49,14 @@ class Submitted:
 
     The device computes a minibatch while Python builds the next one. No more than two are under
     way: each holds its activations.
+
+    Args:
+        traced: whether an epoch is being compiled, so that nothing can be computed yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, traced: bool = False) -> None:
         self._minibatches: list[Minibatch] = []
+        self._traced = traced
 
     @property
     def count(self) -> int:
@@ -62,27 +67,35 @@ class Submitted:
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
     ) -> None:
         """Have a minibatch computed, and others with it; waits for the last but one before it."""
-        mx.async_eval(*now.arrays(), *others, metrics, ok)
         self._minibatches.append(Minibatch(ok, metrics, adv))
+        if self._traced:
+            return
+        mx.async_eval(*now.arrays(), *others, metrics, ok)
         if len(self._minibatches) > AHEAD:
             before = self._minibatches[-1 - AHEAD]
             mx.eval(before.ok, before.metrics)
 
-    def read(self, now: TrainState, *others: mx.array) -> tuple[list[Record], list[list[float]]]:
-        """The minibatches' records and other small arrays' numbers, once all of it is computed.
-
-        Args:
-            now: what the minibatches made, evaluated along with it.
-            *others: float32 or int32.
-        """
+    def ask(self, others: dict[str, mx.array]) -> "Asked":
+        """What ``read`` reads: other small arrays, float32 or int32, and the minibatches'."""
         arrays = [array for one in self._minibatches for array in (one.ok, one.metrics)]
-        with building:
-            packed, _ = pack([*others, *arrays])  # each array that is read costs a GPU 50 us
-        mx.eval(*now.arrays(), packed)
-        left = iter(packed.tolist())  # type: ignore
-        numbers = [list(islice(left, array.size)) for array in others]
+        packed, _ = pack([*others.values(), *arrays])  # each that is read costs a GPU 50 us
+        sizes = {name: array.size for name, array in others.items()}
+        return Asked(packed, sizes, self._minibatches)
+
+
+class Asked(NamedTuple):
+    """What there is to know of an epoch."""
+
+    packed: mx.array
+    others: dict[str, int]  # sizes
+    minibatches: list[Minibatch]
+
+    def read(self) -> tuple[list[Record], dict[str, list[float]]]:
+        """The minibatches' records and the other arrays' numbers, once all of it is computed."""
+        left = iter(self.packed.tolist())  # type: ignore
+        numbers = {name: list(islice(left, size)) for name, size in self.others.items()}
         records: list[Record] = []
-        for one in self._minibatches:
+        for one in self.minibatches:
             counted = list(islice(left, one.ok.size))
             each = one.metrics.size // one.ok.size
             records += [Record(ok, list(islice(left, each)), one.advantages) for ok in counted]
@@ -105,13 +118,28 @@ class Health:
         self.fault: UserError | None = None
         self._counted = False  # a minibatch
 
-    def judge(self, rollout: Rollout, now: TrainState, submitted: Submitted) -> dict[str, float]:
+    def ask(self, now: TrainState, submitted: Submitted, ratios: mx.array | None = None) -> Asked:
+        """What ``judge`` reads of an epoch, not evaluated.
+
+        Args:
+            now: what it made.
+            submitted: its minibatches.
+            ratios: of the first one, if they are to be compared with 1.
+        """
+        # a finite gradient can still move weights beyond what float32 holds
+        trained = [array for _, array in named([now.weights, now.optimizer])]
+        others = {"squares": sums_of_squares(trained), **now.scaler}
+        if ratios is not None:
+            others |= {"largest ratio": mx.max(ratios), "least ratio": mx.min(ratios)}
+        return submitted.ask(others)
+
+    def judge(self, rollout: Rollout, now: TrainState, asked: Asked) -> dict[str, float]:
         """Wait for an epoch's minibatches.
 
         Args:
             rollout: what was trained on.
             now: what it made.
-            submitted: the epoch's.
+            asked: what ``ask`` returned.
 
         Returns:
             The losses, means over the minibatches that counted.
@@ -119,13 +147,11 @@ class Health:
         Raises:
             UserError: too many minibatches in a row weren't finite, or weights aren't any more.
         """
-        with building:  # a finite gradient can still move weights beyond what float32 holds
-            trained = [array for _, array in named([now.weights, now.optimizer])]
-            squares = sums_of_squares(trained)
-        records, (sums, *numbers) = submitted.read(now, squares, *now.scaler.values())
-        if not all(map(math.isfinite, sums)) and (name := not_finite_of(now)):
+        mx.eval(*now.arrays(), asked.packed)
+        records, numbers = asked.read()
+        if not all(map(math.isfinite, numbers.pop("squares"))) and (name := not_finite_of(now)):
             raise overflown(name, self.config)
-        state = dict(zip(now.scaler, (number for (number,) in numbers), strict=True))
+        state = {name: number for name, (number,) in numbers.items()}
         if state["longest"] >= precision.TOLERATED:
             record = next(record for record in records if not record.counted)
             words = f"{precision.TOLERATED} minibatches in a row were not finite"
@@ -145,6 +171,10 @@ class Health:
             losses["minibatches"] = len(counted)
         if self.config.train.precision == "fp16":
             losses["scale"] = state["scale"]
+        if "least ratio" in state:
+            ratios = np.array([state["largest ratio"], state["least ratio"]], np.float32)
+            if math.isfinite(error := float(np.abs(ratios - np.float32(1)).max())):
+                losses["first_ratio_error"] = error
         return losses
 
 

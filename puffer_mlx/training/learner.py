@@ -16,12 +16,20 @@ from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
-from puffer_mlx.ppo.sections import Inputs, MeanNoise
-from puffer_mlx.ppo.update import Executables, TrainState, by_name, compile_steps
+from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise
+from puffer_mlx.ppo.update import (
+    Executables,
+    SeveralLaunches,
+    TrainState,
+    by_name,
+    compile_steps,
+    steps_in_one,
+)
+from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.health import Health, Submitted
-from puffer_mlx.training.observers import Observer, locked, watched
+from puffer_mlx.training.health import Asked, Health, Minibatch, Submitted
+from puffer_mlx.training.observers import FirstRatios, Observer, locked, watched
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Learned, Reader
 
@@ -93,7 +101,11 @@ class Learner:
         compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
         shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
         shared["gather"] = run.gather
-        self.steps = ranks.divided(by_name(shared | compiled._asdict()))
+        self.steps = self._made = ranks.divided(by_name(shared | compiled._asdict()))
+        alone = ranks.size == 1 and self.algorithm.largest_kl == math.inf
+        steps = steps_in_one(policy, own, self.algorithm) if alone else None
+        self._whole = None if steps is None else mx.compile(partial(self._trace, steps))
+        self._sizes: dict[bool, dict[str, int]] = {}  # of what a whole epoch packs, as traced
         own_phases = {name: step.phase for name, step in self.algorithm.steps.items()}
         self.phases = PHASES | own_phases
 
@@ -104,6 +116,7 @@ class Learner:
         draws: Draws,
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
+        go_on: Callable[[TrainState], None] = lambda now: None,
     ) -> tuple[TrainState, dict[str, float]]:
         """An epoch: K minibatches of a rollout.
 
@@ -113,6 +126,8 @@ class Learner:
             draws: what the method ``draws`` returned.
             scheduled: the epoch's numbers.
             observers: of this epoch's steps, the outermost last.
+            go_on: called with the state after it when all of it is submitted, before it is
+                computed.
 
         Returns:
             The state after it, evaluated; losses, means over the minibatches that counted.
@@ -123,9 +138,15 @@ class Learner:
         steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = self._submitted = Submitted()
+        states = lambda: self._ranks.states(self.reader.first_states(rollout))  # noqa: E731
+        if self._is_whole(rollout, draws, observers):
+            whole = self._train_whole(fields, states(), draws, scheduled, before, bool(observers))
+            if whole is not None:
+                go_on(whole[0])
+                return whole[0], self.health.judge(rollout, *whole)
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
-            states=lambda: self._ranks.states(self.reader.first_states(rollout)),
+            states=states,
             learned=lambda: learned_from(
                 self._ranks.finals(self._finals(rollout), fields), *fields["actions"].shape[:2]
             ),
@@ -139,12 +160,80 @@ class Learner:
             *after, adv, metrics, ok = self.algorithm.at_once(epoch, *before.arrays())
             now = TrainState(*after)
             submitted.submit(now, adv, metrics, ok)
-        return now, self.health.judge(rollout, now, submitted)
+        with building:
+            asked = self.health.ask(now, submitted)
+        mx.async_eval(asked.packed)
+        go_on(now)
+        return now, self.health.judge(rollout, now, asked)
+
+    def _is_whole(self, rollout: Rollout, draws: Draws, observers: Sequence[Observer]) -> bool:
+        """Whether an epoch is submitted as one, if its minibatches are in one launch each.
+
+        There is nothing to observe then but the first ratios, which it has itself.
+        """
+        return (
+            self._whole is not None
+            and backend() == "cuda"
+            and self.steps is self._made
+            and self.algorithm.at_once is None
+            and draws.noise is None
+            and rollout.buffer.last_rows is None
+            and all(isinstance(one, FirstRatios) and one.comparable for one in observers)
+        )
+
+    def _train_whole(
+        self,
+        fields: Fields,
+        states: Any,
+        draws: Draws,
+        scheduled: Scheduled,
+        before: TrainState,
+        compared: bool,
+    ) -> tuple[TrainState, Asked] | None:
+        """Submit an epoch as one compiled function; None if its minibatches take more launches.
+
+        What the host does for a minibatch would else take longer than the GPU takes to compute it.
+        """
+        numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
+        arguments = fields, states, draws.minibatches, numbers, *before.arrays()
+        assert self._whole is not None
+        try:
+            with building:
+                trees, packed, each = self._whole(compared, *arguments)
+        except SeveralLaunches:
+            self._whole = None
+            return None
+        now, minibatches = TrainState(*trees), [Minibatch(*arrays) for arrays in each]
+        mx.async_eval(*now.arrays(), packed)
+        return now, Asked(packed, self._sizes[compared], minibatches)
+
+    def _trace(self, steps: Any, compared: bool, fields: Fields, states: Any, *others: Any) -> Any:
+        """What ``_whole`` is compiled from."""
+        draws, numbers, *before = others
+        ratios: list[mx.array] = []
+
+        def gradients(*inputs: Any) -> Any:
+            result = steps.gradients(*inputs)
+            ratios.append(result[2])
+            return result
+
+        submitted, scheduled = Submitted(traced=True), Scheduled(*numbers)
+        learned = partial(learned_from, None, *fields["actions"].shape[:2])
+        epoch = Epoch(
+            *(steps._replace(gradients=gradients), fields, draws, scheduled),
+            *(lambda: states, learned),
+            values=fields["values"],
+        )
+        before = TrainState(*before)
+        now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
+        asked = self.health.ask(now, submitted, ratios[0] if compared else None)
+        self._sizes[compared] = asked.others
+        return now.arrays(), asked.packed, [[*each] for each in asked.minibatches]
 
     @property
     def part(self) -> float | None:
         """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
-        at_once = self.algorithm.at_once is not None
+        at_once = self.algorithm.at_once is not None or not self._submitted.count
         return None if at_once else self._submitted.count / self._minibatches
 
     def draws(self, key: mx.array) -> Draws:

@@ -131,10 +131,13 @@ class FirstRatios:
         comparable: whether the minibatch's own ratios are of the weights, and from the recurrent
             states, that acted. Else it takes a forward pass by those, and only one epoch in
             ``SAMPLE_EVERY`` is observed.
+
+    Attributes:
+        comparable: as given.
     """
 
     def __init__(self, reader: Reader, comparable: bool) -> None:
-        self._reader, self._comparable = reader, comparable
+        self._reader, self.comparable = reader, comparable
         self._rollout: Rollout | None = None
         self._rows: Any = None  # that were gathered last
         self._error: mx.array | None = None
@@ -142,17 +145,17 @@ class FirstRatios:
     def begin(self, rollout: Rollout, epoch: int) -> bool:
         """Begin an epoch; returns whether to observe it."""
         self._rollout, self._rows, self._error = rollout, None, None
-        return self._comparable or epoch % SAMPLE_EVERY == 1
+        return self.comparable or epoch % SAMPLE_EVERY == 1
 
     def __call__(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
         """Call a step; look at the first minibatch."""
         result = step(*arguments)
         if self._error is not None:
             return result
-        if name == "gather" and not self._comparable:
+        if name == "gather" and not self.comparable:
             self._rows = arguments[1]
         elif name == "gradients":
-            ratios = result[2] if self._comparable else self._of_what_acted(*arguments[1:7])
+            ratios = result[2] if self.comparable else self._of_what_acted(*arguments[1:7])
             with building:
                 self._error = mx.max(mx.abs(ratios - 1))
             mx.async_eval(self._error)

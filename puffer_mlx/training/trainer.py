@@ -56,12 +56,14 @@ class Pending:
     Attributes:
         draws: the key that its minibatches are drawn by, once it is drawn itself: training that
             failed is repeated with the same ones.
+        ahead: whether it was launched before anybody knew what the training before it came to.
         before: of self-play, its state before the rollout's games were counted.
         games: and what there is to log of them.
     """
 
     rollout: Rollout
     draws: mx.array | None = None
+    ahead: bool = False
     before: self_play.State | None = None
     games: Logs = field(default_factory=dict)
 
@@ -151,6 +153,7 @@ class Trainer:
         self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
         self.schedule: Callable[[float], float] | None = None
         self.pending: Pending | None = None
+        self._following: Pending | None = None  # launched beside the training under way
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         self._began: float | None = None  # of the epoch under way
         self._usual = 0.0  # seconds of the one before
@@ -189,9 +192,15 @@ class Trainer:
         return sum(int(w.size) for _, w in named(self.weights))
 
     @property
+    def last_buffer(self) -> Any:
+        """The last rollout's buffer; not of one that was launched ahead."""
+        ahead = self.pending is not None and self.pending.ahead
+        return self.collector.before if ahead else self.collector.buffer
+
+    @property
     def recorded(self) -> Any:
         """Observations (T, at most 16, D) of the last rollout, as the policy saw them."""
-        buffer = self.collector.buffer
+        buffer = self.last_buffer
         return buffer.observations[: buffer.horizon, :RECORDED]
 
     def __iter__(self) -> Iterator[Logs]:
@@ -217,15 +226,23 @@ class Trainer:
         is under way any more when this returns or raises, and a rollout that was collected isn't
         lost: the next call goes on with it. A KeyboardInterrupt while this waits for the next
         rollout comes after the epoch: its record is lost, the epoch isn't.
+
+        A rollout that is one launch on a GPU (``Collector.ahead``) is launched behind the last
+        minibatch, before the losses are read, and is under way when this returns. It acts by the
+        weights that these minibatches make: nothing lags. Where other weights are set meanwhile,
+        or training fails, it is taken back, and launched again by the next call.
         """
         began, overlap = time.perf_counter(), self.placement.overlap
         self._began = began
         self.profiler.begin(self.epoch)
         self.profiler.train.start()
         try:
-            pending = self.pending or self._next()
+            pending = self._newest() or self._next()
             with self.ranks.guarded():
                 pending, losses, seconds = self._train(pending)
+        except BaseException:
+            self._following = self._taken_back(self._following)
+            raise
         finally:
             self.collector.settle()
             self._began = None
@@ -246,6 +263,7 @@ class Trainer:
         Yields the environments' means since the evaluation began.
         """
         total: Logs = {}
+        self.pending = self._taken_back(self.pending)
         for _ in range(self.config.epochs // 2):
             if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
@@ -299,14 +317,15 @@ class Trainer:
         """Everything that a later ``restore`` needs, with the weights, to go on identically.
 
         A rollout that isn't trained on yet is not in it, but what it began from; without overlap,
-        what it ended with, since that is where the environments are.
+        unless it was launched ahead, what it ended with, since that is where the environments are.
         """
-        begun = self.pending.rollout.start if self.pending else self.collector.begun
-        begun = begun if self.placement.overlap else None
-        environments = begun.environments if begun else self.collector.vec.state()
+        pending, collector = self._newest(), self.collector
+        begun = pending.rollout.start if pending else collector.begun
+        begun = begun if self.placement.overlap or (pending and pending.ahead) else None
+        environments = collector.state_of(begun) if begun else collector.vec.state()
         part: dict[str, Any] = {  # of this process's agents
-            "recurrent": begun.states if begun else self.collector.states,
-            "carry": begun.buffer.carry(0) if begun else self.collector.buffer.carry(),
+            "recurrent": begun.states if begun else collector.states,
+            "carry": begun.buffer.carry(0) if begun else collector.buffer.carry(),
         }
         arrays = {
             **optimizers.stored(self.train_state.optimizer),
@@ -397,6 +416,20 @@ class Trainer:
                 " lr_schedule lowers",
             )
 
+    def _newest(self) -> Pending | None:
+        """The rollout that waits to be trained on; None if there is none by the newest weights."""
+        pending = self.pending
+        if pending and pending.ahead and pending.rollout.start.weights is not self.weights:
+            pending = self.pending = self._taken_back(pending)
+        return pending
+
+    def _taken_back(self, pending: Pending | None) -> Pending | None:
+        """Undo what was launched ahead, and return what is left to train on."""
+        if pending is None or not pending.ahead:
+            return pending
+        self._key = self.collector.take_back(pending.rollout)
+        return None
+
     def _next(self) -> Pending:
         """A rollout to train on; its games are counted before the next one is begun."""
         pending = self.pending = Pending(self._rollout())
@@ -410,8 +443,7 @@ class Trainer:
         if not self.collector.waiting:
             self.begin_rollout()
         try:
-            sampled = self.profiler.samples(self.epoch) or self.epoch % SAMPLE_EVERY == 1
-            rollout = self.collector.take(ahead=not sampled)
+            rollout = self.collector.take(ahead=not self._waits(self.epoch))
         except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
             if ENDED not in str(error):
                 raise
@@ -422,6 +454,24 @@ class Trainer:
         else:
             self.profiler.train.start()  # it was this thread's own work, on the other timer
         return rollout
+
+    def _waits(self, epoch: int) -> bool:
+        """Whether an epoch's rollout is waited for, which tells how long it takes."""
+        return self.profiler.samples(epoch) or epoch % SAMPLE_EVERY == 1
+
+    def _go_on(self, now: TrainState) -> None:
+        """Launch the next rollout, by weights that are being computed, where that can be."""
+        epoch = self.epoch + 1
+        if self.collector.ahead and epoch < self.config.epochs and not self._waits(epoch):
+            self.profiler.train.lap("train_misc")
+            key = self.collector.begin(now.weights, self._key)
+            try:
+                rollout = self.collector.take(ahead=True)
+            except BaseException:
+                self.collector.discard()
+                raise
+            self._key, self._following = key, Pending(rollout, ahead=True)
+            self.profiler.train.start()  # it was this thread's own work, on the other timer
 
     def _train(self, pending: Pending) -> tuple[Pending, Logs, float]:
         """Train on a rollout, the next one beside it; returns it, losses and seconds."""
@@ -436,7 +486,8 @@ class Trainer:
         rollout, before = pending.rollout, self.train_state
         observers = self._observers(rollout, sampled)
         try:
-            after, losses = self.learner.train(rollout, before, draws, scheduled, observers)
+            arguments = rollout, before, draws, scheduled, observers, self._go_on
+            after, losses = self.learner.train(*arguments)
         except RuntimeError as error:
             after, losses = self._train_again(pending, scheduled, sampled, error)
         rollout = self.collector.read(rollout)
@@ -448,7 +499,8 @@ class Trainer:
             losses["learning_rate"] = self._rate
             train, kl = self.config.train, losses.get("kl", math.nan)
             self._rate = schedules.adapted(self._rate, train.learning_rate, kl, train.desired_kl)
-        self.train_state, self.pending = after, None
+        following, self._following = self._following, None
+        self.train_state, self.pending = after, following
         self.epoch += 1
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
@@ -456,8 +508,11 @@ class Trainer:
         late = min(rollout.late, seconds)
         timer.divide(sampled, late)
         self.profiler.rollout.charge("eval_act", late)
-        rollout = replace(rollout, logs=logs, scores=scores, seconds=rollout.seconds + late)
-        return replace(pending, rollout=rollout), losses, seconds - late
+        # of a rollout that is launched ahead the host's part is in the epoch that launches it
+        own = 0.0 if pending.ahead else rollout.seconds
+        launched = min(following.rollout.seconds, seconds - late) if following else 0.0
+        rollout = replace(rollout, logs=logs, scores=scores, seconds=own + launched + late)
+        return replace(pending, rollout=rollout), losses, seconds - late - launched
 
     def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
         observers: list[Observer] = []

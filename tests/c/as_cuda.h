@@ -34,6 +34,7 @@ __device__ float ceilf(float x);
 // As CUDA's types of 16 bits: they convert both ways.
 struct __half {
   unsigned short bits;
+  __half() = default;
   __device__ __half(float x) : bits((unsigned short)x) {}
   __device__ operator float() const { return (float)bits; }
 };

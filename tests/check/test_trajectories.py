@@ -78,11 +78,18 @@ def test_another_reward_is_found(wrong):
 )
 def test_what_check_env_says(monkeypatch, wrong, more, verdict, words):
     wrong.append(lambda rewards: rewards + more)
-    monkeypatch.setattr(on_gpu, "has_gpu", lambda: True)
     monkeypatch.setattr(on_gpu, "ROLLOUTS", 1)
     with emulated_gpu():
         (found,) = on_gpu.on_gpu(subject())
     assert found.verdict == verdict and words in found.text
+
+
+def test_a_world_is_the_same(monkeypatch):
+    monkeypatch.setattr(on_gpu, "ROLLOUTS", 2)
+    with emulated_gpu():
+        (found,) = on_gpu.on_gpu(subject("craftax_classic"))
+    ends = re.search("to the bit: 64 agents for 128 steps, ([0-9]+) episodes ended", found.text)
+    assert found.verdict == "ok" and ends and int(ends[1]) > 10
 
 
 def test_rows_that_do_not_fit(monkeypatch):

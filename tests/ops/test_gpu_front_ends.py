@@ -13,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+from emulated_gpu import COMMON_TYPES
 
 import puffer_mlx
 from puffer_mlx.config import Policy, Torch
@@ -33,12 +35,12 @@ HEADERS = Path(__file__).parents[1] / "c"
 # T steps, S segments, H channels, and the rest of what templates ask for: no multiples of a block.
 SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33, "U": 8, "N": 7}
 SIZES["MASKED"] = 1
-# Of minibatches whose plans take every branch: T, S, D, H, layers, logits, heads.
+# Of minibatches whose plans take every branch: T, S, D, H, layers, logits, heads; 0 of numbers.
 MINIBATCHES = [
     (T, 8, *policy)
     for policy in (
         *((4, 32, 1, 2, 1), (3, 32, 2, 40, 2), (49, 32, 4, 5, 2), (118, 32, 1, 2, 1)),
-        *((118, 64, 2, 3, 1), (4, 64, 2, 2, 1), (49, 64, 3, 40, 2)),
+        *((118, 64, 2, 3, 1), (4, 64, 2, 2, 1), (49, 64, 3, 40, 2), (5, 32, 1, 3, 0)),
     )
     for T in (8, 64, 128)
 ]
@@ -53,6 +55,7 @@ CUDA = [
     *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
     *("-include", str(HEADERS / "as_cuda.h")),
 ]
+HOPPER = "--no-cuda-gpu-arch=sm_80", "--cuda-gpu-arch=sm_90"
 METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
     *("-I", str(HEADERS), "-include", str(HEADERS / "as_metal.h")),
@@ -65,10 +68,10 @@ LOW = {"cuda": ("float", "__half")} | dict.fromkeys(("metal", "metal 4.1"), ("fl
 MACRO = re.compile(r"^ *#define (\w+)", re.MULTILINE)
 WORD = re.compile(r"\b[A-Za-z_]\w*")
 KEYWORDS = WORD.findall("""
-    Low __CUDA_ARCH__ alignas asm auto bool break case char class const constant constexpr continue
-    default define defined do double elif else endif false for goto if ifdef ifndef include inline
-    int pragma return short signed sizeof static static_assert struct switch template true typename
-    undef union unroll unsigned using volatile while
+    Low Observed __CUDA_ARCH__ alignas asm auto bool break case char class const constant constexpr
+    continue default define defined do double elif else endif false for goto if ifdef ifndef
+    include inline int pragma return short signed sizeof static static_assert struct switch
+    template true typename undef union unroll unsigned using volatile while
 """)
 LIBRARYS = {*KEYWORDS, *WORD.findall((HEADERS / "as_metal.h").read_text())}
 ON_GPU = (
@@ -82,6 +85,23 @@ COPIED = {
   Rows() = default;
   Rows(const Rows&) = default;
   Rows(const threadgroup Rows& other) { for (int r = 0; r < R; ++r) of[r] = other.of[r]; }
+};""",
+    "struct alignas(16) Line { Low of[16 / sizeof(Low)]; };": """struct alignas(16) Line {
+  struct Bits {
+    unsigned short of[sizeof(Low) / 2];
+    Bits() __generic {}
+    void operator=(Low) __generic {}
+  };
+  Bits of[16 / sizeof(Low)];
+  Line() __generic {}
+  void operator=(const device Line& other) __generic {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const Line& other) threadgroup {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
 };""",
     "struct Sums { float of[V][R]; };": """struct Sums {
   float of[V][R];
@@ -128,7 +148,7 @@ def kernels(language: str, seats: int = 0) -> list[text.Kernel]:
     return found
 
 
-def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, int]]:
+def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]:
     """Numbers of a template that fit together only as those choose them who launch the kernel.
 
     Of a minibatch one plan for each of its ways through time and memory; of most kernels nothing.
@@ -141,27 +161,37 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, int]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
+    if kernel.name == "muon_step":
+        clusters = (1, 8) if backend == "cuda" else (1,)
+        return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
     if kernel.name != "minibatch":
         return [{}]
-    found: dict[tuple, dict[str, int]] = {}
+    found: dict[tuple, dict[str, Any]] = {}
     room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
         plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room)
         if plan is not None:
-            way = plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
-            further = {"BLOCKS": plan.blocks, "MASKED": int(n % 3 == 0), "EXACT": n // 2 % 2}
+            chosen = which[-1] > 0
+            way = chosen, plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
+            seen = {"Observed": mx.uint8 if n % 4 == 1 else mx.float32}
+            further = {
+                **seen,
+                "BLOCKS": plan.blocks,
+                "MASKED": int(n % 3 == 0),
+                "EXACT": n // 2 % 2,
+            }
             found.setdefault(way, {**plan.sizes, **further})
     ways = {(3, 1), (3, 0), *(() if low else ((2, 0), (1, 0)))}
     if backend == "metal" and not low:  # for more there is no room
         ways = {(2, 0), (1, 0), (0, 0)}
-    assert {(kept, every) for kept, every, _ in found} == ways
+    assert {(kept, every) for _, kept, every, _ in found} == ways
     assert {parts for *_, parts in found} == {False, True}
     return [*found.values()]
 
 
-def program(kernel: text.Kernel, language: str, low: str, given: Mapping[str, int] = SIZES) -> str:
+def program(kernel: text.Kernel, language: str, low: str, given: Mapping[str, Any] = SIZES) -> str:
     """The kernel in a namespace of its own, of one type and one choice of sizes.
 
     On Metal the library has all names of the text besides, since a later version may have any.
@@ -176,10 +206,14 @@ def program(kernel: text.Kernel, language: str, low: str, given: Mapping[str, in
         before = f"namespace metal {{{library}}}\nusing namespace metal;\n{before}"
     arrays = [f"{space}const {type_}* {name}" for name, type_ in kernel.inputs.items()]
     arrays += [f"{space}{type_}* {name}" for name, type_ in kernel.outputs.items()]
-    sizes = (f"constexpr int {name} = {given.get(name, 3)};" for name in kernel.template)
-    constants = "".join(line for line in sizes if " Low " not in line)
+    sizes = {
+        name: given.get(name, 3) for name in kernel.template if name not in ("Low", "Observed")
+    }
+    constants = "".join(f"constexpr int {name} = {size};" for name, size in sizes.items())
+    types = {"Low": low, "Observed": COMMON_TYPES[given.get("Observed", mx.float32)]}
+    using = "".join(f"using {name} = {type_};\n" for name, type_ in types.items())
     return (
-        f"namespace of_{kernel.name} {{\nusing Low = {low};\n{before}\n{KERNEL[backend]} "
+        f"namespace of_{kernel.name} {{\n{using}{before}\n{KERNEL[backend]} "
         f"{kernel.name}({', '.join(arrays)}) {{\n{constants}\n{kernel.body}}}\n}}\n{after}"
     )
 
@@ -234,6 +268,7 @@ BY_ROWS = [
         ("cartpole", 32, 2, 4096, True),
         ("memory", 32, 1, 18, False),
         ("memory", 32, 1, 16384, True),
+        ("connect4", 64, 1, 4096, False),
     ),
 ]
 
@@ -248,7 +283,7 @@ def rollout(environment: str, network: str, language: str) -> str:
     return _rollout_program(kernel, language, low, {**block, **given})
 
 
-def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, int]]]:
+def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]:
     """Those of BY_ROWS for which a GPU has room: whether of 16 bits, and the template's numbers."""
     path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS, []
     for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
@@ -263,19 +298,20 @@ def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, int]]]
     return found
 
 
-def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, int]]:
+def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
     """Of an environment the spec and the rules, and what a rollout's template asks of it."""
     folder = find_environment(environment)
     library = open_environment(folder)
     spec = read_spec(folder, library)
     rules = gpu_rules(folder, library, spec)
     assert rules is not None
-    row = {"SEEN": spec.observation_size, "HEADS": spec.action.heads}
+    seen = mx.uint8 if spec.observation_dtype == "uint8" else mx.float32
+    row = {"Observed": seen, "SEEN": spec.observation_size, "HEADS": spec.action.heads}
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
     return spec, text.Rules(*rules[:3]), {**row, **game, "LOGS": rules.logs}
 
 
-def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, int]) -> str:
+def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, Any]) -> str:
     assert UNION[0] in kernel.before
     if language != "cuda":
         kernel = kernel._replace(before=kernel.before.replace(*UNION))
@@ -376,7 +412,7 @@ def test_texts_without_headers(tmp_path, low):
         given = {**SIZES, **plan, "Low": low}
         made = nvrtc.program(kernel, {n: given.get(n, 3) for n in kernel.template})
         source += f"namespace of_{made.name} {{\n{made.text}}}\n"
-    assert messages(tmp_path, "cuda", source) == ""
+    assert messages(tmp_path, "cuda", source, *HOPPER) == ""
     ptx = (tmp_path / "kernels.ptx").read_text()
     entries = re.findall(r"\.entry (\w+)_[0-9a-f]{16}\(", ptx)  # C's names: none is mangled
     assert sorted(entries) == sorted(kernel.name for kernel, _ in cases)

@@ -222,7 +222,7 @@ def test_every_kernel_has_metals_room(tmp_path):
         shared[kernel.name] = 4 * sizes["POOL"] + sizes["M"] * sizes["LEGAL"]
     assert arrays["pack"] == 28 and arrays["rollout_mingru_rules"] == 20
     assert {"minibatch", "rows_mingru_rules"} <= {*arrays}
-    assert shared["muon_step"] == 4 * 256 + 16 * 2 * 32 * 17
+    assert shared["muon_step"] == 4 * 256 + 16 * 2 * 512
     assert shared["minibatch"] > 28000 and "muon_kept" not in shared
     assert {"draw_rows", "put_rows"} <= {*shared}
     assert max(shared.values()) <= launch.SHARED_BYTES

@@ -42,8 +42,9 @@ def code(kernel: text.Kernel, **template: Any) -> bytes:
 def test_every_text(low, seats):
     """Of one policy, and those that act for several; but for those that ask for memory."""
     for kernel in (each for each in kernels("cuda", seats) if "POOL" not in each.template):
-        heads = 0 if seats else 3
-        assert code(kernel, Low=low, SEATS=seats, HEADS=heads).startswith(ELF)
+        given = {"Low": low, "SEATS": seats, "HEADS": 0 if seats else 3}
+        for plan in plans(kernel, "cuda", low == mx.bfloat16):
+            assert code(kernel, **given, **plan).startswith(ELF)
 
 
 @pytest.mark.processes

@@ -4,24 +4,36 @@ import re
 import shlex
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
+from emulated_run import emulated_gpu
 from running import ROOT, only, records, run
 
+from puffer_mlx import vec
+from puffer_mlx.check.env import on_gpu
 from puffer_mlx.check.env.findings import FAIL, WARN, worst
 from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import load
+from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
+from puffer_mlx.training import trainer
+from puffer_mlx.training.placement import Placement
 
 DOC = ROOT / "docs" / "writing_envs.md"
 TEXT = DOC.read_text()
 EXAMPLES = ROOT / "docs" / "examples"
 LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
+CASTAWAY = "docs/examples/castaway"
+IN_C, IN_PYTHON = "In C: the lighthouse keeper", "In Python: the regatta"
+WORLD = "A world with a map, mobs and an inventory"
 QUICK = {  # what makes a run of an example shorter, and its scores before and after
     LIGHTHOUSE: ("--train.total-timesteps 1_500_000", 4.5, 7.0),
     REGATTA: ("--train.total-timesteps 100_000", -1.0, 1.5),
+    CASTAWAY: ("--train.total-timesteps 1_000_000", 2.3, 2.7),
 }
 NOTHING = {  # what makes a run of an example as short as can be
+    CASTAWAY: "--vec.total-agents 64 --train.minibatch-size 512 --train.total-timesteps 8192",
     LIGHTHOUSE: "--vec.total-agents 64 --train.minibatch-size 512 --train.total-timesteps 8192",
     REGATTA: "--train.total-timesteps 2048",
 }
@@ -33,8 +45,27 @@ COMMANDS = [
 ]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+def blocks(language: str, title: str) -> list[str]:
+    """A section's."""
+    section = TEXT.partition(f"\n## {title}")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+
+
+def castaway() -> dict[str, str]:
+    """The files of the world that the page walks through, made of its blocks."""
+    *header, binding = blocks("cpp", WORLD)
+    (settings,) = blocks("ini", WORLD)
+    return {"castaway.h": "".join(header), "binding.c": binding, "castaway.ini": settings}
+
+
+@pytest.fixture
+def followed(here: Path) -> Path:
+    """A folder in which somebody followed the page."""
+    folder = here / CASTAWAY
+    folder.mkdir(parents=True)
+    for name, text in castaway().items():
+        (folder / name).write_text(text)
+    return here
 
 
 @pytest.fixture
@@ -46,22 +77,16 @@ def root(here: Path) -> Path:
 
 def test_the_code_is_that_of_the_examples():
     files = ["lighthouse/lighthouse.h", "lighthouse/binding.c"]
-    assert blocks("c") == [(EXAMPLES / name).read_text() for name in files]
-    assert blocks("ini") == [(EXAMPLES / "lighthouse" / "lighthouse.ini").read_text()]
-    assert blocks("python") == [(EXAMPLES / "regatta.py").read_text()]
-
-
-def test_the_world_is_craftax_classic():
-    _, _, section = TEXT.partition("## A world with a map")
-    parts = re.findall(r"```cpp\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    header = (ROOT / "envs" / "craftax_classic" / "craftax_classic.h").read_text()
-    assert len(parts) == 4 and [part for part in parts if part not in header] == []
+    assert blocks("c", IN_C) == [(EXAMPLES / name).read_text() for name in files]
+    assert blocks("ini", IN_C) == [(EXAMPLES / "lighthouse" / "lighthouse.ini").read_text()]
+    assert blocks("python", IN_PYTHON) == [(EXAMPLES / "regatta.py").read_text()]
+    assert castaway() == {name: (ROOT / CASTAWAY / name).read_text() for name in castaway()}
 
 
 def test_they_are_short():
-    code = "".join(blocks("c"))
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= 80
-    task, _, drawing = blocks("python")[0].partition("    def render")
+    for code, most in (("".join(blocks("c", IN_C)), 80), (castaway()["castaway.h"], 160)):
+        assert sum(bool(line.strip()) for line in code.splitlines()) <= most
+    task, _, drawing = blocks("python", IN_PYTHON)[0].partition("    def render")
     assert sum(bool(line.strip()) for line in task.splitlines()) <= 32
     assert len(drawing.splitlines()) <= 10
 
@@ -80,7 +105,7 @@ def test_keys_and_options_exist():
 
 
 def test_there_are_commands_for_both():
-    assert {words[0] for _, words in COMMANDS} == {LIGHTHOUSE, REGATTA}
+    assert {words[0] for _, words in COMMANDS} == {LIGHTHOUSE, REGATTA, CASTAWAY}
     assert {script for script, _ in COMMANDS} == {"check_env", "train", "evaluate"}
 
 
@@ -106,7 +131,41 @@ def test_its_commands_run(root, name):
     assert only(root, "*.gif").read_bytes().startswith(b"GIF89a")
 
 
-@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA])
+def test_the_walk_through_works(followed):
+    """Its commands in a folder that has nothing but the page's blocks."""
+    shorter = {
+        "check_env": "--seconds 0.2 --only loads steps seeds gpu",
+        "train": NOTHING[CASTAWAY],
+    }
+    own = [(script, words) for script, words in COMMANDS if words[0] == CASTAWAY]
+    assert [script for script, _ in own] == [*shorter]
+    for script, words in own:
+        more = shorter[script].split()
+        done = run(script, *words, *more, "--device", "cpu", cwd=followed)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert any("env/raft" in record for record in records(followed))
+
+
+def test_a_gpu_plays_the_walk_through(followed, monkeypatch):
+    """To the bit, and trains in it; its kernel runs as C++."""
+    monkeypatch.setattr(on_gpu, "ROLLOUTS", 4)
+
+    def place(config, vec, policy, *_):
+        whole = rollouts_in_one_launch(policy, vec, config.train.horizon)
+        return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), False, whole=whole)
+
+    monkeypatch.setattr(trainer, "place", place)
+    config = load(CASTAWAY, f"--device cpu {NOTHING[CASTAWAY]}".split())
+    with emulated_gpu(followed / CASTAWAY) as gpu:
+        (found,) = on_gpu.on_gpu(Subject(load(CASTAWAY), 0.2, 1))
+        assert found.verdict == "ok" and "to the bit: 64 agents for 256 steps" in found.text
+        gpu.names.clear()
+        with vec.make(config, 1) as environments:
+            logs = [*trainer.Trainer(config, environments)]
+    assert "rollout_mingru_castaway" in gpu.names and logs[-1]["env/n"] > 0
+
+
+@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA, CASTAWAY])
 def test_nothing_is_wrong_with_them(root, name):
     if name == REGATTA:
         pytest.importorskip("gymnasium")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated_gpu import Compiled, recording
 from emulated_run import emulated_gpu
+from mlx.utils import tree_map
 from oracles import named
 
 from puffer_mlx import config
@@ -126,7 +127,14 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-FLOATS = "memory", "cartpole", "cartpole_continuous", "breakout"  # their observations
+BY_ROWS = (
+    "memory",
+    "cartpole",
+    "cartpole_continuous",
+    "breakout",
+    "squared",
+    "connect4",
+)  # by matrix units
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
 
 
@@ -135,7 +143,7 @@ STEPS = [(name, network, "steps") for name, network, _ in WAYS]
 
 @pytest.mark.parametrize(
     ("name", "network", "precision"),
-    [*WAYS, *((name, "MinGRU", "fp32") for name in FLOATS), *STEPS],
+    [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS), *STEPS],
 )
 def test_rollouts_are_the_hosts(name, network, precision):
     """In blocks of few agents, of many by matrix units, and in a few launches a step."""
@@ -416,7 +424,85 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     expected = np.array(host.collector.buffer.observations)[:8]
     with emulated_gpu():
         first.step()
-    np.testing.assert_array_equal(np.array(first.collector.buffer.observations), expected)
+    np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
+
+
+# ---- The next rollout is launched before losses are read -----------------------------------------
+
+
+def serial_trainer() -> trainer.Trainer:
+    """One that waits for each rollout, and launches it when its epoch begins."""
+    serial = make_trainer()
+    serial.collector.ahead = False
+    return serial
+
+
+def everything(run: trainer.Trainer) -> dict[str, np.ndarray]:
+    """What a checkpoint would have."""
+    arrays = {**run.state().arrays, **dict(named(run.weights))}
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def assert_same(run: trainer.Trainer, other: trainer.Trainer) -> None:
+    ours, theirs = everything(run), everything(other)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], name)
+
+
+def results(record: dict[str, float]) -> dict[str, float]:
+    return {key: x for key, x in record.items() if key.startswith(("env/", "loss/", "epoch"))}
+
+
+def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
+    """Records, weights and checkpoints, though the next rollout is under way."""
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for k, expected in enumerate(serial):
+            assert results(ours.step()) == results(expected)
+            assert (ours.pending is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
+            np.testing.assert_array_equal(np.array(ours.recorded), np.array(serial.recorded))
+            assert_same(ours, serial)
+
+
+def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
+    done = []
+    with emulated_gpu():
+        ours = make_trainer()
+        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "judge"):
+            inner = getattr(part, name)
+            monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
+        list(ours)
+    first, sampled = ["collect", "judge"], ["collect", "collect", "judge"]
+    assert done == [*first, *sampled, "collect", "judge", "judge"]
+
+
+@pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
+def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
+    """As if it had never been launched, wherever the newest weights come from."""
+
+    def failing(*_: Any) -> Any:
+        raise UserError("no", "")
+
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for run in ours, serial:
+            run.step()
+            run.step()
+            if how == "weights":
+                run.weights = tree_map(lambda w: w * 0.5, run.weights)
+            elif how == "an evaluation":
+                list(run.evaluate())
+            else:
+                with monkeypatch.context() as patch, pytest.raises(UserError):
+                    patch.setattr(run.learner.health, "judge", failing)
+                    run.step()
+        if how != "a failure":  # there the serial one's environments are where its rollout ended
+            assert_same(ours, serial)
+        records = [(run.step(), run.step()) for run in (ours, serial)]
+        assert_same(ours, serial)
+    for record, other in zip(*records, strict=True):
+        assert results(record) == results(other)
 
 
 # ---- What can't be -------------------------------------------------------------------------------

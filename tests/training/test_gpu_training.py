@@ -7,6 +7,7 @@ from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec import make
 
 T, N, S, K, H, EPOCHS = 6, 16, 8, 3, 8, 2
 OPTIONS = f"""
@@ -108,3 +109,33 @@ def test_a_minibatch_that_is_not_finite_changes_nothing():
     for name, array in named(trainer.weights):
         np.testing.assert_array_equal(np.array(array), before[name], err_msg=name)
     assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
+
+
+@pytest.mark.parametrize("options", [("--train.algorithm", "puffer4"), FIVE], ids=["4.0", "5.0"])
+def test_a_whole_epoch_is_its_minibatches(options):
+    """Submitted as one function: the weights, losses and first ratios of one after the other."""
+    given = config.load("cartpole", [*OPTIONS.split(), "--policy.hidden-size", "32", *options])
+    given.train.horizon, given.train.minibatch_size = 8, 8 * S
+    given.train.total_timesteps = 4 * 8 * N
+
+    def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
+        with make(given, 1) as vec:
+            trainer, gradients = Trainer(given, vec), []
+            inner = trainer.learner.steps.gradients
+            if not whole:
+                trainer.learner._whole = None
+            counted = lambda *a: gradients.append("") or inner(*a)  # noqa: E731
+            trainer.learner.steps = trainer.learner._made = trainer.learner.steps._replace(
+                gradients=counted
+            )
+            return trainer, list(trainer), gradients
+
+    with emulated_gpu() as gpu:
+        (ours, records, few), (other, expected, many) = run(True), run(False)
+    assert "minibatch" in gpu.names and len(few) == K < len(many)  # of the sampled epoch
+    theirs = dict(named(other.weights))
+    for name, array in named(ours.weights):
+        np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)
+    for record, wanted in zip(records, expected, strict=True):
+        losses = {key: x for key, x in wanted.items() if key.startswith("loss/")}
+        assert losses == {key: x for key, x in record.items() if key.startswith("loss/")}

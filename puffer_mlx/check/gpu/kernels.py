@@ -130,15 +130,24 @@ class MinibatchCase:
 
     Old log-probabilities and values are near a policy's, on both sides of the clips and not at
     them: what rounding carries to the other side of a clip has another gradient.
+
+    Args:
+        policy: its actions are choices of one head, or numbers.
+        as_bytes: whether observations are.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, as_bytes: bool = False) -> None:
         rng = np.random.default_rng(4)
         self.policy, observations = policy, inputs()
+        if as_bytes:
+            observations = mx.array(rng.integers(0, 4, observations.shape), mx.uint8)
         T, S = observations.shape[:2]
         self.terminals = (rng.random((T, S)) < 0.2).astype(np.float32)
         self.rewards = rng.normal(size=(T, S)).astype(np.float32)
-        self.actions = rng.integers(0, policy.decoder.action.logits, (T * S, 1)).astype(np.float32)
+        space = policy.decoder.action
+        chosen = rng.integers(0, space.logits, (T * S, 1))
+        taken = rng.normal(size=(T * S, space.heads)) if space.continuous else chosen
+        self.actions = taken.astype(np.float32)
         self.observations = np.array(observations)
         self.state = tree_map(lambda a: rng.random(a.shape), policy.initial_state(S))
         self.weights = tree_map(np.array, policy.init(mx.random.key(0)))
@@ -168,9 +177,9 @@ class MinibatchCase:
         old_logprob, old_value, rewards, terminals = map(
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )
-        read = self.observations, self.actions, None, 1 - self.terminals
+        read = self.actions, None, 1 - self.terminals
         grads, _, ratios, _, adv = steps.gradients(
-            *(_arrays(self.weights), *map(_arrays, read)),
+            *(_arrays(self.weights), mx.array(self.observations), *map(_arrays, read)),
             Segments(old_logprob, old_value, rewards, terminals, None),
             *(_arrays(self.state), mx.array(0.01), mx.array(1024.0)),
         )
@@ -191,17 +200,26 @@ def minibatch(quick: bool) -> str:
     """
     need_gpu()
     worst = Worst()
-    several = [(network, H, False) for network in NETWORKS]
-    together = [(network, TOGETHER, True) for network in NETWORKS if FORMS[network].matrix_units]
-    for network, hidden, one_launch in (*several, *together):
+    several = [(network, H, False, (5,)) for network in NETWORKS]
+    together = [
+        (network, TOGETHER, True, actions)
+        for network in NETWORKS
+        if FORMS[network].matrix_units
+        for actions in ((5,), (1, 1))
+    ]
+    for network, hidden, one_launch, actions in (*several, *together):
+        numbers = actions == (1, 1)  # then observations are bytes
         with on(mx.Device(mx.cpu)):
-            case = MinibatchCase(small_policy(network, reset=True, hidden=hidden))
+            case = MinibatchCase(small_policy(network, actions, True, hidden), numbers)
             expected = case.run("fp32")
         for precision in DTYPES:
             bound = unit(precision) ** 0.5  # what rounding carries to the other side of a kink
+            if one_launch and precision != "fp32":
+                bound *= 2  # there activations are rounded as well, before the gates' derivatives
             with on(mx.Device(mx.gpu)):
                 arrays = case.run(precision, one_launch)
             how = " in one launch" if one_launch else ""
+            how += ", bytes to numbers" if numbers else ""
             for name, ours in arrays.items():
                 off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
                 worst.add(f"{network} {precision}{how} {name}", off, bound)

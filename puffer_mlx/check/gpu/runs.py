@@ -98,12 +98,12 @@ def same_epoch(quick: bool) -> str:
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as run:
         weights, expected = run.weights, [run.step()]
-        buffer = run.collector.buffer
+        buffer = run.last_buffer
         seen = np.array(buffer.observations), np.array(buffer.actions)
         after = flat(run.weights)
     with trainer(weights=weights) as run:
         ours = [run.step()]
-        buffer = run.collector.buffer
+        buffer = run.last_buffer
         for name, one in zip(("observations", "actions"), seen, strict=True):
             require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
         moved = float(np.abs(flat(run.weights) - after).max())

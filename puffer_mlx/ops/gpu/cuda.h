@@ -8,6 +8,18 @@
 #define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
+// A DEVICE_BARRIER of all threads of a cluster: `blocks` neighbouring blocks, as the launch has them (sm_90 and later).
+#if __CUDA_ARCH__ >= 900
+#define CLUSTER_BARRIER(blocks)                                                                               \
+  if ((blocks) > 1) {                                                                                         \
+    asm volatile("fence.acq_rel.gpu;\n\tbarrier.cluster.arrive.release.aligned;\n\t"                         \
+                 "barrier.cluster.wait.acquire.aligned;\n\tfence.acq_rel.gpu;" ::: "memory");                 \
+  } else {                                                                                                    \
+    __syncthreads();                                                                                          \
+  }
+#else
+#define CLUSTER_BARRIER(blocks) __syncthreads();
+#endif
 // Memory of a block whose size is the launch's: beyond 48 kB it isn't declared otherwise.
 #ifdef __CUDA_ARCH__
 #define PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

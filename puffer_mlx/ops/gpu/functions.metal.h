@@ -4,7 +4,7 @@
 // Of its thread a kernel may know i, its place in the grid, and me, that in its block, which has the number `block`
 // (CUDA's word; Metal's is threadgroup). Memory that a block's threads have in common is SHARED; they wait for each other
 // at a BARRIER, after which each sees what the others wrote to SHARED memory; at a DEVICE_BARRIER, what they wrote to an
-// output, too. A function's pointer or reference says where it points: IN_DEVICE, IN_SHARED, or IN_THREAD. Arrays of fewer
+// output, too; at a CLUSTER_BARRIER those of several blocks do. A function's pointer or reference says where it points: IN_DEVICE, IN_SHARED, or IN_THREAD. Arrays of fewer
 // than 8 numbers are in a fourth place on Metal: a kernel reads them by their index; a function that gets one has the type
 // of the pointer as a template's parameter.
 //

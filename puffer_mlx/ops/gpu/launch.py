@@ -57,6 +57,19 @@ def pool_block() -> tuple[int, int]:
     return POOL_THREADS[kind], SHARED_POOLS.get(architecture.rstrip("a"), 0)
 
 
+def cluster_blocks() -> int:
+    """How many blocks of a kernel with a template's CLUSTER run together and meet; 1: there are none.
+
+    As many as any GPU with clusters has room for; of CUDA without a GPU they are an H200's.
+    """
+    if backend() == "metal":
+        return 1
+    here = mx.cuda.is_available()
+    architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
+    new = int(architecture.removeprefix("sm_").rstrip("abf")) >= 90
+    return 8 if new and (nvrtc.library() is not None or not here) else 1
+
+
 def exact_products() -> int:
     """1 if matrix units are to be as exact as float32, as MLX was told (``MLX_ENABLE_TF32=0``)."""
     return int(os.environ.get("MLX_ENABLE_TF32") == "0")
@@ -144,8 +157,8 @@ def launch(
         threads: how many there are in all.
         block: how many of them meet at barriers.
         shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
-        **sizes: numbers by their names in the text's template; ``Low``, a type, where no array
-            has it.
+        **sizes: numbers by their names in the text's template; types, which arrays may be said to
+            have there; ``Low`` where no array has it.
 
     Returns:
         The outputs, in the text's order.
@@ -161,8 +174,8 @@ def launch(
     if kind == "metal":
         refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
-    dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
+    dtypes = {**DTYPES, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
     instead = stand_in()
     call = (
         functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)

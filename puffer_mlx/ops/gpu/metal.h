@@ -8,6 +8,7 @@
 #define MULTIPLY_ADD(a, b, c) fma(a, b, c)
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+#define CLUSTER_BARRIER(blocks) DEVICE_BARRIER
 #define PREFETCH(address)
 #define SHARED_POOL(name, count) SHARED float name[count];
 

@@ -60,7 +60,8 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
         template: types and numbers by their names in the text's template.
     """
     names = {"float": "float", "int": "int", "uint8_t": "uint8_t"}
-    names["Low"] = TYPES[template.get("Low", mx.float32)]
+    types = {"Low": mx.float32, **template}
+    names |= {key: TYPES[value] for key, value in types.items() if isinstance(value, mx.Dtype)}
     parameters = [f"const {names[type_]}* {name}" for name, type_ in kernel.inputs.items()]
     parameters += [f"{names[type_]}* {name}" for name, type_ in kernel.outputs.items()]
     constants = "".join(map(_constant, template.items()))
@@ -69,9 +70,11 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     name = f"{kernel.name}_{hashlib.sha256((before + body).encode()).hexdigest()[:16]}"
     options = ("--fmad=false",) if kernel.exact else ("--use_fast_math",) if kernel.fast else ()
     bounds = ""
-    if kernel.resident:
+    if resident := template.get("RESIDENT", kernel.resident):
         threads = template["THREADS"]
-        bounds = f"__launch_bounds__({threads}, {max(1, kernel.resident // threads)}) "
+        bounds = f"__launch_bounds__({threads}, {max(1, resident // threads)}) "
+    if template.get("CLUSTER", 1) > 1:
+        bounds += f"__attribute__((cluster_dims({template['CLUSTER']}, 1, 1))) "
     return Program(name, f'{before}\nextern "C" __global__ void {bounds}{name}{body}', options)
 
 

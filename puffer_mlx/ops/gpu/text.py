@@ -8,9 +8,12 @@ body, and what goes before the kernel. A kernel is described where it begins, an
       ...
     }
 
-What is in angle brackets are its template's names: ``Low``, and numbers; then follow types and
-names of the arrays that it reads, and of those that it writes. Its last line is the first that is a
-brace alone. An equation that C++ computes as well is in a file that both include (``ops/words.h``).
+What is in angle brackets are its template's names: types, as ``Low``, and numbers. Some say on CUDA
+how it is compiled: ``FAST`` (exp and quotients are approximate, as Metal's are), ``RESIDENT``
+(threads that a core holds at a time, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run
+together). Then follow types and names of the arrays that it reads, and of those that it writes. Its
+last line is the first that is a brace alone. An equation that C++ computes as well is in a file that
+both include (``ops/words.h``).
 """
 
 import functools
@@ -38,7 +41,7 @@ class Kernel(NamedTuple):
     name: str
     before: str  # what goes before the kernel: functions that it calls
     body: str
-    template: tuple[str, ...]  # names: Low, and numbers; a kernel may do without
+    template: tuple[str, ...]  # names: types, as Low, and numbers; a kernel may do without
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
     exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
@@ -188,8 +191,9 @@ def _kernel(head: str, before: str, body: str) -> Kernel:
     inputs, outputs = map(_arrays, arrays.split("->"))
     template = tuple(template.split(", ") if template else ())
     # One block of a kernel that asks for memory fills a core of CUDA: it may have all registers.
-    pool = "POOL" in template
-    return Kernel(name, before, body, template, inputs, outputs, fast=pool, resident=int(pool))
+    pool, fast = "POOL" in template, "FAST" in template
+    given = name, before, body, template, inputs, outputs
+    return Kernel(*given, fast=pool or fast, resident=int(pool))
 
 
 def _arrays(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Many arrays one after the other in one: plain MLX, or one launch for each 24 of them."""
+"""Many arrays in one, or of another type: plain MLX, or one launch for each 24 of them."""
 
 import functools
 import math
@@ -85,6 +85,36 @@ def unpack(
     starts, _ = places(tuple(math.prod(shape) for shape in shapes), multiple)
     pairs = zip(shapes, starts, strict=True)
     return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
+
+
+def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
+    """``cast`` by a GPU's kernel."""
+    found: list[mx.array] = []
+    for k in range(0, len(arrays), INPUTS):
+        some = [array.reshape(1) if array.ndim == 0 else array for array in arrays[k:][:INPUTS]]
+        sizes, missing = tuple(array.size for array in some), INPUTS - len(some)
+        starts, total = places(sizes, BLOCK)
+        pairs = [*zip(starts, sizes, strict=True), *[(total, 0)] * missing]
+        at = numbers(*(number for pair in pairs for number in pair))
+        low = dtype != mx.float32
+        (packed,) = launch(
+            *(TEXT, "cast_to_low" if low else "cast_to_float"),
+            *([at, *some, *some[:1] * missing], [(total,)], total // BLOCK * THREADS),
+            **({"Low": dtype} if low else {}),
+        )
+        found += unpack(packed, [array.shape for array in arrays[k:][:INPUTS]], BLOCK)
+    return found
+
+
+@fused(
+    "the kernel that casts many arrays",
+    test="tests/ops/test_pack.py",
+    cost="a GPU gets more launches",
+    on_gpu=launch_cast,
+)
+def cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
+    """Arrays in another type, none of them empty: float32 ones in a low type, or the reverse."""
+    return [array.astype(dtype) for array in arrays]
 
 
 def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:

@@ -13,11 +13,6 @@
 
 #include "sample.metal.h"
 
-// How many deviations a number is from its mean.
-FUNCTION float distance_of(float action, float mean, float limit, float logstd) {
-  return (action - within(mean, limit)) * exp(-logstd);
-}
-
 FUNCTION uint blocks_of(uint n) { return (n + 255u) / 256u; }
 
 // Of each part of the advantages (n), a block: how many they are, their mean, and the sum of squares about it: (3, G).
@@ -56,10 +51,7 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
     float log_sums[HEADS + 1], entropies[HEADS + 1];  // one more, as there is none of no numbers
     IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
     float logprob = of_choices<MASKED, HEADS>(y + i, legal, actions, sizes, n, i, log_sums, entropies);
-    for (uint k = 0; HEADS == 0 && k < A; ++k) {
-      float s = (float)logstd[k], distance = distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], s);
-      logprob += normal_logprob(distance, s);
-    }
+    if (HEADS == 0) logprob = of_numbers(y + i, actions, logstd, limit[0], n, A, i);
 
     float each = scale[0] / (float)n, target = adv[i], new_value = (float)y[A * n + i];
     float gain = live ? -target : -weight[i] * ((target - mean) / (deviation + 1e-8f));
@@ -120,10 +112,7 @@ KERNEL logprobs<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks,
     float log_sums[HEADS + 1], entropies[HEADS + 1];
     IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
     float logprob = of_choices<MASKED, HEADS>(y + i, legal, actions, sizes, n, i, log_sums, entropies);
-    for (uint k = 0; HEADS == 0 && k < A; ++k) {
-      float s = (float)logstd[k], distance = distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], s);
-      logprob += normal_logprob(distance, s);
-    }
+    if (HEADS == 0) logprob = of_numbers(y + i, actions, logstd, limit[0], n, A, i);
     logprobs[i] = logprob;
   }
 }

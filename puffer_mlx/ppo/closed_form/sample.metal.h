@@ -40,6 +40,22 @@ FUNCTION float of_choices(Logits y, IN_DEVICE const uint8_t* masks, Actions acti
   return logprob;
 }
 
+// How many deviations a number is from its mean.
+FUNCTION float distance_of(float action, float mean, float limit, float logstd) {
+  return (action - within(mean, limit)) * exp(-logstd);
+}
+
+// The log-probability of a sample's numbers, A of them; y are its means. Means, Actions, Deviations: pointers.
+template <class Means, class Actions, class Deviations>
+FUNCTION float of_numbers(Means y, Actions actions, Deviations logstd, float limit, uint n, uint A, uint i) {
+  float logprob = 0.0f;
+  for (uint k = 0; k < A; ++k) {
+    float s = (float)logstd[k], distance = distance_of(actions[i * A + k], (float)y[k * n], limit, s);
+    logprob += normal_logprob(distance, s);
+  }
+  return logprob;
+}
+
 // What a sample is compared with. gain: minus the weighted, normalised advantage; known: see terms.h.
 struct Compared {
   float old_logprob, old_value, gain, known, adv;

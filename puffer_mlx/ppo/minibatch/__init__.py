@@ -1,8 +1,8 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
 Between them no activation leaves a block's shared memory: ``minibatch.metal.h`` in the folder of a
-network that has one. It is done for linear encoders and discrete actions, in fp32 and bf16, where a
-block has room; everything else is computed by ``ppo/gradients.py``, which this is compared with.
+network that has one. It is done for linear encoders, in fp32 and bf16, where a block has room;
+everything else is computed by ``ppo/gradients.py``, which this is compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
 """
@@ -91,7 +91,6 @@ def is_wanted(
         and wanted
         and kind in ("fp32", "bf16")
         and steps_by_rows(policy)
-        and not policy.decoder.action.continuous
         and (wanted != "auto" or gpu_backend() == "cuda")
         and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
     )
@@ -124,7 +123,7 @@ def in_one(
         T, _, D = whole.shape
         plan = choose_plan(
             *(T, len(actions) // T, D, network.hidden, len(weights["network"])),
-            *(action.logits, action.heads),
+            *(action.logits, 0 if action.continuous else action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
         if plan is None or whole.size >= MOST_NUMBERS:
@@ -152,7 +151,8 @@ def choose_plan(
 
     The widest tile of whole segments that a block's shared memory, ``room`` bytes, has room for,
     and beside it as much as fits of weights and activations that needn't be computed again; else
-    the widest of some steps of them. Of 16 bits (``low``), all weights must fit.
+    the widest of some steps of them. Of 16 bits (``low``), all weights must fit. With 0
+    ``heads`` actions are A numbers.
     """
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
     gradients = _gradients(seen, H, L, out, threads // 32)
@@ -161,7 +161,9 @@ def choose_plan(
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
     for steps, segments in _tiles(T, S):
         rows = steps * segments
-        floats = rows * (out + 2 + heads + (2 if live else 4)) + (6 * T * segments if live else 0)
+        floats = rows * (out + 2 + (heads or A) + (2 if live else 4)) + (
+            6 * T * segments if live else 0
+        )
         floats += L * segments * H if steps < T else 0
         for every, kept in ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]:
             u = 3 * H if every else max(3 * H, wide)
@@ -244,9 +246,11 @@ def launch_minibatch(
         discounts = live.gamma, live.gamma * live.gae_lambda, *limits
         form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
     layers = [layer["weight"] for layer in weights["network"]]
+    logstd = policy.decoder.logstd(weights["decoder"])
+    seen = mx.uint8 if strip.whole.dtype == mx.uint8 else mx.float32
     steps = int(keep is not None), int(state is not None)
     inputs = {
-        "observations": strip.whole.astype(mx.float32),
+        "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
         "strip": strip.first,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
@@ -259,17 +263,22 @@ def launch_minibatch(
         **by_layer("first", state or []),
         "encoder": weights["encoder"]["weight"],
         "decoder": weights["decoder"]["weight"],
+        "logstd": zeros if logstd is None else logstd,
         **by_layer("layer", layers),
         "ent_coef": ent_coef.reshape(1),
-        "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip, *map(float, discounts)),
+        "settings": numbers(
+            *(1 - clip, 1 + clip, clip, vf, vf_clip),
+            *(policy.decoder.limits.for_kernels, *map(float, discounts)),
+        ),
         "sizes": numbers(*action.sizes),
         "shape": numbers(S, *steps, *groups, *map(int, form), N),
     }
-    first = {"encoder": weights["encoder"], "decoder": weights["decoder"]}
-    parts: list[Any] = [first, {"network": weights["network"]}]
-    named: list[Any] = [pair for part in parts for pair in tree_flatten(part)]
-    shapes = [array.shape for _, array in named]
-    P, n, blocks = sum(array.size for _, array in named), T * S, plan.blocks
+    named: Any = dict(tree_flatten(weights))
+    layers_of = [name for name in named if name.startswith("network.")]
+    names = ["encoder.weight", "decoder.weight", *layers_of]
+    names += [] if logstd is None else ["decoder.logstd"]
+    shapes = [named[name].shape for name in names]
+    P, n, blocks = sum(named[name].size for name in names), T * S, plan.blocks
     begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
     outputs = {
         "grads": (blocks, P),
@@ -287,15 +296,15 @@ def launch_minibatch(
         **plan.sizes,
         BLOCKS=blocks,
         Low=mx.bfloat16 if low else mx.float32,
+        Observed=seen,
         MASKED=int(masks is not None),
         EXACT=exact_products(),
     )
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
     shape = {"sum": (P,), "metrics": (len(METRICS),)}
     total, metrics = launch(TEXT, "add_blocks", arrays, shape, -(-P // THREADS) * THREADS)
-    names = [name for name, _ in named]
-    gradients: Any = tree_unflatten([*zip(names, unpack(total, shapes), strict=True)])
-    return {name: gradients[name] for name in weights}, metrics, ratio, value, adv
+    found = dict(zip(names, unpack(total, shapes), strict=True))
+    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
 
 
 def _moments(batch: Minibatch) -> mx.array:

@@ -1,6 +1,6 @@
 """Mixed precision: fp32 weights and optimizer, activations and their gradients in a lower type.
 
-Weights are cast inside the differentiated function, so gradients come back in fp32. What needs
+Weights are cast inside the differentiated function, all together, so gradients come back in fp32. What needs
 range or digits stays fp32: recurrent states, log-probabilities, losses, advantages, the optimizer.
 
 fp16 has 5 bits of exponent: gradients below 6e-8 vanish. So its loss is scaled up and the gradients
@@ -17,9 +17,12 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.ops import cast
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.low_precision import LOW
+from puffer_mlx.trees import leaves
 
 REFERENCE = Reference(
     "the kernel that counts minibatches",
@@ -43,7 +46,27 @@ def lower(weights: Any, precision: str) -> Any:
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
-    return tree_map(lambda w: w.astype(dtype), weights)
+    if cast.form() is None:
+        return tree_map(lambda w: w.astype(dtype), weights)
+    low = iter(TOGETHER[dtype](*leaves(weights)))
+    return tree_map(lambda _: next(low), weights)
+
+
+def _together(dtype: mx.Dtype) -> Any:
+    """Casts of all weights in one launch, and of their gradients."""
+
+    @mx.custom_function
+    def rounded(*arrays: mx.array) -> tuple[mx.array, ...]:
+        return tuple(cast(arrays, dtype))
+
+    @rounded.vjp
+    def gradients(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, ...]:
+        return tuple(cast(cotangents, mx.float32))
+
+    return rounded
+
+
+TOGETHER = {dtype: _together(dtype) for dtype in LOW}
 
 
 def first_scaler(precision: str) -> Scaler:

@@ -2,7 +2,7 @@
 //
 // It computes what a minibatch's forward pass does, with the same roundings (ppo/minibatch): of Low, and of products. Weights
 // are as in a checkpoint; KEPT of them are in shared memory, 1 the layers' and the decoder's, 2 all. States (L, n, H) are
-// float throughout. `sizes` as functions.metal.h says; logstd (1, A) is of continuous actions.
+// float throughout, observations float or bytes. `sizes` as functions.metal.h says; logstd (1, A) is of continuous actions.
 
 #include "rows"
 #include "gpu/acting/choose.metal.h"
@@ -10,14 +10,14 @@
 #include "rules"
 #include "gpu/acting/seat.kernel.h"
 
-KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LOG, LOGS>:
-  float first_observations first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
+KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LOG, LOGS>:
+  Observed first_observations, float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
   encoder decoder logstd layer0 layer1 layer2 layer3, int sizes horizon
-  -> float all_observations last_observations all_rewards all_terminals, uint8_t all_masks, float all_actions all_logprobs
+  -> Observed all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions all_logprobs
   all_values, int games_after, float after {
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, DEEP = LOW ? (SEEN + 15) / 16 * 16 : (SEEN + 7) / 8 * 8;
   constexpr int W = (DEEP + 31) / 32 * 32, OUT = (A + 16) / 16 * 16, Y = OUT + 1, APART = THREADS / M, U = 3 * H;
-  constexpr int AT_Y = M * SEEN, AT_STATES = AT_Y + M * Y, AT_KEEP = AT_STATES + L * M * H, AT_ACTED = AT_KEEP + M;
+  constexpr int AT_Y = (M * SEEN * sizeof(Observed) + 3) / 4, AT_STATES = AT_Y + M * Y, AT_KEEP = AT_STATES + L * M * H, AT_ACTED = AT_KEEP + M;
   constexpr int FLOATS = (AT_ACTED + M * (HEADS + 2) + 31) / 32 * 32;
   constexpr int AT_X = U * M, AT_SEEN = AT_X + 2 * M * H, AT_DECODER = AT_SEEN + M * W, AT_LAYERS = AT_DECODER + OUT * H;
   constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
@@ -25,7 +25,8 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   SHARED uint8_t allowed[M * LEGAL];
-  IN_SHARED float *rows = pool, *y = pool + AT_Y, *held_states = pool + AT_STATES, *kept = pool + AT_KEEP;
+  IN_SHARED Observed* rows = (IN_SHARED Observed*)pool;
+  IN_SHARED float *y = pool + AT_Y, *held_states = pool + AT_STATES, *kept = pool + AT_KEEP;
   IN_SHARED float *acted = pool + AT_ACTED, *rewarded = acted + M * HEADS, *ended = rewarded + M;
   IN_SHARED Low* low = (IN_SHARED Low*)(pool + FLOATS);
   Swizzled<Low, U> u = {low};
@@ -42,7 +43,7 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
   for (int l = 0; l < L && KEPT > 0; ++l)
     keep_weight<3 * H, H, THREADS>(OF_LAYER(layer, l), 3 * H, H, Swizzled<Low, H>{low + AT_LAYERS + 3 * l * H * H}, me);
   if (KEPT > 1) keep_weight<H, W, THREADS>(encoder, H, SEEN, encodes, me);
-  for (uint k = me; k < M * SEEN; k += THREADS) rows[k] = first + k / SEEN < n ? first_observations[first * SEEN + k] : 0.0f;
+  for (uint k = me; k < M * SEEN; k += THREADS) rows[k] = first + k / SEEN < n ? first_observations[first * SEEN + k] : (Observed)0;
   for (uint k = me; k < M * W; k += THREADS) seen.put(k / W, k % W, 0.0f);
   for (uint k = me; k < L * M * H; k += THREADS) {
     uint agent = first + k / H % M;
@@ -59,9 +60,9 @@ KERNEL rollout<Low, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEAD
 
   for (uint t = 0; t < T; ++t) {
     for (uint k = me; k < M * SEEN; k += THREADS) {
-      float x = rows[k];
+      Observed x = rows[k];
       if (first + k / SEEN < n) all_observations[(t * n + first) * SEEN + k] = x;
-      seen.put(k / SEEN, k % SEEN, x);
+      seen.put(k / SEEN, k % SEEN, (float)x);
     }
     BARRIER
     Swizzled<Low, H> x = {low + AT_X}, out = {low + AT_X + M * H};

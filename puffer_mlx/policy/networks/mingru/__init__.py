@@ -49,7 +49,7 @@ def mingru_forward(u, x, first, keep):
     _, S, H = x.shape
     states, steps = first_and_keep([first], keep)
     arrays = [u, x, *states, numbers(*x.shape, *steps)]
-    return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H)
+    return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
 def mingru_backward(u, x, first, keep, states, dout):
@@ -63,7 +63,7 @@ def mingru_backward(u, x, first, keep, states, dout):
     before, steps = first_and_keep([first], keep)
     arrays = [u, x, *before, states, dout, numbers(*x.shape, *steps)]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
-    return launch(KERNELS, "mingru_backward", arrays, shapes, S * H)
+    return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
 
 
 FORWARD = FusedOperation("mingru_forward", mingru_forward, REFERENCE, float32=(1,))

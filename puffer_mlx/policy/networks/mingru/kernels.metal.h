@@ -12,7 +12,7 @@
 #include "cell.h"
 #include "gpu/functions.metal.h"
 
-KERNEL mingru_forward<Low>: Low u x, float first keep, int sizes -> Low out, float states {
+KERNEL mingru_forward<Low, FAST>: Low u x, float first keep, int sizes -> Low out, float states {
   const int AHEAD = 8;
   int T = sizes[0];
   uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];
@@ -46,7 +46,7 @@ KERNEL mingru_forward<Low>: Low u x, float first keep, int sizes -> Low out, flo
   }
 }
 
-KERNEL mingru_backward<Low>: Low u x, float first keep states, Low dout, int sizes -> Low du dx, float dfirst {
+KERNEL mingru_backward<Low, FAST>: Low u x, float first keep states, Low dout, int sizes -> Low du dx, float dfirst {
   const int AHEAD = 8;
   int T = sizes[0];
   uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];

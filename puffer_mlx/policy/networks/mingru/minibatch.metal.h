@@ -1,14 +1,16 @@
-// A minibatch's gradients in one launch, of a linear encoder, MinGRU layers and a linear decoder, with PPO's loss of choices.
+// A minibatch's gradients in one launch, of a linear encoder, MinGRU layers and a linear decoder, with PPO's loss of choices or numbers.
 //
 // A block takes SEGMENTS segments at a time through the network and back. Their activations stay in its shared memory, in
 // Low, STEPS steps of them at a time; with fewer than T, the forward pass keeps the states between such chunks, and the
 // backward pass computes a chunk's activations again. The gradients by the weights stay in its threads' registers until it
 // has taken all of its segments; the kernel after this one adds up the blocks'. Products are those of matrix units.
 //
-// A row is a step of a segment: t SEGMENTS + s. observations (T, N, D), of which the S agents from strip[0] on count, actions
-// (T, S, HEADS), masks (T, S, A); weights as in the checkpoint, from the encoder (H, D) to layers (3H, H). One of two:
+// A row is a step of a segment: t SEGMENTS + s. observations (T, N, D) are float or bytes, of which the S agents from strip[0]
+// on count, masks (T, S, A), actions (T, S, HEADS); HEADS is 0 of numbers: then they are (T, S, A), and have logstd (1, A) and
+// means that count as at most settings[5] from 0. Weights are as in the checkpoint, from the encoder (H, D) to layers (3H, H).
+// One of two:
 //   LIVE      advantages are of the values of this forward pass, of `given` (T, S), which are rewards, `further`, which are
-//             terminals, and `last`, finals; their numbers are settings[5] and those behind it
+//             terminals, and `last`, finals; their numbers are settings[6] and those behind it
 //   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
 // sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
 // loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals;
@@ -141,8 +143,8 @@ FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
 }
 
 // A chunk's observations (M, D), and zeros up to SEEN of them.
-template <int SEGMENTS, int STEPS, int D, int SEEN, int THREADS, class Seen>
-FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uint segment, uint S, uint me) {
+template <int SEGMENTS, int STEPS, int D, int SEEN, int THREADS, class Observed, class Seen>
+FUNCTION void see(IN_DEVICE const Observed* observations, Seen seen, int chunk, uint segment, uint S, uint me) {
   constexpr int ALL = SEGMENTS * STEPS * SEEN, AHEAD = 8;
   for (int k = (int)me; k < ALL; k += AHEAD * THREADS) {
     float numbers[AHEAD];
@@ -151,7 +153,7 @@ FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uin
       int at = k + v * THREADS, row = at / SEEN, d = at % SEEN;
       bool there = at < ALL && d < D;
       uint place = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S) * (uint)D + (uint)d;
-      float x = observations[there ? place : 0];
+      float x = (float)observations[there ? place : 0];
       numbers[v] = there ? x : 0.0f;
     }
 #pragma unroll
@@ -162,18 +164,19 @@ FUNCTION void see(IN_DEVICE const float* observations, Seen seen, int chunk, uin
   }
 }
 
-KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
+KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
-  float observations actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2 first3
-  encoder decoder layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
+  Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2
+  first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
   -> float grads partial ratio value adv begins {
   constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8;
   constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, W = (SEEN + 31) / 32 * 32;
-  constexpr int LINES = (D + 31) / 32;  // of a row of observations, 128 bytes each
+  constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // of a row of observations, 128 bytes each
+  constexpr int ACTS = HEADS > 0 ? HEADS : A, NUMBERS = HEADS > 0 ? 0 : A;  // of a sample
   constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
   // Where arrays begin: those of float, then those of Low.
-  constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (HEADS + (LIVE ? 2 : 4));
+  constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (ACTS + (LIVE ? 2 : 4));
   constexpr int AT_CARRY = AT_TIMES + (LIVE ? 6 * TIMES : 0), FLOATS = (AT_CARRY + (CHUNKS > 1 ? L * UNITS : 0) + 31) / 32 * 32;
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
   constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
@@ -184,7 +187,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
-  IN_SHARED float *y = pool, *kept = pool + AT_KEEP, *acted = pool + AT_ROWS, *old_logprobs = acted + M * HEADS;
+  IN_SHARED float *y = pool, *kept = pool + AT_KEEP, *acted = pool + AT_ROWS, *old_logprobs = acted + M * ACTS;
   IN_SHARED float *old_values = old_logprobs + M, *targets = old_values + M, *shares = targets + M;
   IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
   IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES, *carries = pool + AT_CARRY;
@@ -197,7 +200,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
   const uint N = (uint)shape[9], first_agent = (uint)strip[0];
   const bool has_ratios = shape[7] != 0;
-  float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3];
+  float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3], limit = settings[5];
   int heads[HEADS + 1];
 #pragma unroll
   for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
@@ -216,6 +219,9 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
   clear(of_decoder);
 #pragma unroll
   for (int l = 0; l < L; ++l) clear(of_layers[l]);
+  float of_logstd[NUMBERS + 1];
+#pragma unroll
+  for (int k = 0; k < NUMBERS; ++k) of_logstd[k] = 0.0f;
   SampleSums sums;
 #pragma unroll
   for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
@@ -239,13 +245,13 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           old_logprobs[row] = old_logprob[sample], old_values[row] = old_value[sample];
           if (!LIVE) targets[row] = given[sample], shares[row] = further[sample];
 #pragma unroll
-          for (int head = 0; head < HEADS; ++head) acted[row * HEADS + head] = actions[sample * (uint)HEADS + (uint)head];
+          for (int k = 0; k < ACTS; ++k) acted[row * ACTS + k] = actions[sample * (uint)ACTS + (uint)k];
         }
         see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
           uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, first_agent + next, N);
-          PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * 32))
+          PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * LINE))
         }
         for (int k = (int)me; next < S && k < STEPS; k += THREADS) {
           uint sample = sample_of<SEGMENTS, STEPS>(k * SEGMENTS, chunk, next, S);
@@ -253,7 +259,7 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           PREFETCH(old_value + sample)
           PREFETCH(given + sample)
           PREFETCH(further + sample)
-          PREFETCH(actions + sample * HEADS)
+          PREFETCH(actions + sample * ACTS)
         }
         BARRIER
         Swizzled<Low, H> features = {low};
@@ -292,12 +298,13 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
           IN_SHARED const float* logits = y + row * Y;
           float logprob = of_choices<MASKED, HEADS>(logits, masks + (MASKED ? sample * (uint)A : 0), acted, heads, 1, (uint)row,
                                                     log_sums, entropies);
+          if (NUMBERS > 0) logprob = of_numbers(logits, acted, logstd, limit, 1, (uint)A, (uint)row);
           ratios[at] = exp(logprob - old_logprobs[row]);
         }
       }
       if (LIVE && turn == CHUNKS - 1) {
         BARRIER
-        Discounts by = {settings[5], settings[6], settings[7], settings[8], settings[9], shape[5] != 0, shape[6] != 0};
+        Discounts by = {settings[6], settings[7], settings[8], settings[9], settings[10], shape[5] != 0, shape[6] != 0};
         for (int k = (int)me; k < TIMES - SEGMENTS; k += THREADS) {
           int next = k + SEGMENTS;
           AdvantageStep step = advantage_step(by, values[k], values[next], ratios[k], rewards[next], terminals[next], finals[k],
@@ -326,12 +333,21 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
         IN_DEVICE const uint8_t* legal = masks + (MASKED ? sample * (uint)A : 0);
         float log_sums[HEADS + 1], entropies[HEADS + 1];
         float logprob = of_choices<MASKED, HEADS>(logits, legal, acted, heads, 1, (uint)row, log_sums, entropies);
+        if (NUMBERS > 0) logprob = of_numbers(logits, acted, logstd, limit, 1, (uint)A, (uint)row);
         float target = LIVE ? advantages[chunk * M + row] : targets[row], now = mine[A];
         float gain = LIVE ? -target : -shares[row] * ((target - mean) / (deviation + 1e-8f));
         Compared by = {old_logprobs[row], old_values[row], gain, LIVE ? now : old_values[row], target};
         PPOTerms terms;
-        sample_gradients<float, MASKED, HEADS>(logits, mine, legal, acted, heads, 1, (uint)A, (uint)row, logprob, log_sums,
-                                               entropies, by, numbers, vf_coef, entropy_weight, 1.0f / (float)n, terms, sums);
+        float by_logprob = sample_gradients<float, MASKED, HEADS>(logits, mine, legal, acted, heads, 1, (uint)A, (uint)row, logprob,
+                                                                  log_sums, entropies, by, numbers, vf_coef, entropy_weight,
+                                                                  1.0f / (float)n, terms, sums);
+#pragma unroll
+        for (int k = 0; k < NUMBERS; ++k) {
+          float s = logstd[k], distance = distance_of(acted[row * ACTS + k], mine[k], limit, s);
+          mine[k] = by_logprob * distance * exp(-s);
+          of_logstd[k] += by_logprob * normal_by_logstd(distance);
+          sums.of[5] += normal_entropy(s);
+        }
         for (uint k = 0; k <= (uint)A; ++k) dy.put((uint)row, k, mine[k]);
         ratio[sample] = terms.ratio;
         value[sample] = now;
@@ -375,13 +391,19 @@ KERNEL minibatch<Low, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEP
     }
   }
 
-  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * 3 * H * H);
+  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * 3 * H * H + NUMBERS);
   store_gradient<H, SEEN>(mine, (uint)H, (uint)D, me, of_encoder);
   mine += H * D;
   store_gradient<OUT, H>(mine, (uint)(A + 1), (uint)H, me, of_decoder);
   mine += (A + 1) * H;
 #pragma unroll
   for (int l = 0; l < L; ++l) store_gradient<3 * H, H>(mine + l * 3 * H * H, (uint)(3 * H), (uint)H, me, of_layers[l]);
+  mine += L * 3 * H * H;
+#pragma unroll
+  for (int k = 0; k < NUMBERS; ++k) {
+    float slope = block_sum(of_logstd[k], part, me, (uint)THREADS);
+    if (me == 0) mine[k] = slope - (block == 0 ? entropy_weight : 0.0f);  // the entropy is the same for all samples
+  }
 #pragma unroll
   for (int row = 0; row < 6; ++row) {
     float sum = block_sum(sums.of[row], part, me, (uint)THREADS);

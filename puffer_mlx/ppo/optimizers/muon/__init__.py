@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -16,6 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
@@ -124,7 +125,7 @@ def step(
         max_grad_norm: what the gradients' norm is clipped to.
         beta1: momentum.
         weight_decay: as of ``muon``.
-        low: whether a GPU's matrix units may round what they multiply, to TF32.
+        low: whether a GPU may round what it multiplies: to bf16 and, of small matrices, to TF32.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
@@ -166,6 +167,7 @@ TILE = 64  # rows and columns of a block's part of a product
 # Up to which sizes one block does all of a matrix: the rows are those of its shared memory, and
 # with that many columns it multiplies 12 million times, about 0.1 ms of a GPU's core.
 ROWS_OF_A_BLOCK, COLUMNS_OF_A_BLOCK = TILE, 256
+ROWS_OF_A_CLUSTER, COLUMNS_OF_A_CLUSTER = 256, 1024  # the same of a cluster of blocks
 
 Shapes = tuple[tuple[int, ...], ...]
 GRAM, POLY, NEXT = range(3)  # what muon_product makes
@@ -189,6 +191,7 @@ class Layout(NamedTuple):
     owners: mx.array
     tiles: dict[int, mx.array]  # by what is made of them; empty without a matrix
     small: bool  # one block does all of a tensor
+    middling: bool  # or a cluster of blocks does
     columns: int  # of the widest matrix
 
 
@@ -224,6 +227,10 @@ def layout(shapes: Shapes) -> Layout:
         owners=numbers(*owners),
         tiles=_tiles(matrices),
         small=all(fits_a_block(matrix) for matrix in matrices),
+        middling=all(
+            matrix.r <= ROWS_OF_A_CLUSTER and matrix.c <= COLUMNS_OF_A_CLUSTER
+            for matrix in matrices
+        ),
         columns=max((matrix.c for matrix in matrices), default=0),
     )
 
@@ -231,10 +238,12 @@ def layout(shapes: Shapes) -> Layout:
 def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
     """Of each kind of product, all tiles: tensor, first row, first column."""
     squares, whole = [], []
-    for t, (r, c, _) in enumerate(matrices):
+    for t, (r, c, tall) in enumerate(matrices):
         for i in range(0, r, TILE):
             squares += [number for j in range(0, i + 1, TILE) for number in (t, i, j)]
-            whole += [number for j in range(0, c, TILE) for number in (t, i, j)]
+        rows, columns = (c, r) if tall else (r, c)
+        for i in range(0, rows, TILE):
+            whole += [number for j in range(0, columns, TILE) for number in (t, i, j)]
     if not whole:
         return {}
     return {GRAM: numbers(*squares), POLY: numbers(*squares), NEXT: numbers(*whole)}
@@ -270,42 +279,60 @@ def launch_step(
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
-    *new, ok = _in_one_launch(at, inputs, low) if at.small else _in_groups(at, inputs)
+    if at.small:
+        *new, ok = _by_blocks(at, inputs, low)
+    elif at.middling and gpu.cluster_blocks() > 1:
+        *new, ok = _by_clusters(at, inputs, low, gpu.cluster_blocks())
+    else:
+        *new, ok = _in_groups(at, inputs, low)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
 
 
-def _in_one_launch(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
-    """New weights and momentum, flat, and whether they are new: a block for each tensor."""
-    flat, grams = (at.total,), (max(1, at.grams),)
+def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+    """New weights and momentum, flat, and whether they are new: in one launch."""
     columns = -(-at.columns // TILE) * TILE
     block, room = pool_block()
     pool = TILE * columns + 2 * TILE * TILE + block
-    if columns and 4 * pool <= room:
-        shapes, threads = {"weights": flat, "momentum": flat, "ok": ()}, len(at.starts) * block
-        sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool}
-        sizes["EXACT"] = int(not low)
-        weights, momentum, ok = launch(
-            TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
-        )
-        return weights, momentum, ok
-    shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
-    weights, momentum, *_, ok = _launch("muon_step", inputs, shapes, len(at.starts))
+    if not columns or 4 * pool > room:
+        return _by_clusters(at, inputs, low, 1)
+    shapes = {"weights": (at.total,), "momentum": (at.total,), "ok": ()}
+    sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool, "EXACT": int(not low)}
+    threads = len(at.starts) * block
+    weights, momentum, ok = launch(
+        TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
+    )
     return weights, momentum, ok
 
 
-def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
-    """The same of tensors of any size, each launch for all of them."""
+def _by_clusters(
+    at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
+) -> tuple[mx.array, ...]:
+    """The same by so many blocks for each tensor."""
+    flat, grams, blocks = (at.total,), (max(1, at.grams),), len(at.starts) * cluster
+    shapes = {"weights": flat, "momentum": flat, "sums": (blocks,), "ok": ()}
+    shapes |= {"even": flat, "odd": flat, "gram": grams, "poly": grams}
+    sizes = {"Low": _kind(low), "EXACT": int(not low), "CLUSTER": cluster}
+    weights, momentum, _, ok, *_ = _launch("muon_step", inputs, shapes, blocks, **sizes)
+    return weights, momentum, ok
+
+
+def _kind(low: bool) -> mx.Dtype:
+    return mx.bfloat16 if low else mx.float32
+
+
+def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+    """The same of tensors of any size, each launch for all of them; if low, of bf16."""
     flat, blocks = (at.total,), at.total // BLOCK
-    shapes = {"momentum": flat, "x": flat, "sums": (blocks,), "ok": ()}
-    momentum, u, sums, ok = _launch("muon_momentum", inputs, shapes, blocks)
+    shapes = {"momentum": flat, "u": flat, "sums": (blocks,), "ok": (), "x": flat}
+    momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=_kind(low))
 
-    def product(line: int, what: int, left: mx.array, right: mx.array) -> mx.array:
+    def product(line: int, what: int, square: mx.array, x: mx.array) -> mx.array:
         tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
-        of = {"tiles": tiles, "now": numbers(line, what), "left": left, "right": right}
-        arrays = {**inputs, **of, "sums": sums}
-        return _launch("muon_product", arrays, {"out": shape}, tiles.size // 3)[0]
+        of = {"tiles": tiles, "now": numbers(line, what), "square": square, "x": x}
+        arrays, shapes = {**inputs, **of, "sums": sums}, {"out": shape}
+        sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
+        return _launch("muon_product", arrays, shapes, tiles.size // 3, **sizes)[0]
 
-    x = u
     for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
         gram = product(line, GRAM, x, x)
         x = product(line, NEXT, product(line, POLY, gram, gram), x)
@@ -314,6 +341,10 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array]) -> tuple[mx.array, ...]:
 
 
 def _launch(
-    name: str, inputs: dict[str, mx.array], outputs: dict[str, tuple[int, ...]], blocks: int
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, tuple[int, ...]],
+    blocks: int,
+    **sizes: Any,
 ) -> list[mx.array]:
-    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS)
+    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS, **sizes)

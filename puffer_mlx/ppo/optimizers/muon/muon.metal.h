@@ -1,12 +1,12 @@
 // Muon with the clip, for all tensors of a network at once: what is computed, __init__.py.
 //
 // Arrays of all tensors are flat, each tensor at a multiple of 1024. `packed` has all weights, then all gradients, then all
-// momenta; `squares` the sums of squares of each 1024 of them. x is what is orthogonalised, with rows no longer than it has
-// columns: tensors with more rows than columns are transposed there.
+// momenta; `squares` the sums of squares of each 1024 of them. x is what is orthogonalised, in the tensors' own layout: (r, c)
+// with r <= c, or `tall`, (c, r), of which the transposed counts.
 //
-// Either a block does all of a tensor (muon_step), or blocks of 1024 numbers, or of tiles, are those of all tensors
-// (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between tensors x is
-// whatever it is: nobody reads it there.
+// Either a block, or a cluster of some, does all of a tensor (muon_step, muon_kept), or blocks of 1024 numbers, or of tiles, are
+// those of all tensors (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between
+// tensors x is whatever it is: nobody reads it there. Low is the type of what is multiplied.
 //
 // tensors: numbers of one kind of array, blocks of 1024 of them, and from 8 on of each tensor what `Tensor` has.
 // settings: beta, weight decay, the largest norm.
@@ -19,8 +19,8 @@
 
 struct Tensor {
   int start, size;
-  int r, c;  // of the matrix in x: r <= c; 0 if there is none
-  bool tall;  // the tensor has c rows
+  int r, c;  // of its matrix: r <= c; 0 if there is none
+  bool tall;  // it has c rows
   int gram;  // where its (r, r) begin
 };
 
@@ -32,11 +32,6 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
   tensor.c = tensors[at + 3];
   tensor.tall = tensors[at + 4] > 0;
   tensor.gram = tensors[at + 5];
-}
-
-// Where a tensor's number k is in x.
-FUNCTION int place_in_x(IN_THREAD const Tensor& tensor, int k) {
-  return tensor.start + (tensor.tall ? k % tensor.r * tensor.c + k / tensor.r : k);
 }
 
 // Of a tensor's number k the new momentum; returns what is orthogonalised.
@@ -55,95 +50,111 @@ FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr,
 }
 
 // A tile of a product, from row `first` and column `second` on, of a tensor's part of what it is made of:
-//   what                         left, right
-//   0: gram = x x^T              x
-//   1: poly = b gram + c gram gram    gram
-//   2: x = a x + poly x          poly, x; with 64 rows at most, out may be x itself
+//   0: gram = x x^T
+//   1: poly = b gram + c gram gram, of `square`, which is gram
+//   2: x = a x + poly x, of `square`, which is poly
 // gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
+template <int EXACT, class Low>
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
-                           IN_DEVICE const float* left, IN_DEVICE const float* right, IN_DEVICE float* out, int first,
-                           int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me) {
-  int r = tensor.r, c = tensor.c, row = (int)me / 16, column = (int)me % 16;
-  int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
-  int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
-  float left_factor = what == 0 ? factor : 1.0f, right_factor = what == 1 ? 1.0f : factor;
-  bool along = what == 0;
-  float result[16], one[8], other[8];
-  clear(result);
-  fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
-  fetch(right + with, inners, columns, 0, second, along, right_factor, me, other);
-  for (int k = 0; k < inners; k += 32) {
-    BARRIER
-    put(lefts, one, along, me);
-    put(rights, other, along, me);
-    BARRIER
-    if (k + 32 < inners) {
-      fetch(left + from, inners, r, k + 32, first, along, left_factor, me, one);
-      fetch(right + with, inners, columns, k + 32, second, along, right_factor, me, other);
-    }
-    multiply(lefts + row, 17, rights + column, 17, 32, result);
+                           IN_DEVICE const Low* square, IN_DEVICE const Low* x, IN_DEVICE Low* out, int first, int second,
+                           IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me) {
+  int r = tensor.r, c = tensor.c;
+  Stored<Low> matrix = {x + tensor.start, tensor.tall ? c : r, tensor.tall ? r : c}, factors = {square + tensor.gram, r, r};
+  float sums[2][2][4];
+  clear(sums);
+  if (what == 0 && tensor.tall) {
+    multiply_tile<EXACT, 1, 0>(matrix, matrix, c, first, second, lefts, rights, me, sums);
+  } else if (what == 2 && !tensor.tall) {
+    multiply_tile<EXACT, 0, 0>(factors, matrix, r, first, second, lefts, rights, me, sums);
+  } else {
+    bool one = what == 1, other = what != 0;
+    Stored<Low> left = {one ? factors.numbers : matrix.numbers, one ? r : matrix.rows, one ? r : matrix.columns};
+    Stored<Low> right = {other ? factors.numbers : matrix.numbers, other ? r : matrix.rows, other ? r : matrix.columns};
+    multiply_tile<EXACT, 0, 1>(left, right, other ? r : c, first, second, lefts, rights, me, sums);
   }
 
-  int to = what == 2 ? tensor.start : tensor.gram;
+  int rows = what == 2 ? matrix.rows : r, columns = what == 2 ? matrix.columns : r, to = what == 2 ? tensor.start : tensor.gram;
+#pragma unroll
   for (int v = 0; v < 16; ++v) {
-    int p = first + 4 * row + v / 4, j = second + 4 * column + v % 4;
-    if (p < r && j < columns) {
-      float y = result[v];
-      if (what == 1) y = by.b * right[with + p * r + j] + by.c * y;
-      if (what == 2) y = by.a * factor * right[with + p * c + j] + y;
-      out[to + p * columns + j] = y;
-      if (what != 2 && first != second) out[to + j * columns + p] = y;
+    int p = first + (int)(me / 32 % 2 * 32 + v / 8 * 16 + row_of(v % 4, me));
+    int q = second + (int)(me / 64 * 16 + v / 4 % 2 * 8 + column_of(v % 4, me));
+    if (p < rows && q < columns) {
+      float y = sums[v / 8][v / 4 % 2][v % 4];
+      if (what == 0) y = factor * factor * y;
+      if (what == 1) y = by.b * (float)factors.numbers[p * r + q] + by.c * y;
+      if (what == 2) y = factor * (by.a * (float)matrix.numbers[p * columns + q] + y);
+      out[to + p * columns + q] = (Low)y;
+      if (what != 2 && first != second) out[to + q * columns + p] = (Low)y;
     }
   }
 }
 
-// ---- a block for each tensor: r <= 64 -------------------------------------------------------------------------------
+// ---- one launch for all of it --------------------------------------------------------------------------------------
 
-KERNEL muon_step: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
+// CLUSTER blocks do all of a tensor: what they have to wait for each other for is in memory. x is in `even` and `odd` in turns.
+KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
+  -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
-  SHARED Rows<4> lefts[32 * 17];
-  SHARED Rows<4> rights[32 * 17];
-  int all = tensors[0];
+  SHARED Rows<4> lefts[512];
+  SHARED Rows<4> rights[512];
+  int all = tensors[0], mine = (int)block % CLUSTER, first = mine * 256 + (int)me, apart = CLUSTER * 256;
   Tensor tensor;
-  read_tensor(tensors, (int)block, tensor);
+  read_tensor(tensors, (int)block / CLUSTER, tensor);
   int start = tensor.start, size = tensor.size;
   Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
-  for (int k = (int)me; k < size; k += 256) {
+  for (int k = first; k < size; k += apart) {
     float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
-    x[place_in_x(tensor, k)] = u;
+    if (tensor.r > 0)
+      even[start + k] = (Low)u;
+    else
+      weights[start + k] = clip.ok ? moved(packed[start + k], u, tensor, lr[0], settings[1]) : packed[start + k];
     sum += u * u;
   }
-  float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
-  DEVICE_BARRIER
+  sum = block_sum(sum, part, me, 256);
+  if (me == 0) sums[block] = sum;
+  CLUSTER_BARRIER(CLUSTER)
+  sum = 0.0f;
+  for (int k = 0; k < CLUSTER; ++k) sum += sums[(int)block - mine + k];
+  float factor = one_over_norm(sqrt(sum));
 
-  int lines = clip.ok && tensor.r > 0 ? 5 : 0;
+  int lines = clip.ok && tensor.r > 0 ? 5 : 0, tiles = (tensor.r + 63) / 64, wide = (tensor.c + 63) / 64;
+  IN_DEVICE Low* x = even;
+  IN_DEVICE Low* next = odd;
   for (int line = 0; line < lines; ++line) {
     Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
-    product_tile(0, tensor, by, factor, x, x, gram, 0, 0, lefts, rights, me);
-    DEVICE_BARRIER
-    product_tile(1, tensor, by, factor, gram, gram, poly, 0, 0, lefts, rights, me);
-    DEVICE_BARRIER
-    for (int second = 0; second < tensor.c; second += 64)
-      product_tile(2, tensor, by, factor, poly, x, x, 0, second, lefts, rights, me);
-    factor = 1.0f;
-    DEVICE_BARRIER
+    for (int what = 0; what < 2; ++what) {
+      for (int n = 0, row = 0; row < tiles; ++row)
+        for (int column = 0; column <= row; ++column, ++n)
+          if (n % CLUSTER == mine)
+            product_tile<EXACT>(what, tensor, by, factor, gram, x, what == 0 ? gram : poly, 64 * row, 64 * column, lefts,
+                                rights, me);
+      CLUSTER_BARRIER(CLUSTER)
+    }
+    for (int n = mine; n < tiles * wide; n += CLUSTER) {
+      int along = 64 * (n / tiles), across = 64 * (n % tiles);
+      product_tile<EXACT>(2, tensor, by, factor, poly, x, next, tensor.tall ? along : across, tensor.tall ? across : along,
+                          lefts, rights, me);
+    }
+    IN_DEVICE Low* before = x;
+    x = next, next = before, factor = 1.0f;
+    CLUSTER_BARRIER(CLUSTER)
   }
 
-  for (int k = (int)me; k < size; k += 256) {
+  for (int k = first; tensor.r > 0 && k < size; k += apart) {
     float w = packed[start + k];
-    weights[start + k] = clip.ok ? moved(w, x[place_in_x(tensor, k)], tensor, lr[0], settings[1]) : w;
+    weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings[1]) : w;
   }
-  for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += 256) {
+  for (int k = size + first; k < (size + 1023) / 1024 * 1024; k += apart) {
     weights[start + k] = 0.0f;
     momentum[start + k] = 0.0f;
   }
 }
 
-// The same by matrix units, where a block's memory holds x (64, COLUMNS) and both squares: 512 threads, 32 of which have
-// (16, 16) of each 64 columns of a product.
+// The same of one block, whose shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
+// of which have (16, 16) of each 64 columns of a product.
 KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squares settings coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
@@ -166,9 +177,8 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
 #pragma unroll 8
   for (int k = (int)me; k < size; k += THREADS) {
     float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
-    int at = matrix ? place_in_x(tensor, k) - start : 0;
     if (matrix)
-      x.put((uint)(at / c), (uint)(at % c), u);
+      x.put((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c), u);
     else
       weights[start + k] = clip.ok ? moved(packed[start + k], u, tensor, lr_, decay) : packed[start + k];
     sum += u * u;
@@ -212,9 +222,8 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
 
 #pragma unroll 8
   for (int k = (int)me; matrix && k < size; k += THREADS) {
-    int at = place_in_x(tensor, k) - start;
-    float w = packed[start + k];
-    weights[start + k] = clip.ok ? moved(w, x.at((uint)(at / c), (uint)(at % c)), tensor, lr_, decay) : w;
+    float w = packed[start + k], u = x.at((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c));
+    weights[start + k] = clip.ok ? moved(w, u, tensor, lr_, decay) : w;
   }
   for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += THREADS) {
     weights[start + k] = 0.0f;
@@ -224,8 +233,8 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
 
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
-// owners: of each 1024 numbers, the tensor.
-KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> float momentum x sums ok {
+// owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.
+KERNEL muon_momentum<Low>: int tensors owners, float packed squares settings loss -> float momentum u sums ok, Low x {
   SHARED float part[256];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
@@ -236,12 +245,14 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     if (k < tensor.size) {
-      float u = momentum_of(tensor, k, tensors[0], clip, settings[0], packed, momentum);
-      x[place_in_x(tensor, k)] = u;
-      sum += u * u;
+      float by = momentum_of(tensor, k, tensors[0], clip, settings[0], packed, momentum);
+      if (tensor.r > 0)
+        x[e] = (Low)by;
+      else
+        u[e] = by;
+      sum += by * by;
     } else {
       momentum[e] = 0.0f;
-      x[e] = 0.0f;
     }
   }
   sum = block_sum(sum, part, me, 256);
@@ -250,10 +261,10 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
 
 // A tile of tensor tiles[3 block], from the row and the column that follow there on. now: the line of coefficients, and what is
 // made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
-KERNEL muon_product: int tensors tiles now, float coefficients left right sums -> float out {
+KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float coefficients sums, Low square x -> Low out {
   SHARED float part[256];
-  SHARED Rows<4> lefts[32 * 17];
-  SHARED Rows<4> rights[32 * 17];
+  SHARED Rows<4> lefts[512];
+  SHARED Rows<4> rights[512];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
   int line = now[0], what = now[1];
@@ -264,18 +275,19 @@ KERNEL muon_product: int tensors tiles now, float coefficients left right sums -
     for (int k = (int)me; k < (tensor.size + 1023) / 1024; k += 256) sum += sums[tensor.start / 1024 + k];
     factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   }
-  product_tile(what, tensor, by, factor, left, right, out, tiles[3 * block + 1], tiles[3 * block + 2], lefts, rights, me);
+  int first = tiles[3 * block + 1], second = tiles[3 * block + 2];
+  product_tile<EXACT>(what, tensor, by, factor, square, x, out, first, second, lefts, rights, me);
 }
 
-// u: what was orthogonalised, x: what came of it.
-KERNEL muon_apply: int tensors owners, float packed u x settings lr ok -> float weights {
+// u, or of matrices what came of x: what moves a tensor.
+KERNEL muon_apply<Low>: int tensors owners, float packed u settings lr ok, Low x -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     float w = packed[e];
     if (k < tensor.size && ok[0] > 0.0f) {
-      float by = tensor.r > 0 ? x[place_in_x(tensor, k)] : u[e];
+      float by = tensor.r > 0 ? (float)x[e] : u[e];
       w = moved(w, by, tensor, lr[0], settings[1]);
     }
     weights[e] = w;

@@ -1,57 +1,78 @@
-// Products of matrices in tiles: a block of 256 threads makes (64, 64) of the result, each thread (4, 4).
+// Products of matrices in a device's memory, by matrix units: a block of 256 threads makes a tile (64, 64) of the result, 32 of
+// them (32, 16) of that.
 //
-// What is multiplied lies in shared memory with the inner dimension first, 32 of it at a time. Rows of 17 times 4 numbers
-// and the order in which threads fill them keep neighbouring threads in different banks. While a tile is multiplied, the
-// next one is under way to the threads' registers.
+// STEP of the inner dimension lie in shared memory at a time. While they are multiplied, the next ones are under way to the
+// threads' registers.
 
 #pragma once
 
-#include "gpu/functions.metal.h"
+#include "gpu/matrix.metal.h"
 
-FUNCTION void clear(IN_THREAD float (&sums)[16]) {
+// What a thread reads at once.
+template <class Low>
+struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
+
+template <class Low>
+struct Stored {
+  IN_DEVICE const Low* numbers;
+  int rows, columns;
+};
+
+// What a thread has of the 8 kB of a matrix from (first, second) on, whose rows have COLUMNS numbers; zeros beyond the matrix.
+template <int COLUMNS, class Low>
+FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, uint me, IN_THREAD Line<Low> (&lines)[2]) {
+  const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;  // numbers of a line, and lines of a row
+  bool whole = matrix.columns % WIDTH == 0;
 #pragma unroll
-  for (int v = 0; v < 16; ++v) sums[v] = 0.0f;
-}
-
-// Of the v-th number that a thread has of a tile: its place in the inner dimension, and in the outer one. The tile is read
-// from rows in memory either along the inner dimension or along the outer one: neighbouring threads read what lies side
-// by side.
-FUNCTION int inner_of(int v, uint me, bool along_inner) {
-  int e = v * 256 + (int)me;
-  return along_inner ? e % 8 + e / 512 * 8 : e / 64;
-}
-
-FUNCTION int outer_of(int v, uint me, bool along_inner) {
-  int e = v * 256 + (int)me;
-  return along_inner ? e / 8 % 64 : e % 64;
-}
-
-// The numbers of the tile at (inner, outer) of a matrix (inners, outers), or of its transposed; zeros beyond it.
-FUNCTION void fetch(IN_DEVICE const float* matrix, int inners, int outers, int inner, int outer, bool along_inner,
-                    float factor, uint me, IN_THREAD float (&fetched)[8]) {
+  for (int v = 0; v < 2; ++v) {
+    int k = v * 256 + (int)me, row = first + k / LINES, column = second + k % LINES * WIDTH;
+    bool in = row < matrix.rows && column < matrix.columns;
+    IN_DEVICE const Low* from = matrix.numbers + (in ? row * matrix.columns + column : 0);
+    if (in && whole) {
+      lines[v] = *(IN_DEVICE const Line<Low>*)(IN_DEVICE const void*)from;
+    } else {
 #pragma unroll
-  for (int v = 0; v < 8; ++v) {
-    int k = inner + inner_of(v, me, along_inner), n = outer + outer_of(v, me, along_inner);
-    fetched[v] = 0.0f;
-    if (k < inners && n < outers) fetched[v] = factor * matrix[along_inner ? n * inners + k : k * outers + n];
+      for (int w = 0; w < WIDTH; ++w) lines[v].of[w] = (Low)(in && column + w < matrix.columns ? (float)from[w] : 0.0f);
+    }
   }
 }
 
-FUNCTION void put(IN_SHARED Rows<4>* tile, IN_THREAD const float (&fetched)[8], bool along_inner, uint me) {
+// That to shared memory.
+template <int COLUMNS, class Low>
+FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> tile, uint me) {
+  const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
 #pragma unroll
-  for (int v = 0; v < 8; ++v) {
-    int n = outer_of(v, me, along_inner);
-    tile[inner_of(v, me, along_inner) * 17 + n / 4].of[n % 4] = fetched[v];
+  for (int v = 0; v < 2; ++v) {
+    uint k = (uint)v * 256 + me;
+    IN_SHARED void* to = tile.numbers + tile.place(k / LINES, k % LINES * WIDTH);
+    *(IN_SHARED Line<Low>*)to = lines[v];
   }
 }
 
-// Sums over `count` rows of two tiles, whose rows are that many groups of 4 apart.
-FUNCTION void multiply(IN_SHARED const Rows<4>* left, int left_row, IN_SHARED const Rows<4>* right, int right_row,
-                       int count, IN_THREAD float (&sums)[16]) {
-#pragma unroll 4
-  for (int k = 0; k < count; ++k) {
-    Rows<4> a = left[k * left_row], b = right[k * right_row];
-#pragma unroll
-    for (int v = 0; v < 16; ++v) sums[v] += a.of[v / 4] * b.of[v % 4];
+// The tile of left times right from (first, second) on, over `inners`; a factor of which the transposed lies in memory is
+// LEFT, or RIGHT.
+template <int EXACT, int LEFT, int RIGHT, class Low>
+FUNCTION void multiply_tile(IN_THREAD const Stored<Low>& left, IN_THREAD const Stored<Low>& right, int inners, int first,
+                            int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me,
+                            IN_THREAD float (&sums)[2][2][4]) {
+  constexpr int STEP = 128 / sizeof(Low), A = LEFT ? 64 : STEP, B = RIGHT ? STEP : 64;
+  Line<Low> one[2], other[2];
+  Swizzled<Low, A> a = {(IN_SHARED Low*)lefts};
+  Swizzled<Low, B> b = {(IN_SHARED Low*)rights};
+  uint row = me / 32 % 2 * 32, column = me / 64 * 16;
+  fetch<A>(left, LEFT ? 0 : first, LEFT ? first : 0, me, one);
+  fetch<B>(right, RIGHT ? second : 0, RIGHT ? 0 : second, me, other);
+  for (int k = 0; k < inners; k += STEP) {
+    BARRIER
+    put(one, a, me);
+    put(other, b, me);
+    BARRIER
+    int next = k + STEP;
+    if (next < inners) {
+      fetch<A>(left, LEFT ? next : first, LEFT ? first : next, me, one);
+      fetch<B>(right, RIGHT ? second : next, RIGHT ? next : second, me, other);
+    }
+    add_product<EXACT, STEP, 2, 2, 8>(Either<LEFT>::of(transposed(a), a), row, Either<RIGHT>::of(transposed(b), b), column, me,
+                                      sums);
   }
 }
