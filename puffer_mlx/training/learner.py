@@ -97,6 +97,7 @@ class Learner:
         self._alpha = config.train.rpo_alpha
         self.health = Health(config, self.algorithm.metrics)
         self._submitted = Submitted()  # of the last epoch
+        self._at_once = self.algorithm.at_once is not None  # it was, or is
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
         shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
@@ -139,11 +140,14 @@ class Learner:
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = self._submitted = Submitted()
         states = lambda: self._ranks.states(self.reader.first_states(rollout))  # noqa: E731
+        self._at_once = self.algorithm.at_once is not None
         if self._is_whole(rollout, draws, observers):
+            self._at_once = True
             whole = self._train_whole(fields, states(), draws, scheduled, before, bool(observers))
             if whole is not None:
                 go_on(whole[0])
                 return whole[0], self.health.judge(rollout, *whole)
+            self._at_once = False
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
             states=states,
@@ -233,8 +237,7 @@ class Learner:
     @property
     def part(self) -> float | None:
         """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
-        at_once = self.algorithm.at_once is not None or not self._submitted.count
-        return None if at_once else self._submitted.count / self._minibatches
+        return None if self._at_once else self._submitted.count / self._minibatches
 
     def draws(self, key: mx.array) -> Draws:
         """An epoch's random numbers."""

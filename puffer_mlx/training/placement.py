@@ -49,13 +49,15 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.trees import named
 from puffer_mlx.vec.base import Collected, VecEnv
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
 WAYS = 7  # grows when a device acts in another way: what was measured before is measured again
-BUDGET = 0.8  # seconds for each device, kernels compiled
+BUDGET = 0.25  # seconds for each device, kernels compiled
+CORE = 2e11  # multiplications and additions of float32 that no CPU's core makes in a second
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
@@ -296,7 +298,7 @@ def _choose(
         return mx.Device(mx.gpu), (
             f"rollouts and environments on the GPU, {whole.form}: a step of all agents takes"
             f" {1000 * seconds[WHOLE]:.3f} ms; environments on the cores and acting on the GPU"
-            f" {1000 * gpu:.3f} ms, on the CPU {1000 * cpu:.3f} ms"
+            f" {1000 * gpu:.3f} ms, on the CPU {_milliseconds(cpu)}"
         )
     chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
     other = "gpu" if chosen == "cpu" else "cpu"
@@ -307,6 +309,15 @@ def _choose(
     if overlap and gpu < cpu <= gpu * PATIENCE:
         reason += ", which overlaps with training"
     return mx.Device(getattr(mx, chosen)), reason
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3f} ms" if math.isfinite(seconds) else "more by arithmetic alone"
+
+
+def least_on_cpu(weights: Any, agents: int) -> float:
+    """Seconds that a step of all agents takes all cores at least: each has its weights once."""
+    return 2 * agents * sum(array.size for _, array in named(weights)) / (CORE * threads())
 
 
 class _Still:
@@ -349,7 +360,8 @@ def _calibrate(
     Of acting alone, in a few steps. Where ``whole`` steps the environments, the others do, too, and
     where it makes rollouts of ``train.horizon`` steps in one launch, so do they: its seconds are
     the environments' as well. These are afterwards what they were. A GPU that refuses ``whole`` has
-    no seconds of it.
+    no seconds of it. Where it takes less than a CPU's arithmetic, that isn't measured, nor its
+    extension compiled: infinite.
     """
     spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
     T = config.train.horizon if isinstance(whole, RolloutOnGPU) else STEPS
@@ -361,11 +373,14 @@ def _calibrate(
     seconds = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         still: Any = _Still(agents, groups, pool) if whole is None else vec
-        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
-            ways[kind(device)] = device, still
         if whole is not None:
             ways[WHOLE] = mx.Device(mx.gpu), EnvironmentsOnGPU(vec, whole)  # type: ignore
+        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            ways[kind(device)] = device, still
         for name, (device, environments) in ways.items():
+            if name == "cpu" and seconds.get(WHOLE, math.inf) < least_on_cpu(weights, agents):
+                seconds[name] = math.inf
+                continue
             buffer: Any = BufferOnGPU(spec, T, agents, 1) if name == WHOLE else host
             Q = 1 if name == WHOLE else groups
             there = Placement(

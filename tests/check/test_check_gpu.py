@@ -259,8 +259,8 @@ def test_a_minibatch(a_gpu, monkeypatch):
 
 
 def test_a_minibatch_in_one_launch(a_gpu, monkeypatch):
-    """It is tried in both precisions that it knows, and a fault of it alone is found."""
-    real, kinds, off = one_launch.launch_minibatch, [], [0, 0, 1]
+    """It is tried in both precisions, of choices and of numbers; a fault of it alone is found."""
+    real, kinds, off = one_launch.launch_minibatch, [], [0, 0, 0, 0, 1]
 
     def launched(policy, scoring, plan, low, *arguments):
         kinds.append(low)
@@ -269,7 +269,7 @@ def test_a_minibatch_in_one_launch(a_gpu, monkeypatch):
 
     monkeypatch.setattr(kernels, "NETWORKS", ["MinGRU"])
     monkeypatch.setattr(one_launch, "launch_minibatch", launched)
-    assert judge(item("minibatch"), True).verdict == PASS and kinds == [False, True]
+    assert judge(item("minibatch"), True).verdict == PASS and kinds == [False, True] * 2
     verdict = judge(item("minibatch"), True)
     assert verdict.verdict == FAIL and "in one launch advantages" in verdict.text
 

@@ -140,7 +140,7 @@ class MinibatchCase:
         rng = np.random.default_rng(4)
         self.policy, observations = policy, inputs()
         if as_bytes:
-            observations = mx.array(rng.integers(0, 4, observations.shape), mx.uint8)
+            observations = mx.array(rng.integers(0, 2, observations.shape), mx.uint8)
         T, S = observations.shape[:2]
         self.terminals = (rng.random((T, S)) < 0.2).astype(np.float32)
         self.rewards = rng.normal(size=(T, S)).astype(np.float32)

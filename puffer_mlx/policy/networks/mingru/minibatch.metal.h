@@ -66,7 +66,7 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
     for (uint t = 0; t < STRETCH; ++t) {
       uint row = (begin + t) * SEGMENTS + segment;
       float z = u.at(row, channel + H), kept = keep[row];
-      sum = mingru_state(z, u.at(row, channel), kept * sum);
+      sum = mingru_state(z, u.at(row, channel) + 0.5f, kept * sum);
       factor = mingru_state(z, 0.0f, kept * factor);
     }
     sums[me] = sum, factors[me] = factor;
@@ -78,7 +78,7 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
 #pragma unroll
     for (uint v = 0; v < AHEAD; ++v) {
       uint row = (begin + t + v) * SEGMENTS + segment;
-      g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), kept[v] = keep[row];
+      g[v] = u.at(row, channel) + 0.5f, z[v] = u.at(row, channel + H), kept[v] = keep[row];
     }
 #pragma unroll
     for (uint v = 0; v < AHEAD; ++v) {
@@ -123,9 +123,9 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
 #pragma unroll
     for (uint v = 0; v < AHEAD; ++v) {
       uint row = (end - 1 - t - v) * SEGMENTS + segment;
-      float slope = g[v] >= 0.5f ? 1.0f : g[v] * (1.0f - g[v]);
+      float slope = g[v] >= 0.0f ? 1.0f : (0.5f + g[v]) * (0.5f - g[v]);
       MinGRUGradient<float> by;
-      mingru_gradient_of(z[v], q[v], g[v], slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
+      mingru_gradient_of(z[v], q[v], g[v] + 0.5f, slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
       u.put(row, channel, by.hidden);
       u.put(row, channel + H, by.gate);
       u.put(row, channel + 2 * H, by.projection);

@@ -5,7 +5,8 @@
 #include "cell.h"
 #include "gpu/matrix.metal.h"
 
-// Of a layer's input x the gates, in u: g, z, q, each H wide, by its transposed weight. 32 threads have all three of (16, 8)
+// Of a layer's input x the gates, in u: g less 0.5, z, q, each H wide, by its transposed weight. So of 16 bits, too, the sign
+// says on which side of its kink g is. 32 threads have all three of (16, 8)
 // channels.
 template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
 FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
@@ -19,7 +20,7 @@ FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
     for (int v = 0; v < 4; ++v) {
       uint r = row + row_of(v, me), c = column + column_of(v, me);
       MinGRUGates<float> gates = mingru_gates(sums[0][0][v], sums[0][1][v], sums[0][2][v]);
-      u.put(r, c, gates.g);
+      u.put(r, c, gates.g - 0.5f);
       u.put(r, c + H, gates.z);
       u.put(r, c + 2 * H, gates.q);
     }
@@ -35,7 +36,7 @@ FUNCTION void step_rows(Features x, Features out, Weight weight, Gates u, IN_SHA
   BARRIER
   for (uint k = me; k < M * H; k += THREADS) {
     uint row = k / H, channel = k % H;
-    float state = mingru_state(u.at(row, channel + H), u.at(row, channel), keep[row] * states[k]);
+    float state = mingru_state(u.at(row, channel + H), u.at(row, channel) + 0.5f, keep[row] * states[k]);
     states[k] = state;
     out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), out.rounded(state)));
   }
