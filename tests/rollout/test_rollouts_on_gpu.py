@@ -106,7 +106,7 @@ class Run:
         if in_steps:
             kernel = rollouts_in_steps(compile_update(self.policy), vec, T, "", seats)
         assert kernel is not None or not whole
-        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
+        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
         self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
         self.buffer.reset(self.vec)
