@@ -74,7 +74,7 @@ class Case:
         rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
         n, A, shape = T * S, sum(self.sizes), (T, S, self.D)
         weights = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
-        actions = np.stack([rng.integers(0, size, n) for size in self.sizes], axis=1)
+        actions: Any = np.stack([rng.integers(0, size, n) for size in self.sizes], axis=1)
         if self.numbers:
             actions = rng.normal(size=(n, A))
         masks = (rng.random((n, A)) < 0.6).astype(np.uint8)
