@@ -398,17 +398,25 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
     assert watchdog.launches == launches
 
 
-@pytest.mark.parametrize("on_gpu", [False, True, "steps"], indirect=True)
-def test_resume_is_exact(on_gpu):
+@pytest.mark.parametrize(
+    ("on_gpu", "name"),
+    [
+        *((each, "connect4") for each in (False, True, "steps")),
+        ("steps", "connect4_two-selfplay"),
+    ],
+    indirect=["on_gpu"],
+)
+def test_resume_is_exact(on_gpu, name):
+    given = name, *(SELF_PLAY if name.endswith("selfplay") else ())
     with emulated_gpu():
-        whole = make_trainer()
+        whole = make_trainer(*given)
         for _ in whole:
             pass
-        first = make_trainer()
+        first = make_trainer(*given)
         first.step()
         first.step()
         weights, state = first.weights, first.state()
-        second = make_trainer()
+        second = make_trainer(*given)
         assert second.restore(weights, state)
         for _ in second:
             pass
