@@ -77,12 +77,12 @@ class Separate:
 
     def log(self) -> dict[str, float]:
         """As the environments'; ``records`` is what ``NativeVec.episodes`` tells."""
-        structs = getattr(self._whole, "_structs", None)  # where a GPU steps them
-        if structs is None:
+        stepped = getattr(self._whole, "stepped", None)  # where a GPU steps them
+        if stepped is None:
             self.records = self._native.episodes()
             return {}
         game = self._whole.kernel.game
-        logs = np.array(structs[:, game.log : game.log + game.logs].view(mx.float32))
+        logs = np.array(stepped.structs[:, game.log : game.log + game.logs].view(mx.float32))
         self._whole.log()  # forget the sums
         self.records = []
         for env in np.flatnonzero(logs.any(axis=1)):

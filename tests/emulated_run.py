@@ -21,7 +21,7 @@ import pytest
 from emulated_gpu import SHIM, Recorder, from_memory, to_memory
 
 import puffer_mlx
-from puffer_mlx.ops.gpu import text
+from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.system.compiler import compile_shared
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
@@ -48,10 +48,7 @@ def _text(name: str, folders: tuple[Path, ...]) -> text.Kernel:
     """
     if not name.startswith(("rollout_", "rows_", "step_")):
         return _texts()[name]
-    form, environment = name.split("_", 1)
-    network = ""
-    if form != "step":
-        network, _, environment = environment.partition("_")
+    form, *network, environment = name.split("_", 1 if name.startswith("step_") else 2)
     beside = {folder.name: folder for folder in folders}
     folder = beside.get(environment) or find_environment(environment)
     library = open_environment(folder)
@@ -61,7 +58,7 @@ def _text(name: str, folders: tuple[Path, ...]) -> text.Kernel:
     if form == "step":
         return text.environments(game, "cuda")
     file = text.ROWS if form == "rows" else text.LAYERS
-    return text.rollout(PACKAGE / "policy" / "networks" / network / file, game, "cuda")
+    return text.rollout(PACKAGE / "policy" / "networks" / network[0] / file, game, "cuda")
 
 
 def _written(kernel: text.Kernel) -> set[str]:
@@ -136,7 +133,8 @@ def emulated_gpu(*folders: Path) -> Iterator[Emulator]:
     emulator = Emulator(folders)
     mx.disable_compile()
     try:
-        with building_for("cuda", emulator):
+        with building_for("cuda", emulator), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "cluster_blocks", lambda: 1)  # blocks run one after the other
             yield emulator
     finally:
         mx.enable_compile()

@@ -15,9 +15,14 @@
 //
 // A move into a full column, or into none, loses the game. The mask never allows it.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 #define ROWS 6
 #define COLUMNS 7
@@ -38,11 +43,11 @@ typedef struct {
 
 typedef struct {
     Log log;
-    unsigned char* observations;  // (2, 3, 6, 7) zeros and ones, the top row first
-    float* actions;               // (2, 1) a column
-    float* rewards;               // (2,)
-    float* terminals;             // (2,)
-    unsigned char* action_mask;   // (2, 7) 0 where the column is full, or it isn't this agent's turn
+    ROW(unsigned char) observations;  // (2, 3, 6, 7) zeros and ones, the top row first
+    ROW(float) actions;               // (2, 1) a column
+    ROW(float) rewards;               // (2,)
+    ROW(float) terminals;             // (2,)
+    ROW(unsigned char) action_mask;   // (2, 7) 0 where the column is full, or it isn't this agent's turn
     int num_agents;
     unsigned int rng;
 
@@ -53,32 +58,32 @@ typedef struct {
     uint64_t boards[SEATS];  // bit 7 * column + row, as in ../connect4
 } Connect4Two;
 
-static uint64_t cell_bit(int column, int row) {
+RULE uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
 // Whether there are four in a line, each so many bits on: up, down right, right, up right.
-static bool lines(uint64_t board, int step) {
+RULE bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
 }
 
-static bool has_four(uint64_t board) {
+RULE bool has_four(uint64_t board) {
     return lines(board, 1) || lines(board, ROWS) || lines(board, ROWS + 1) ||
            lines(board, ROWS + 2);
 }
 
-static bool is_full(const Connect4Two* env, int column) {
+RULE bool is_full(const Connect4Two OWN* env, int column) {
     return env->heights[column] == ROWS;
 }
 
-static void show(Connect4Two* env, int seat, int plane, int column, int row, unsigned char is) {
+RULE void show(Connect4Two OWN* env, int seat, int plane, int column, int row, unsigned char is) {
     const int cell = (ROWS - 1 - row) * COLUMNS + column;
     env->observations[(seat * PLANES + plane) * CELLS + cell] = is;
 }
 
 // Masks and landing cells of both: they depend on whose turn it is.
-static void show_turn(Connect4Two* env) {
+RULE void show_turn(Connect4Two OWN* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         const bool moves = seat == env->mover;
         for (int column = 0; column < COLUMNS; column++) {
@@ -91,7 +96,7 @@ static void show_turn(Connect4Two* env) {
     }
 }
 
-static void drop(Connect4Two* env, int column) {
+RULE void drop(Connect4Two OWN* env, int column) {
     const int row = env->heights[column];
     env->boards[env->mover] |= cell_bit(column, row);
     env->heights[column] += 1;
@@ -102,7 +107,7 @@ static void drop(Connect4Two* env, int column) {
     }
 }
 
-static void clear(Connect4Two* env) {
+RULE void clear(Connect4Two OWN* env) {
     for (int i = 0; i < SEATS * PLANES * CELLS; i++) {
         env->observations[i] = 0;
     }
@@ -116,7 +121,7 @@ static void clear(Connect4Two* env) {
     env->mover = rand_r(&env->rng) % SEATS;
 }
 
-static int random_column(Connect4Two* env) {
+RULE int random_column(Connect4Two OWN* env) {
     int column = rand_r(&env->rng) % COLUMNS;
     while (is_full(env, column)) {
         column = rand_r(&env->rng) % COLUMNS;
@@ -125,7 +130,7 @@ static int random_column(Connect4Two* env) {
 }
 
 // Put so many stones down at random, in turns. False if one of them made four.
-static bool open_with(Connect4Two* env, int stones) {
+RULE bool open_with(Connect4Two OWN* env, int stones) {
     for (int i = 0; i < stones; i++) {
         drop(env, random_column(env));
         if (has_four(env->boards[env->mover])) {
@@ -136,7 +141,7 @@ static bool open_with(Connect4Two* env, int stones) {
     return true;
 }
 
-void c_reset(Connect4Two* env) {
+RULE void c_reset(Connect4Two OWN* env) {
     const int stones = env->opening_stones ? rand_r(&env->rng) % (env->opening_stones + 1) : 0;
     do {
         clear(env);
@@ -145,7 +150,7 @@ void c_reset(Connect4Two* env) {
 }
 
 // The end of a game that is worth this much to agent 0, and as much less to agent 1.
-static void end_episode(Connect4Two* env, float reward) {
+RULE void end_episode(Connect4Two OWN* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = seat == 0 ? reward : -reward;
         env->terminals[seat] = 1.0f;
@@ -159,7 +164,7 @@ static void end_episode(Connect4Two* env, float reward) {
     c_reset(env);
 }
 
-void c_step(Connect4Two* env) {
+RULE void c_step(Connect4Two OWN* env) {
     const float win = env->mover == 0 ? 1.0f : -1.0f;  // the mover's, for agent 0
     const float action = env->actions[env->mover];
     const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
@@ -179,10 +184,10 @@ void c_step(Connect4Two* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Connect4Two* env) {
+RULE void c_render(Connect4Two OWN* env) {
     (void)env;
 }
 
-void c_close(Connect4Two* env) {
+RULE void c_close(Connect4Two OWN* env) {
     (void)env;
 }

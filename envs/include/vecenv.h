@@ -79,7 +79,7 @@
 //                          terminals and action_mask. The header defines the three for a CPU, and
 //                          includes what it includes, inside #ifndef RULE
 //     MY_STATE_PLAIN       the struct is its own state: no pointers but the rows
-//     num_agents           1
+//     num_agents           the same in all environments
 //     TABLE                begins an array of constants, outside of functions
 //     no double, no static variables, no library but rand_r, fabsf, sinf,
 //     cosf, sqrtf, expf, logf, floorf, ceilf; no compound literals or designated initialisers

@@ -7,6 +7,7 @@
 #define ACT_SIZES {3}
 #define OBS_TENSOR_T ByteTensor
 #define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define MY_GPU "rock_paper_scissors.h"  // its rules compile for a GPU, too
 #define Env RockPaperScissors
 #include "vecenv.h"
 

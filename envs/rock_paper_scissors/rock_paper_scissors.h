@@ -14,7 +14,12 @@
 // An action that is none of the three loses the round as if the other had won with rock; if both
 // choose none, nobody wins.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 #define SEATS 2
 #define MOST_ROUNDS 4  // of an episode
@@ -39,11 +44,11 @@ typedef struct {
 
 typedef struct {
     Log log;
-    unsigned char* observations;  // (2, 22) zeros and ones: the round (4), then of each earlier
-                                  // one what it chose (3) and what the other did (3)
-    float* actions;               // (2, 1) rock, paper or scissors
-    float* rewards;               // (2,)
-    float* terminals;             // (2,)
+    ROW(unsigned char) observations;  // (2, 22) zeros and ones: the round (4), then of each earlier
+                                      // one what it chose (3) and what the other did (3)
+    ROW(float) actions;               // (2, 1) rock, paper or scissors
+    ROW(float) rewards;               // (2,)
+    ROW(float) terminals;             // (2,)
     int num_agents;
     unsigned int rng;  // nothing is drawn
 
@@ -53,14 +58,14 @@ typedef struct {
     int chosen[CHOICES + 1];  // by both agents in this episode
 } RockPaperScissors;
 
-static int choice(const RockPaperScissors* env, int seat) {
+RULE int choice(const RockPaperScissors OWN* env, int seat) {
     const float action = env->actions[seat];
     const bool exists = action >= 0.0f && action < (float)CHOICES;  // false for NaN too
     return exists ? (int)action : NONE;
 }
 
 // What a round is worth to who chose the first; to the other it is the negative.
-static float worth(int own, int other) {
+RULE float worth(int own, int other) {
     if (own == other) {
         return 0.0f;
     }
@@ -72,7 +77,7 @@ static float worth(int own, int other) {
     return wins ? stake : -stake;
 }
 
-static void show_round(RockPaperScissors* env) {
+RULE void show_round(RockPaperScissors OWN* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         for (int round = 0; round < MOST_ROUNDS; round++) {
             env->observations[seat * NUMBERS + round] = round == env->round;
@@ -80,14 +85,14 @@ static void show_round(RockPaperScissors* env) {
     }
 }
 
-static void show_choice(RockPaperScissors* env, int seat, int whose, int choice) {
+RULE void show_choice(RockPaperScissors OWN* env, int seat, int whose, int choice) {
     if (choice != NONE) {
         const int past = MOST_ROUNDS + env->round * PAST + whose * CHOICES;
         env->observations[seat * NUMBERS + past + choice] = 1;
     }
 }
 
-void c_reset(RockPaperScissors* env) {
+RULE void c_reset(RockPaperScissors OWN* env) {
     for (int i = 0; i < SEATS * NUMBERS; i++) {
         env->observations[i] = 0;
     }
@@ -99,7 +104,7 @@ void c_reset(RockPaperScissors* env) {
     show_round(env);
 }
 
-static void end_episode(RockPaperScissors* env) {
+RULE void end_episode(RockPaperScissors OWN* env) {
     const float choices = (float)(SEATS * env->rounds);
     const float result = env->won > 0.0f ? 1.0f : env->won < 0.0f ? 0.0f : 0.5f;
     for (int seat = 0; seat < SEATS; seat++) {
@@ -117,7 +122,7 @@ static void end_episode(RockPaperScissors* env) {
     c_reset(env);
 }
 
-void c_step(RockPaperScissors* env) {
+RULE void c_step(RockPaperScissors OWN* env) {
     const int choices[SEATS] = {choice(env, 0), choice(env, 1)};
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = worth(choices[seat], choices[1 - seat]);
@@ -137,10 +142,10 @@ void c_step(RockPaperScissors* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(RockPaperScissors* env) {
+RULE void c_render(RockPaperScissors OWN* env) {
     (void)env;
 }
 
-void c_close(RockPaperScissors* env) {
+RULE void c_close(RockPaperScissors OWN* env) {
     (void)env;
 }

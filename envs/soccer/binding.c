@@ -8,6 +8,7 @@
 #define OBS_TENSOR_T ByteTensor
 #define MY_OBS_FULL
 #define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define MY_GPU "soccer.h"  // its rules compile for a GPU, too
 #define Env Soccer
 #include "vecenv.h"
 

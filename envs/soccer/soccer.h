@@ -16,8 +16,13 @@
 //
 // An episode begins with each team somewhere in its own half, and the ball with one of the four.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdlib.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 #define TEAMS 2
 #define TEAM 2  // agents of a team
@@ -53,10 +58,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    unsigned char* observations;  // (4, 186) zeros and ones: four planes (5, 9), then the time (6)
-    float* actions;               // (4, 1), see above
-    float* rewards;               // (4,)
-    float* terminals;             // (4,)
+    ROW(unsigned char) observations;  // (4, 186) zeros and ones: four planes (5, 9), then the time (6)
+    ROW(float) actions;               // (4, 1), see above
+    ROW(float) rewards;               // (4,)
+    ROW(float) terminals;             // (4,)
     int num_agents;
     unsigned int rng;
 
@@ -65,60 +70,63 @@ typedef struct {
     int tick;    // steps of this episode
 } Soccer;
 
-static int team_of(int seat) {
+RULE int team_of(int seat) {
     return seat / TEAM;
 }
 
 // What is ahead of a team: more columns for team 0, fewer for team 1.
-static int ahead(int team) {
+RULE int ahead(int team) {
     return team == 0 ? 1 : -1;
 }
 
-// A cell as a team sees it. Team 1 sees the field turned by half a circle.
-static int seen_cell(Cell cell, int team) {
-    const int index = cell.row * COLUMNS + cell.column;
+// Where a team sees an agent stand. Team 1 sees the field turned by half a circle.
+RULE int seen_cell(const Soccer OWN* env, int seat, int team) {
+    const int index = env->cells[seat].row * COLUMNS + env->cells[seat].column;
     return team == 0 ? index : CELLS - 1 - index;
 }
 
 // Everything, for all four: agents of a team see the same but for who they are.
-static void write_observations(Soccer* env) {
+RULE void write_observations(Soccer OWN* env) {
     for (int i = 0; i < SEATS * NUMBERS; i++) {
         env->observations[i] = 0;
     }
     for (int seat = 0; seat < SEATS; seat++) {
-        unsigned char* own = &env->observations[seat * NUMBERS];
+        const int own = seat * NUMBERS;  // where its row begins
         const int team = team_of(seat);
         for (int other = 0; other < SEATS; other++) {
             const int plane = other == seat ? SELF : team_of(other) == team ? MATE : OTHERS;
-            own[plane * CELLS + seen_cell(env->cells[other], team)] = 1;
+            env->observations[own + plane * CELLS + seen_cell(env, other, team)] = 1;
         }
-        own[BALL * CELLS + seen_cell(env->cells[env->holder], team)] = 1;
-        own[PLANES * CELLS + env->tick * CLOCK / LIMIT] = 1;
+        const int ball = seen_cell(env, env->holder, team);
+        env->observations[own + BALL * CELLS + ball] = 1;
+        env->observations[own + PLANES * CELLS + env->tick * CLOCK / LIMIT] = 1;
     }
 }
 
 // Who stands there, or -1.
-static int standing(const Soccer* env, Cell cell) {
+RULE int standing(const Soccer OWN* env, int row, int column) {
     for (int seat = 0; seat < SEATS; seat++) {
-        if (env->cells[seat].row == cell.row && env->cells[seat].column == cell.column) {
+        if (env->cells[seat].row == row && env->cells[seat].column == column) {
             return seat;
         }
     }
     return -1;
 }
 
-void c_reset(Soccer* env) {
+RULE void c_reset(Soccer OWN* env) {
     for (int seat = 0; seat < SEATS; seat++) {
-        env->cells[seat] = (Cell){-1, -1};
+        env->cells[seat].row = env->cells[seat].column = -1;
     }
     for (int seat = 0; seat < SEATS; seat++) {
-        Cell cell;
+        int row;
+        int column;
         do {
             const int depth = rand_r(&env->rng) % HALF;
-            cell.row = rand_r(&env->rng) % ROWS;
-            cell.column = team_of(seat) == 0 ? depth : COLUMNS - 1 - depth;
-        } while (standing(env, cell) >= 0);
-        env->cells[seat] = cell;
+            row = rand_r(&env->rng) % ROWS;
+            column = team_of(seat) == 0 ? depth : COLUMNS - 1 - depth;
+        } while (standing(env, row, column) >= 0);
+        env->cells[seat].row = row;
+        env->cells[seat].column = column;
     }
     env->holder = rand_r(&env->rng) % SEATS;
     env->tick = 0;
@@ -126,7 +134,7 @@ void c_reset(Soccer* env) {
 }
 
 // The end of an episode that is worth this much to team 0, and as much less to team 1.
-static void end_episode(Soccer* env, float reward) {
+RULE void end_episode(Soccer OWN* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = team_of(seat) == 0 ? reward : -reward;
         env->terminals[seat] = 1.0f;
@@ -140,33 +148,37 @@ static void end_episode(Soccer* env, float reward) {
     c_reset(env);
 }
 
-static bool in_reach(Cell one, Cell other) {
-    return abs(one.row - other.row) <= REACH && abs(one.column - other.column) <= REACH;
+RULE bool in_reach(const Soccer OWN* env, int seat, int other) {
+    const int rows = env->cells[seat].row - env->cells[other].row;
+    const int columns = env->cells[seat].column - env->cells[other].column;
+    return rows <= REACH && rows >= -REACH && columns <= REACH && columns >= -REACH;
 }
 
-static void pass_ball(Soccer* env, int seat) {
+RULE void pass_ball(Soccer OWN* env, int seat) {
     const int mate = team_of(seat) * TEAM + (seat + 1) % TEAM;  // TEAM is 2
-    if (env->holder == seat && in_reach(env->cells[seat], env->cells[mate])) {
+    if (env->holder == seat && in_reach(env, seat, mate)) {
         env->holder = mate;
     }
 }
 
 // One cell on, as the agent's team sees it. True if that is a goal.
-static bool walk(Soccer* env, int seat, int action) {
+RULE bool walk(Soccer OWN* env, int seat, int action) {
     const int forward = ahead(team_of(seat));
-    Cell to = env->cells[seat];
-    to.column += action == FORWARD ? forward : action == BACK ? -forward : 0;
-    to.row += action == RIGHT ? forward : action == LEFT ? -forward : 0;
-    const bool before_goal = to.row >= GOAL_TOP && to.row <= GOAL_BOTTOM;
-    if (to.column < 0 || to.column >= COLUMNS) {
+    const int ahead_by = action == FORWARD ? forward : action == BACK ? -forward : 0;
+    const int right_by = action == RIGHT ? forward : action == LEFT ? -forward : 0;
+    const int column = env->cells[seat].column + ahead_by;
+    const int row = env->cells[seat].row + right_by;
+    const bool before_goal = row >= GOAL_TOP && row <= GOAL_BOTTOM;
+    if (column < 0 || column >= COLUMNS) {
         return action == FORWARD && before_goal && env->holder == seat;
     }
-    if (to.row < 0 || to.row >= ROWS) {
+    if (row < 0 || row >= ROWS) {
         return false;
     }
-    const int other = standing(env, to);
+    const int other = standing(env, row, column);
     if (other < 0) {
-        env->cells[seat] = to;
+        env->cells[seat].row = row;
+        env->cells[seat].column = column;
     } else if (team_of(other) != team_of(seat)) {  // they meet
         if (env->holder == seat) {
             env->holder = other;
@@ -178,7 +190,7 @@ static bool walk(Soccer* env, int seat, int action) {
 }
 
 // An order of the four, each as probable: each place is changed with one of those behind it.
-static void draw_order(Soccer* env, int* order) {
+RULE void draw_order(Soccer OWN* env, int OWN* order) {
     for (int i = 0; i < SEATS; i++) {
         order[i] = i;
     }
@@ -191,7 +203,7 @@ static void draw_order(Soccer* env, int* order) {
 }
 
 // An action that isn't one of the six is like STAY.
-void c_step(Soccer* env) {
+RULE void c_step(Soccer OWN* env) {
     int order[SEATS];
     draw_order(env, order);
     env->tick += 1;
@@ -215,10 +227,10 @@ void c_step(Soccer* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Soccer* env) {
+RULE void c_render(Soccer OWN* env) {
     (void)env;
 }
 
-void c_close(Soccer* env) {
+RULE void c_close(Soccer OWN* env) {
     (void)env;
 }

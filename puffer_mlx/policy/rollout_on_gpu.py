@@ -102,8 +102,8 @@ def rollout_on_gpu(
     """Rollouts of a policy and an environment as one kernel.
 
     None where the policy has a part that no kernel knows (``step_on_gpu``), an environment has
-    several agents, or not even few fit into a block's shared memory. ``precision``: what it is trained in; then the kernel
-    may have that arithmetic, else it is float32's.
+    several agents, or not even few fit into a block's shared memory. ``precision``: what it is
+    trained in; then the kernel may have that arithmetic, else it is float32's.
     """
     step = step_on_gpu(policy)
     if step is None or game.agents > 1 or choose_rollout_layout(policy, spec, 1) is None:

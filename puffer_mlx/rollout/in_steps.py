@@ -66,6 +66,15 @@ class RolloutInSteps:
         """The network's state of what ``launch`` returned."""
         return states
 
+    def nbytes(self, horizon: int, agents: int) -> int:
+        """Bytes of a rollout at least: each step's rows, and those of all steps; structs twice."""
+        spec, numbers_of_row = self._spec, 2 * self._spec.action.heads + 6
+        row = spec.observation_size * spec.observation_dtype.itemsize + spec.mask_size
+        structs = agents // self.game.agents * self.game.words
+        return 2 * (horizon + 1) * agents * row + 4 * (
+            horizon * agents * numbers_of_row + 2 * structs
+        )
+
     def fits(self, horizon: int, agents: int) -> bool:
         """Whether the kernel can count a step's numbers, and Metal can write them."""
         environments = agents // self.game.agents

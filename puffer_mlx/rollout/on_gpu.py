@@ -2,8 +2,9 @@
 
 One kernel makes them in one launch, where a block of threads can hold the policy
 (``policy/rollout_on_gpu.py``); else each step is a few launches (``in_steps.py``). Both make a
-rollout's arrays anew, in the GPU's own memory, and training reads them there. Environments come from the host once, and go back when somebody asks
-for their state: a checkpoint is the same wherever they were stepped.
+rollout's arrays anew, in the GPU's own memory, and training reads them there. Environments come
+from the host once, and go back when somebody asks for their state: a checkpoint is the same
+wherever they were stepped.
 """
 
 import time

@@ -67,6 +67,14 @@ def has_gpu() -> bool:
     return mx.is_available(mx.gpu)
 
 
+def device_memory() -> int:
+    """Bytes of the GPU's memory; 0 where there is no GPU, or MLX doesn't say."""
+    if not has_gpu():
+        return 0
+    facts = mx.device_info(mx.gpu)
+    return int(facts.get("memory_size") or facts.get("total_memory") or 0)
+
+
 def kind(device: mx.Device) -> str:
     """``cpu`` or ``gpu``."""
     return "gpu" if device == mx.gpu else "cpu"

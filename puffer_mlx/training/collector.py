@@ -324,13 +324,13 @@ class Collector:
         else:
             timer.start()
         states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
-        environments = self.vec.state() if self.overlap else None
+        stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
+        environments = self.vec.state() if self.overlap and stepped is None else None
         buffer.begin(self.buffer)
         self._marked = None
         if self._seconds > SLOW and isinstance(buffer, RolloutBuffer):
             buffer.mark()
             self._marked = buffer
-        stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
         start = RolloutStart(buffer, weights, states, key, environments, stepped)
         self._start = start
         try:

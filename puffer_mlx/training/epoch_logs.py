@@ -1,5 +1,6 @@
 """The record of an epoch, which a trainer yields, and the progress of one under way."""
 
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ class EpochLogs:
         self.scores = LastScores()
         self._config, self._process = config, psutil.Process()
         self._started = time.perf_counter()
+        self._resident, self._measured = 0, -math.inf  # bytes, and when that was asked
 
     @property
     def uptime(self) -> float:
@@ -67,9 +69,11 @@ class EpochLogs:
         }
 
     def memory(self) -> Logs:
-        """GiB that the process takes, and that MLX's arrays take of the device."""
+        """GiB that the process takes, asked ten times a second, and MLX's arrays of the device."""
+        if (now := time.perf_counter()) - self._measured > 0.1:
+            self._resident, self._measured = self._process.memory_info().rss, now
         return {
-            "util/cpu_mem_gb": self._process.memory_info().rss / 2**30,
+            "util/cpu_mem_gb": self._resident / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
 

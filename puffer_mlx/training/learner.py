@@ -73,6 +73,9 @@ class Learner:
             (``reader.py``) and all agents are trained on; ``gather``, ``gradients``, ``optimise``
             and the algorithm's own. They may be replaced between two epochs: one by ``_replace``,
             all by ``watched``.
+        compiled_steps: as they were at first.
+        whole_epoch: all minibatches of an epoch as one compiled function, while nobody replaces
+            ``steps``; None where an epoch isn't submitted as one.
         phases: of a record, what each step's time is charged to.
         reader: fetches rollouts that were acted on another device.
         health: judges an epoch's losses and weights.
@@ -97,14 +100,15 @@ class Learner:
         self._alpha = config.train.rpo_alpha
         self.health = Health(config, self.algorithm.metrics)
         self._submitted = Submitted()  # of the last epoch
+        self._at_once = self.algorithm.at_once is not None  # it was, or is
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
         shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
         shared["gather"] = run.gather
-        self.steps = self._made = ranks.divided(by_name(shared | compiled._asdict()))
+        self.steps = self.compiled_steps = ranks.divided(by_name(shared | compiled._asdict()))
         alone = ranks.size == 1 and self.algorithm.largest_kl == math.inf
         steps = steps_in_one(policy, own, self.algorithm) if alone else None
-        self._whole = None if steps is None else mx.compile(partial(self._trace, steps))
+        self.whole_epoch = None if steps is None else mx.compile(partial(self._trace, steps))
         self._sizes: dict[bool, dict[str, int]] = {}  # of what a whole epoch packs, as traced
         own_phases = {name: step.phase for name, step in self.algorithm.steps.items()}
         self.phases = PHASES | own_phases
@@ -139,11 +143,14 @@ class Learner:
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = self._submitted = Submitted()
         states = lambda: self._ranks.states(self.reader.first_states(rollout))  # noqa: E731
+        self._at_once = self.algorithm.at_once is not None
         if self._is_whole(rollout, draws, observers):
+            self._at_once = True
             whole = self._train_whole(fields, states(), draws, scheduled, before, bool(observers))
             if whole is not None:
                 go_on(whole[0])
                 return whole[0], self.health.judge(rollout, *whole)
+            self._at_once = False
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
             states=states,
@@ -172,9 +179,9 @@ class Learner:
         There is nothing to observe then but the first ratios, which it has itself.
         """
         return (
-            self._whole is not None
+            self.whole_epoch is not None
             and backend() == "cuda"
-            and self.steps is self._made
+            and self.steps is self.compiled_steps
             and self.algorithm.at_once is None
             and draws.noise is None
             and rollout.buffer.last_rows is None
@@ -196,19 +203,19 @@ class Learner:
         """
         numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
         arguments = fields, states, draws.minibatches, numbers, *before.arrays()
-        assert self._whole is not None
+        assert self.whole_epoch is not None
         try:
             with building:
-                trees, packed, each = self._whole(compared, *arguments)
+                trees, packed, each = self.whole_epoch(compared, *arguments)
         except SeveralLaunches:
-            self._whole = None
+            self.whole_epoch = None
             return None
         now, minibatches = TrainState(*trees), [Minibatch(*arrays) for arrays in each]
         mx.async_eval(*now.arrays(), packed)
         return now, Asked(packed, self._sizes[compared], minibatches)
 
     def _trace(self, steps: Any, compared: bool, fields: Fields, states: Any, *others: Any) -> Any:
-        """What ``_whole`` is compiled from."""
+        """What ``whole_epoch`` is compiled from."""
         draws, numbers, *before = others
         ratios: list[mx.array] = []
 
@@ -233,8 +240,7 @@ class Learner:
     @property
     def part(self) -> float | None:
         """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
-        at_once = self.algorithm.at_once is not None or not self._submitted.count
-        return None if at_once else self._submitted.count / self._minibatches
+        return None if self._at_once else self._submitted.count / self._minibatches
 
     def draws(self, key: mx.array) -> Draws:
         """An epoch's random numbers."""

@@ -34,6 +34,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
@@ -43,18 +44,20 @@ from puffer_mlx.rollout.on_gpu import (
 )
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.system.devices import building, device_memory, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.trees import named
 from puffer_mlx.vec.base import Collected, VecEnv
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
 WAYS = 7  # grows when a device acts in another way: what was measured before is measured again
-BUDGET = 0.8  # seconds for each device, kernels compiled
+BUDGET = 0.25  # seconds for each device, kernels compiled
+CORE = 2e11  # multiplications and additions of float32 that no CPU's core makes in a second
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
@@ -222,7 +225,7 @@ def place(
         )
     whole = rollouts_on_gpu(policy, run, vec, config.train.horizon, config.train.precision, seats)
     if wanted == WHOLE:
-        _refuse_without(whole, learner, vec)
+        _refuse_without(whole, learner, vec, config.train.horizon)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
         wanted = before["rollout_device"]
         placement.reason = f"rollouts on the {wanted.upper()}, as before"
@@ -233,8 +236,11 @@ def place(
     elif wanted == WHOLE:
         placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
+        if isinstance(whole, RolloutInSteps) and device_memory():
+            fits = whole.nbytes(config.train.horizon, vec.num_agents) <= device_memory()
+            whole = whole if fits else None
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
-        seconds, cached = _cached(config, vec.spec, measure, seats, whole)
+        seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
         placement.rollout, placement.reason = _choose(seconds, overlap, whole)
         placement.reason += " (measured before)" if cached else ""
         placement.whole = whole if _environments_there_win(seconds) else None
@@ -245,15 +251,25 @@ def place(
     return placement
 
 
-def _refuse_without(whole: GPURollouts | None, learner: mx.Device, vec: VecEnv) -> None:
+def _refuse_without(
+    whole: GPURollouts | None, learner: mx.Device, vec: VecEnv, horizon: int
+) -> None:
     """Nothing if a GPU can make whole rollouts, and training reads them there.
 
     Raises:
-        UserError: they can't be.
+        UserError: it can't, or its memory is too small.
     """
     asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
     if learner != mx.gpu:
         raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+    if isinstance(whole, RolloutInSteps):
+        needed, there = whole.nbytes(horizon, vec.num_agents), device_memory()
+        if there and needed > there:
+            raise UserError(
+                f"{asked} {vec.num_agents} agents for {horizon} steps need {needed / 1e9:,.1f} GB"
+                f" at least, and the GPU has {there / 1e9:,.1f} GB",
+                f"fewer vec.total_agents, a shorter train.horizon, or {hint}",
+            )
     if whole is not None:
         return
     if game_of(vec) is None:
@@ -282,7 +298,7 @@ def _choose(
         return mx.Device(mx.gpu), (
             f"rollouts and environments on the GPU, {whole.form}: a step of all agents takes"
             f" {1000 * seconds[WHOLE]:.3f} ms; environments on the cores and acting on the GPU"
-            f" {1000 * gpu:.3f} ms, on the CPU {1000 * cpu:.3f} ms"
+            f" {1000 * gpu:.3f} ms, on the CPU {_milliseconds(cpu)}"
         )
     chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
     other = "gpu" if chosen == "cpu" else "cpu"
@@ -293,6 +309,15 @@ def _choose(
     if overlap and gpu < cpu <= gpu * PATIENCE:
         reason += ", which overlaps with training"
     return mx.Device(getattr(mx, chosen)), reason
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3f} ms" if math.isfinite(seconds) else "more by arithmetic alone"
+
+
+def least_on_cpu(weights: Any, agents: int) -> float:
+    """Seconds that a step of all agents takes all cores at least: each has its weights once."""
+    return 2 * agents * sum(array.size for _, array in named(weights)) / (CORE * threads())
 
 
 class _Still:
@@ -335,7 +360,8 @@ def _calibrate(
     Of acting alone, in a few steps. Where ``whole`` steps the environments, the others do, too, and
     where it makes rollouts of ``train.horizon`` steps in one launch, so do they: its seconds are
     the environments' as well. These are afterwards what they were. A GPU that refuses ``whole`` has
-    no seconds of it.
+    no seconds of it. Where it takes less than a CPU's arithmetic, that isn't measured, nor its
+    extension compiled: infinite.
     """
     spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
     T = config.train.horizon if isinstance(whole, RolloutOnGPU) else STEPS
@@ -347,11 +373,14 @@ def _calibrate(
     seconds = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         still: Any = _Still(agents, groups, pool) if whole is None else vec
-        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
-            ways[kind(device)] = device, still
         if whole is not None:
             ways[WHOLE] = mx.Device(mx.gpu), EnvironmentsOnGPU(vec, whole)  # type: ignore
+        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            ways[kind(device)] = device, still
         for name, (device, environments) in ways.items():
+            if name == "cpu" and seconds.get(WHOLE, math.inf) < least_on_cpu(weights, agents):
+                seconds[name] = math.inf
+                continue
             buffer: Any = BufferOnGPU(spec, T, agents, 1) if name == WHOLE else host
             Q = 1 if name == WHOLE else groups
             there = Placement(
@@ -405,7 +434,7 @@ def _cached(
     spec: EnvSpec,
     measure: Callable[[], dict[str, float]],
     seats: Seats | None = None,
-    whole: GPURollouts | None = None,
+    form: str = "",
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration: the kept one, or a new one."""
     facts = {
@@ -418,9 +447,9 @@ def _cached(
         "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
-    if whole:  # then environments are measured, too
+    if form:  # then environments are measured, too
         facts["environments"] = [
-            whole.form,
+            form,
             config.train.horizon,
             config.env,
             config.train.launch_steps,

@@ -462,7 +462,9 @@ class Trainer:
     def _go_on(self, now: TrainState) -> None:
         """Launch the next rollout, by weights that are being computed, where that can be."""
         epoch = self.epoch + 1
-        if self.collector.ahead and epoch < self.config.epochs and not self._waits(epoch):
+        if not self.collector.ahead or self.self_play is not None:  # its games are counted first
+            return
+        if epoch < self.config.epochs and not self._waits(epoch):
             self.profiler.train.lap("train_misc")
             key = self.collector.begin(now.weights, self._key)
             try:

@@ -318,13 +318,14 @@ def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[s
     return program(kernel, language, low, given)
 
 
+OF_SEVERAL = "connect4_two", "rock_paper_scissors", "soccer"  # agents
 STEPS = {"THREADS": 64, "APART": 4, "SEATS": 2}
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
 def test_steps_of_environments(tmp_path, language):
     source = ""
-    for environment in ON_GPU:
+    for environment in (*ON_GPU, *OF_SEVERAL):
         spec, rules, given = game(environment)
         low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
         kernel = text.environments(rules, language.split()[0])

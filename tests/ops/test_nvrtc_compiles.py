@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from test_gpu_front_ends import ON_GPU, SIZES, STEPS, game, kernels, plans, rows_kernels
+from test_gpu_front_ends import OF_SEVERAL, ON_GPU, SIZES, STEPS, game, kernels, plans, rows_kernels
 
 from puffer_mlx.ops.gpu import nvrtc, text
 
@@ -60,7 +60,7 @@ def test_those_that_ask_for_memory(low):
         assert code(kernel, Low=low, **plan).startswith(ELF), kernel.name
 
 
-@pytest.mark.parametrize("environment", ON_GPU)
+@pytest.mark.parametrize("environment", [*ON_GPU, *OF_SEVERAL])
 def test_steps_of_environments(environment):
     spec, rules, given = game(environment)
     low = mx.float32 if spec.observation_dtype == "float32" else mx.uint8

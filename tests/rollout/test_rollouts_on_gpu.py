@@ -31,6 +31,7 @@ from puffer_mlx.rollout.on_gpu import (
     rollouts_in_one_launch,
     rollouts_in_steps,
 )
+from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
 from puffer_mlx.training.placement import Placement
@@ -52,6 +53,8 @@ SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at 
     "breakout": {"frameskip": 40},
     "craftax_classic": {},
 }
+SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # of an environment
+SEVERAL = {"soccer": {}, "connect4_two": {"opening_stones": 20}, "rock_paper_scissors": {}}
 
 
 def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVec:
@@ -62,7 +65,12 @@ def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVe
 
 
 def environments(name: str) -> NativeVec:
-    return opened(name, N, GROUPS, {**config.load(name).env, **SETTINGS[name]})
+    return opened(
+        name,
+        N * SEATS.get(name, 1),
+        GROUPS,
+        {**config.load(name).env, **(SETTINGS | SEVERAL)[name]},
+    )
 
 
 def streams() -> list[Any]:
@@ -82,32 +90,36 @@ class Run:
         network: str = "MinGRU",
         precision: str = "",
         in_steps: bool = False,
+        opponents: int = 0,
     ) -> None:
+        self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
+        seats = seats_in_blocks(vec, opponents, 0.12) if opponents else None
         width = 32 if precision else 8
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
-        self.weights = self.policy.init(mx.random.key(0))
+        weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
+        self.weights: Any = weights if opponents else weights[0]
         with building_for("cuda", lambda *_, **__: []):
             kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision)
             assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
         if in_steps:
-            kernel = rollouts_in_steps(compile_update(self.policy), vec, T)
-        assert kernel is not None
-        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
+            kernel = rollouts_in_steps(compile_update(self.policy), vec, T, "", seats)
+        assert kernel is not None or not whole
+        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
-        self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
+        self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
         self.buffer.reset(self.vec)
-        self.states = [self.policy.initial_state(N // GROUPS) for _ in range(GROUPS)]
+        self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
         update = compile_update(self.policy)
         given = self.policy, update, self.vec, streams, TIMER
-        self.way: Any = choose_acting(CPU, "fp32", *given)
+        self.way: Any = choose_acting(CPU, "fp32", *given, seats)
         assert isinstance(self.way, RolloutsOnGPU) == whole
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
         """The rollout's fields, of T steps."""
         self.buffer.begin(self.buffer)
-        noise = self.policy.distribution.noise(mx.random.key(seed), (T, N))
+        noise = self.policy.distribution.noise(mx.random.key(seed), (T, self.agents))
         mx.eval(noise, self.states)
         given = self.buffer, self.vec, self.weights, self.states, noise
         self.states = self.way.collect(*given)
@@ -160,6 +172,33 @@ def test_rollouts_are_the_hosts(name, network, precision):
     assert ends > 0, "no episode ended"
     if name != "cartpole_continuous":
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+
+
+@pytest.mark.parametrize("opponents", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "network"), [*zip(SEVERAL, ["MinGRU", "LSTM", "MLP"], strict=True)]
+)
+def test_agents_of_one_environment_and_opponents(name, network, opponents):
+    """Whole numbers, so rows are the host's to the bit; opponents have weights of their own."""
+    ours = Run(name, True, network, in_steps=True, opponents=opponents)
+    host = Run(name, False, network, opponents=opponents)
+    ends = 0.0
+    for seed in range(3 if name == "soccer" else 2):
+        with emulated_gpu() as gpu:
+            found = ours.rollout(seed)
+        expected = host.rollout(seed)
+        assert f"step_{name}" in gpu.names
+        ends += found["terminals"].sum()
+        for field in ("actions", "observations", "rewards", "terminals", "masks"):
+            if field in expected:
+                np.testing.assert_array_equal(found[field], expected[field], field)
+        for field in ("logprobs", "values"):
+            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
+        for state, other in zip(named(ours.states), named(host.states), strict=True):
+            np.testing.assert_allclose(state[1], other[1], 0, 2e-4)
+        assert ours.vec.log() == pytest.approx(host.vec.log(), rel=1e-5)
+    assert ends > 0, "no episode ended"
+    np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
 @pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
@@ -489,6 +528,16 @@ def test_what_no_kernel_does(monkeypatch):
     monkeypatch.setattr(in_steps, "FEWEST", 17)
     monkeypatch.setattr(kernels, "FEWEST", 17)
     assert "there are 16 environments: at least 8" in refused("squared")
+
+
+def test_rollouts_that_do_not_fit_the_gpus_memory(monkeypatch):
+    """512 channels are acted by in steps; 16 agents for 8 steps of 121 bytes, and structs."""
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
+    said = refused("squared", "--policy.hidden-size", "512")
+    assert "16 agents for 8 steps need 0.0 GB at least, and the GPU has 0.0 GB" in said
+    assert "fewer vec.total_agents" in said
 
 
 @pytest.mark.parametrize(

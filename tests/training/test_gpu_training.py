@@ -123,9 +123,9 @@ def test_a_whole_epoch_is_its_minibatches(options):
             trainer, gradients = Trainer(given, vec), []
             inner = trainer.learner.steps.gradients
             if not whole:
-                trainer.learner._whole = None
+                trainer.learner.whole_epoch = None
             counted = lambda *a: gradients.append("") or inner(*a)  # noqa: E731
-            trainer.learner.steps = trainer.learner._made = trainer.learner.steps._replace(
+            trainer.learner.steps = trainer.learner.compiled_steps = trainer.learner.steps._replace(
                 gradients=counted
             )
             return trainer, list(trainer), gradients

@@ -1,6 +1,7 @@
 """Where a run acts, how that is measured, and old log-probabilities where it acts elsewhere."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,9 +16,11 @@ from oracles import named
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
+from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.rollout import acting
+from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
 from puffer_mlx.training.placement import PATIENCE, Placement, as_on_first, notes, place
@@ -274,7 +277,7 @@ def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
         assert (found["cpu"], cached) == (count, False)
     # of whole rollouts, environments are measured, too
     for count, more in enumerate([[], ["--train.horizon", "8"], ["--env.size", "5"]], 7):
-        assert placement._cached(configure(*more), SPEC, measure, None, True)[0]["cpu"] == count
+        assert placement._cached(configure(*more), SPEC, measure, None, "a form")[0]["cpu"] == count
     monkeypatch.setattr(placement, "threads", lambda: 99)  # another machine
     assert not placement._cached(configure(), SPEC, measure)[1]
     for name, value in (("version_text", lambda: "of tomorrow"), ("WAYS", placement.WAYS + 1)):
@@ -386,6 +389,30 @@ def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, o
     assert f"a step of all agents takes {1000 * measured:.0f}." in found.reason
     assert (found.whole is not None) == (chosen == "gpu-kernel")
     assert ("this GPU refuses" in found.reason) == (one_launch is None)
+
+
+def test_what_no_cpu_can_reach_is_not_measured(two, monkeypatch):
+    """Nor is the extension compiled for that."""
+    monkeypatch.setattr(acting.ActingInC, "collect", lambda *_: time.sleep(1e-3))
+    monkeypatch.setattr(acting.RolloutsOnGPU, "collect", lambda *_: time.sleep(1e-4))
+    c = config.load("squared")
+    c.policy.hidden_size, c.vec.total_agents, c.vec.num_buffers = 32, 16, 1
+    with NativeVec(find_environment("squared"), total_agents=16, env=c.env) as vec:
+        policy = configured_policy(vec.spec, c)
+        weights = policy.init(mx.random.key(0))
+        whole = rollouts_in_one_launch(policy, vec, c.train.horizon)
+        given = c, vec, policy, compile_update(policy), weights, whole
+        n = sum(array.size for _, array in named(weights))
+        least = 2 * 16 * n / threads() / placement.CORE
+        assert placement.least_on_cpu(weights, 16) == pytest.approx(least)
+        seen = []
+        for core in (placement.CORE, 1.0):  # a launch takes longer than that, or not
+            monkeypatch.setattr(placement, "CORE", core)
+            seen.append(placement._calibrate(*given))
+    assert math.isfinite(seen[0]["cpu"]) and seen[1]["cpu"] == math.inf
+    seen[1]["gpu"] = 1.0
+    _, reason = placement._choose(seen[1], False, whole)
+    assert "on the CPU more by arithmetic alone" in reason
 
 
 def test_auto_measures_once_and_then_remembers(cache, monkeypatch):

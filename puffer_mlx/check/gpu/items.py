@@ -63,9 +63,7 @@ ITEMS = (
         for precision in DTYPES
     ),
     Item("minibatch", "a minibatch's gradients, against float32 on the CPU", kernels.minibatch),
-    Item(
-        "one-launch", "rollouts and environments in one launch, and in few a step", runs.one_launch
-    ),
+    Item("one-launch", "rollouts and environments in one launch or few a step", runs.one_launch),
     Item("first-ratios", "old log-probabilities are the training path's", runs.first_ratios),
     Item("same-epoch", "an epoch on the GPU as on the CPU", runs.same_epoch),
     Item("resume", "a run goes on exactly", runs.resume),

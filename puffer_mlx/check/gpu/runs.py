@@ -33,7 +33,7 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
 
 EXACT = ("squared", "connect4", "g2048")  # their arithmetic is of whole numbers
-IN_STEPS = (*EXACT,)  # compared once more, in a few launches a step
+IN_STEPS = (*EXACT, "connect4_two", "soccer")  # compared in a few launches a step
 AGENTS, ROLLOUTS = 512, 8
 ROUNDING = 1e-3  # of breakout's sines and cosines
 LOSSES = 1e-2  # of a loss or 1: products in TF32, and minibatches that may differ by a row

@@ -160,9 +160,9 @@ class Train(Named):
     )
     rollout_device: str = key(
         "auto",
-        "Where the policy acts while it is trained on base.device; gpu-kernel: whole rollouts, with"
-        " the environments, as one launch, for those whose rules compile for a GPU; auto measures"
-        " them all once. puffer_mlx only.",
+        "Where the policy acts while it is trained on base.device; gpu-kernel: environments, too,"
+        " if their rules compile for a GPU, in one launch a rollout where the policy fits, else in"
+        " a few launches a step; auto measures them all once. puffer_mlx only.",
         choices=("auto", "cpu", "gpu", "gpu-kernel"),
     )
     launch_steps: int = key(

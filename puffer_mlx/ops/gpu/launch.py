@@ -58,7 +58,7 @@ def pool_block() -> tuple[int, int]:
 
 
 def cluster_blocks() -> int:
-    """How many blocks of a kernel with a template's CLUSTER run together and meet; 1: there are none.
+    """How many blocks a kernel's CLUSTER has, which run together and meet; 1: there are none.
 
     As many as any GPU with clusters has room for; of CUDA without a GPU they are an H200's.
     """

@@ -12,8 +12,8 @@ What is in angle brackets are its template's names: types, as ``Low``, and numbe
 how it is compiled: ``FAST`` (exp and quotients are approximate, as Metal's are), ``RESIDENT``
 (threads that a core holds at a time, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run
 together). Then follow types and names of the arrays that it reads, and of those that it writes. Its
-last line is the first that is a brace alone. An equation that C++ computes as well is in a file that
-both include (``ops/words.h``).
+last line is the first that is a brace alone. An equation that C++ computes as well is in a file
+that both include (``ops/words.h``).
 """
 
 import functools

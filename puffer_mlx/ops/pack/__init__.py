@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -96,12 +96,10 @@ def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
         starts, total = places(sizes, BLOCK)
         pairs = [*zip(starts, sizes, strict=True), *[(total, 0)] * missing]
         at = numbers(*(number for pair in pairs for number in pair))
-        low = dtype != mx.float32
-        (packed,) = launch(
-            *(TEXT, "cast_to_low" if low else "cast_to_float"),
-            *([at, *some, *some[:1] * missing], [(total,)], total // BLOCK * THREADS),
-            **({"Low": dtype} if low else {}),
-        )
+        name = "cast_to_float" if dtype == mx.float32 else "cast_to_low"
+        low: dict[str, Any] = {} if dtype == mx.float32 else {"Low": dtype}
+        inputs, threads = [at, *some, *some[:1] * missing], total // BLOCK * THREADS
+        (packed,) = launch(TEXT, name, inputs, [(total,)], threads, **low)
         found += unpack(packed, [array.shape for array in arrays[k:][:INPUTS]], BLOCK)
     return found
 

@@ -1,7 +1,8 @@
 """Mixed precision: fp32 weights and optimizer, activations and their gradients in a lower type.
 
-Weights are cast inside the differentiated function, all together, so gradients come back in fp32. What needs
-range or digits stays fp32: recurrent states, log-probabilities, losses, advantages, the optimizer.
+Weights are cast inside the differentiated function, all together, so gradients come back in fp32.
+What needs range or digits stays fp32: recurrent states, log-probabilities, losses, advantages, the
+optimizer.
 
 fp16 has 5 bits of exponent: gradients below 6e-8 vanish. So its loss is scaled up and the gradients
 down again, by a power of two that is halved whenever a gradient overflows, and doubled after
