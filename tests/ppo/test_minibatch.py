@@ -183,6 +183,8 @@ def kernels(request, tmp_path_factory):
     names = [name for name in CASES if backend == "cuda" or name not in (*ON_CUDA_ALONE, LIMITED)]
     block = MAC if backend == "metal" else H200
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minibatch, "BLOCKS", 2)  # so that most take several tiles
+        minibatch.choose_plan.cache_clear()
 
         def called(case, *arrays):
             room = min(block[1], case.room or block[1])
@@ -192,6 +194,7 @@ def kernels(request, tmp_path_factory):
 
         cases = {name: (partial(called, CASES[name]), *CASES[name].arrays()) for name in names}
         yield backend, Functions(backend, tmp_path_factory.mktemp("kernels"), cases)
+    minibatch.choose_plan.cache_clear()
 
 
 def expected(case: Case) -> list[np.ndarray]:

@@ -123,9 +123,9 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
 #pragma unroll
     for (uint v = 0; v < AHEAD; ++v) {
       uint row = (end - 1 - t - v) * SEGMENTS + segment;
-      float slope = g[v] >= 0.0f ? 1.0f : (0.5f + g[v]) * (0.5f - g[v]);
+      float slope = g[v] >= 0.0f ? 1.0f : (0.5f + g[v]) * (0.5f - g[v]), whole = g[v] + 0.5f;
       MinGRUGradient<float> by;
-      mingru_gradient_of(z[v], q[v], g[v] + 0.5f, slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
+      mingru_gradient_of(z[v], q[v], whole, slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
       u.put(row, channel, by.hidden);
       u.put(row, channel + H, by.gate);
       u.put(row, channel + 2 * H, by.projection);
