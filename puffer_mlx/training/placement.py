@@ -55,6 +55,7 @@ from puffer_mlx.vec.rollout_loop import ACT, PART
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
+MORE_STEPS = 16  # where a GPU steps them in launches of their own, which also begin and end it
 WAYS = 7  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.25  # seconds for each device, kernels compiled
 CORE = 2e11  # multiplications and additions of float32 that no CPU's core makes in a second
@@ -364,7 +365,9 @@ def _calibrate(
     extension compiled: infinite.
     """
     spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
-    T = config.train.horizon if isinstance(whole, RolloutOnGPU) else STEPS
+    T = config.train.horizon
+    if not isinstance(whole, RolloutOnGPU):
+        T = STEPS if whole is None else min(T, MORE_STEPS)
     host = RolloutBuffer(spec, T, agents, groups)
     before = None if whole is None else vec.state()
     timer, learner = PhaseTimer("", enabled=False), mx.default_device()

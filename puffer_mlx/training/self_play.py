@@ -97,8 +97,9 @@ class SelfPlay:
         Returns:
             What to log.
         """
-        rows = rollout.buffer.rows
-        results = self._scores.take(rows.rewards[1:], rows.terminals[1:])
+        fields = rollout.buffer.fields
+        rewards, terminals = (np.asarray(fields[name])[1:] for name in ("rewards", "terminals"))
+        results = self._scores.take(rewards, terminals)
         return self.league.after(step, results, weights)
 
     def state(self) -> State:

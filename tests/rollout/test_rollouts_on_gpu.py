@@ -309,9 +309,9 @@ def on_gpu(monkeypatch, request):
     asked = getattr(request, "param", False)
     overlap = asked is True
 
-    def place(given, vec, policy, run, *_):
+    def place(given, vec, policy, run, weights, before, seats=None):
         if asked == "steps":
-            whole = rollouts_in_steps(run, vec, given.train.horizon)
+            whole = rollouts_in_steps(run, vec, given.train.horizon, "", seats)
         else:
             whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
         return Placement(CPU, CPU, overlap, whole=whole)
@@ -319,24 +319,32 @@ def on_gpu(monkeypatch, request):
     monkeypatch.setattr(trainer, "place", place)
 
 
+SELF_PLAY = "--vec.num-policies", "2", "--vec.hist-policy-percent", "0.5"
+
+
 def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
     given = configured(name, *options)
-    return trainer.Trainer(given, opened(name, 16, 2, given.env))
+    return trainer.Trainer(given, opened(given.env_name, 16, 2, given.env))
 
 
-@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
-def test_training_is_the_hosts(on_gpu, monkeypatch):
+@pytest.mark.parametrize(
+    ("on_gpu", "name"),
+    [(False, "connect4"), ("steps", "connect4"), ("steps", "connect4_two-selfplay")],
+    indirect=["on_gpu"],
+)
+def test_training_is_the_hosts(on_gpu, monkeypatch, name):
+    options = SELF_PLAY if name.endswith("selfplay") else ()
     with emulated_gpu():
-        ours = make_trainer()
+        ours = make_trainer(name, *options)
         logs = [*ours]
     monkeypatch.undo()
-    host = make_trainer()
+    host = make_trainer(name, *options)
     expected = [*host]
     theirs = dict(named(host.weights))
     for name, array in named(ours.weights):
         np.testing.assert_allclose(np.array(array), np.array(theirs[name]), 0, 3e-4, err_msg=name)
     for record, other in zip(logs, expected, strict=True):
-        keys = {key for key in other if key.startswith("env/")}
+        keys = {key for key in other if key.startswith(("env/", "selfplay/"))}
         assert keys and {key: record[key] for key in keys} == pytest.approx(
             {key: other[key] for key in keys}, rel=1e-5
         )
