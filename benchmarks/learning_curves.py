@@ -65,8 +65,9 @@ def panels_in_python(folder: Path) -> Panels:
 
 
 def cost(record: Record) -> str:
-    """CPU seconds of a run: the median over its seeds."""
-    return f"{statistics.median(run['CPU s'] for run in record['seeds'].values()):,.0f} s"
+    """CPU seconds of a run, the median over its seeds; empty where they weren't measured."""
+    spent = [run["CPU s"] for run in record["seeds"].values() if "CPU s" in run]
+    return f"{statistics.median(spent):,.0f} s" if spent else ""
 
 
 def draw(panels: Panels, picture: Path, words: str) -> None:

@@ -9,7 +9,7 @@ Stable-Baselines3's defaults; `seeds` has a run for each seed:
     curve       [steps, mean return of the last 100 episodes] at 20 points; in C [steps, mean score
                 of the episodes that ended in it] of 40 parts
     CPU s       user and system, of `train.py` from its start to its end, threads and children
-                included; of a peer without its imports
+                included; of a peer without its imports; left out where not measured
     seconds     that it took
     returns     of the evaluation's episodes: most probable actions (Atari: drawn ones), statistics
                 as training left them, episode k of an environment seeded with 10,000 + k

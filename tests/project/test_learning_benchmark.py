@@ -18,8 +18,8 @@ from puffer_mlx import config
 from puffer_mlx.errors import UserError
 
 sys.path.append(str(ROOT / "benchmarks"))
-PARTS = ("nightly", "peers", "processes", "runs", "table", "tasks", "zoo")
-nightly, peers, processes, runs, table, tasks, zoo = (
+PARTS = ("curves", "nightly", "peers", "processes", "runs", "table", "tasks", "zoo")
+curves, nightly, peers, processes, runs, table, tasks, zoo = (
     importlib.import_module(f"learning_{part}") for part in PARTS
 )
 learning = importlib.import_module("learning")
@@ -141,6 +141,15 @@ def test_tables_replace_what_lies_between_the_marks(tmp_path):
         with pytest.raises(UserError, match=r"page\.md has no place"):
             table.write("| new |\n", page)
         assert page.read_text() == text
+
+
+def test_a_picture_says_only_what_was_measured(tmp_path):
+    write_record(tmp_path, "Ant-v5", s1=(5.0, 10.0), s2=(6.0, 30.0))
+    (record,) = table.load(tmp_path).values()
+    assert curves.cost(record) == "20 s"
+    for run in record["seeds"].values():
+        del run["CPU s"]
+    assert curves.cost(record) == ""
 
 
 # ---- records -------------------------------------------------------------------------------------
