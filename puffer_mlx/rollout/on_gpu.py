@@ -52,14 +52,13 @@ class GPUError(UserError):
 
 def game_of(environments: VecEnv) -> Game | None:
     """The rules that a GPU can step; None if they compile for a CPU alone."""
-    side = environments.gpu_side if isinstance(environments, NativeVec) else None
-    if side is None or not isinstance(environments, NativeVec):
+    if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
     owners, _ = environments.seats()
     each = environments.num_agents // environments.num_environments
     if not np.array_equal(owners, np.arange(environments.num_agents) // each):
         return None  # some have more agents than others
-    rules = side.rules
+    rules = environments.gpu_side.rules
     text = Rules(rules.header, rules.struct, rules.masked)
     return Game(text, rules.words, rules.log, rules.logs, each)
 

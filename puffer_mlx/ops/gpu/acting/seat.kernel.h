@@ -1,7 +1,7 @@
 // An environment in the thread that steps it: behind its rules, in a kernel of whole rollouts or of a step.
 //
-// In whole rollouts it has one agent: `at` is the agent's place in the block, `player` that among all n. The rows of the block's agents are in its shared memory:
-// observations `rows`, then `acted`, `rewarded`, `ended` and masks `allowed`.
+// In whole rollouts it has one agent: `at` is the agent's place in the block, `player` that among all n. The rows of the
+// block's agents are in its shared memory: observations `rows`, then `acted`, `rewarded`, `ended` and masks `allowed`.
 
 template <int WORDS>
 union Held {
