@@ -237,9 +237,8 @@ def place(
     elif wanted == WHOLE:
         placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
-        if isinstance(whole, RolloutInSteps) and device_memory():
-            fits = whole.nbytes(config.train.horizon, vec.num_agents) <= device_memory()
-            whole = whole if fits else None
+        if _too_large(whole, config.train.horizon, vec.num_agents):
+            whole = None
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
         seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
         placement.rollout, placement.reason = _choose(seconds, overlap, whole)
@@ -263,14 +262,12 @@ def _refuse_without(
     asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
     if learner != mx.gpu:
         raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
-    if isinstance(whole, RolloutInSteps):
-        needed, there = whole.nbytes(horizon, vec.num_agents), device_memory()
-        if there and needed > there:
-            raise UserError(
-                f"{asked} {vec.num_agents} agents for {horizon} steps need {needed / 1e9:,.1f} GB"
-                f" at least, and the GPU has {there / 1e9:,.1f} GB",
-                f"fewer vec.total_agents, a shorter train.horizon, or {hint}",
-            )
+    if needed := _too_large(whole, horizon, vec.num_agents):
+        raise UserError(
+            f"{asked} {vec.num_agents} agents for {horizon} steps need {needed / 1e9:,.1f} GB"
+            f" at least, and the GPU has {device_memory() / 1e9:,.1f} GB",
+            f"fewer vec.total_agents, a shorter train.horizon, or {hint}",
+        )
     if whole is not None:
         return
     if game_of(vec) is None:
@@ -283,6 +280,12 @@ def _refuse_without(
         f" {MOST_NUMBERS} numbers of all observations, are stepped at once",
         f"another vec.total_agents, or {hint}",
     )
+
+
+def _too_large(whole: GPURollouts | None, horizon: int, agents: int) -> int:
+    """Bytes that rollouts in steps need, if a GPU is known to have less; else 0."""
+    needed = whole.nbytes(horizon, agents) if isinstance(whole, RolloutInSteps) else 0
+    return needed if 0 < device_memory() < needed else 0
 
 
 def _environments_there_win(seconds: dict[str, float]) -> bool:
