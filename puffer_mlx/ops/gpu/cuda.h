@@ -1,6 +1,7 @@
 // What differs on CUDA: what comes before every text, and how every kernel begins.
 
 #define FUNCTION __device__ inline
+#define CALLED __device__ __attribute__((noinline))
 #define SHARED __shared__
 #define IN_DEVICE
 #define IN_SHARED

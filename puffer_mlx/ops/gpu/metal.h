@@ -1,6 +1,7 @@
 // What differs on Metal: what comes before every text, and how every kernel begins.
 
 #define FUNCTION inline
+#define CALLED __attribute__((noinline))
 #define SHARED threadgroup
 #define IN_DEVICE device
 #define IN_SHARED threadgroup
