@@ -102,6 +102,26 @@ def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     return array
 
 
+@functools.cache
+def indices(n: int) -> mx.array:
+    """0 to n - 1, (n,) int32; kept."""
+    array = mx.arange(n, dtype=mx.int32)
+    mx.eval(array)
+    return array
+
+
+@functools.cache
+def ones(shape: Shape) -> mx.array:
+    """float32, kept.
+
+    Compiled, ``1 - x`` is a kernel that MLX takes seconds to compile on CUDA, since it fuses what
+    makes 1 as large as x with the difference; the difference alone it has.
+    """
+    array = mx.ones(shape)
+    mx.eval(array)
+    return array
+
+
 def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
     if isinstance(name, text.Rules):
         alone = path == text.ENVIRONMENTS

@@ -9,6 +9,21 @@ union Held {
   Game env;
 };
 
+constexpr int REGISTERS = 255;  // of a thread, 4 bytes each; a larger struct lies in memory in any case
+
+template <class Env>
+CALLED void step_apart(IN_THREAD Env* env) { game::c_step(env); }
+
+// A step. A world's that is large is a function of its own: inlined into a loop, compilers take twenty times as long for it.
+template <int WORDS>
+FUNCTION void step_game(IN_THREAD Held<WORDS>& held) {
+  if (WORDS > REGISTERS) {
+    step_apart(&held.env);
+  } else {
+    game::c_step(&held.env);
+  }
+}
+
 // From now on the rows of the environment's agents are there.
 template <int WORDS, class Number>
 FUNCTION void take_rows(IN_THREAD Held<WORDS>& held, IN_ROWS Number* rows, IN_ROWS float* acted, IN_ROWS float* rewarded,
@@ -59,7 +74,7 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
   for (uint k = 0; k < HEADS; ++k) acted[at * HEADS + k] = actions[k];
   rewarded[at] = 0.0f;
   ended[at] = 0.0f;
-  game::c_step(&held.env);
+  step_game(held);
   all_rewards[next] = rewarded[at];
   all_terminals[next] = ended[at];
 #ifdef MASKED
