@@ -10,7 +10,7 @@ seed by seed. PyTorch has one thread: with two it is slower, its products are sm
 
 A point of a curve is the mean return of the last 100 training episodes, with the steps of all
 environments, the CPU seconds and the seconds since the process began, imports and compiling
-included. `--json FILE` keeps them; `--draw FILE` draws a record into FILE.png.
+included. `--json FILE` keeps them; `--draw RECORD PICTURE` only draws a record.
 """
 
 import argparse
@@ -258,14 +258,17 @@ def main() -> None:
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has the peers")
     parser.add_argument("--cleanrl", default="", metavar="FOLDER", help="with CleanRL's scripts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="only draw a record's picture")
+    parser.add_argument(
+        "--draw", type=Path, nargs=2, help="a record, and the picture to draw of it"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print("measured " + json.dumps(child(options.child, options.tasks[0], options)))
         return
     if options.draw:
-        draw(json.loads(options.draw.read_text()), options.draw.with_suffix(".png"))
+        record, picture = options.draw
+        draw(json.loads(record.read_text()), picture)
         return
     if not options.tasks:
         parser.error("which tasks?")

@@ -114,7 +114,8 @@ def test_curves_of_a_few_seconds(tmp_path):
         assert steps >= 512 and 8 <= mean <= 500 and seconds <= run["seconds"]
         assert cpu <= run["CPU s"]
     assert str(tmp_path) not in json.dumps(record) and str(ROOT) not in json.dumps(record)
-    assert benchmark("gym_curves", "--draw", "record.json", cwd=tmp_path).returncode == 0
+    words = ["--draw", "record.json", "record.png"]
+    assert benchmark("gym_curves", *words, cwd=tmp_path).returncode == 0
     assert files(tmp_path) == {"record.json", "record.png"}
 
 
