@@ -33,7 +33,9 @@ KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LO
   uint T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // whose environment this thread steps
   bool steps = me % APART == 0 && slot < AGENTS && player < n;
-  Held<WORDS> held;
+  IN_DEVICE int* kept = games_after + player * WORDS;
+  Seat<WORDS> seat;
+  IN_THREAD Held<WORDS>& held = seat.of(kept);
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     bool in = first + k / SEEN < n;
@@ -69,5 +71,8 @@ KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LO
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
   }
-  if (steps) stand_up(held, player, games_after);
+  if (steps) {
+    leave_rows(held);
+    seat.keep(kept);
+  }
 }

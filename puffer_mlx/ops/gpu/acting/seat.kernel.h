@@ -11,6 +11,24 @@ union Held {
 
 constexpr int REGISTERS = 255;  // of a thread, 4 bytes each; a larger struct lies in memory in any case
 
+// Where a thread has its environment: as its own, and back in memory in the end. A thread's own memory lies word by word
+// beside its neighbours', so that a large struct in it takes a line of the caches for every word: on CUDA, whose pointers
+// say nothing of memories, such a one is played where it is kept, in one piece.
+template <int WORDS>
+struct Seat {
+#ifdef __METAL_VERSION__
+  static constexpr constant bool IN_PLACE = false;
+  FUNCTION IN_THREAD Held<WORDS>& of(IN_DEVICE int*) { return own; }
+#else
+  static constexpr bool IN_PLACE = WORDS > REGISTERS;
+  FUNCTION Held<WORDS>& of(int* kept) { return IN_PLACE ? *(Held<WORDS>*)(void*)kept : own; }
+#endif
+  Held<WORDS> own;
+  FUNCTION void keep(IN_DEVICE int* kept) {
+    for (uint word = 0; word < WORDS && !IN_PLACE; ++word) kept[word] = own.words[word];
+  }
+};
+
 template <class Env>
 CALLED void step_apart(IN_THREAD Env* env) { game::c_step(env); }
 
@@ -80,11 +98,4 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
 #ifdef MASKED
   for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[at * LEGAL + k];
 #endif
-}
-
-// The environment to memory, without where its rows were.
-template <int WORDS>
-FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, uint player, IN_DEVICE int* games_after) {
-  leave_rows(held);
-  for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
 }
