@@ -24,6 +24,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import Kernel
+from puffer_mlx.system.devices import CUBIN
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 
@@ -104,7 +105,7 @@ def machine_code(nvrtc: Any, program: Program, architecture: str) -> bytes:
     """
     decides = "\0".join([program.text, architecture, _version(nvrtc), *program.options])
     digest = hashlib.sha256(decides.encode()).hexdigest()[:24]
-    path = cache_directory() / f"{program.name.rpartition('_')[0]}-{digest}.cubin"
+    path = cache_directory() / f"{program.name.rpartition('_')[0]}-{digest}{CUBIN}"
     with contextlib.suppress(OSError):
         kept = path.read_bytes()
         if hashlib.sha256(kept[DIGEST:]).digest() == kept[:DIGEST]:
