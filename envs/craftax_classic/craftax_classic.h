@@ -768,32 +768,53 @@ RULE float fade(float t) {
     return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
 }
 
-// The directions of all noises lie where the observation will be: 1272 numbers of its 1345.
-RULE float raw_noise(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
+// Of `count` cells of a row, from `column` on. The directions of all noises lie where the
+// observation will be: 1272 numbers of its 1345.
+RULE void raw_noise(
+    const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count,
+    float OWN* values) {
     const int node_row = row >> noise->down;
-    const int node_column = column >> noise->across;
-    const int above = 2 * (noise->first + node_row * noise->nodes_across + node_column);
-    const int below = above + 2 * noise->nodes_across;
     const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
-    const float x = (float)column / (float)(1 << noise->across) - (float)node_column;
     const float up = 1.0f - y;
-    const float right = x - 1.0f;
-    const float above_left = y * env->observations[above] + x * env->observations[above + 1];
-    const float below_left = x * env->observations[below + 1] - up * env->observations[below];
-    const float above_right =
-        y * env->observations[above + 2] + right * env->observations[above + 3];
-    const float below_right =
-        right * env->observations[below + 3] - up * env->observations[below + 2];
     const float ty = fade(y);
-    const float tx = fade(x);
-    const float at_left = above_left * (1.0f - ty) + ty * below_left;
-    const float at_right = above_right * (1.0f - ty) + ty * below_right;
-    return (1.0f - tx) * at_left + tx * at_right;
+    const float narrow = 1.0f / (float)(1 << noise->across);  // exact, as all powers of 2
+    for (int i = 0; i < count;) {
+        const int node_column = (column + i) >> noise->across;
+        const int end = least(count, ((node_column + 1) << noise->across) - column);
+        const int above = 2 * (noise->first + node_row * noise->nodes_across + node_column);
+        const int below = above + 2 * noise->nodes_across;
+        const float down_above_left = y * env->observations[above];
+        const float down_above_right = y * env->observations[above + 2];
+        const float up_below_left = up * env->observations[below];
+        const float up_below_right = up * env->observations[below + 2];
+        const float along_above_left = env->observations[above + 1];
+        const float along_above_right = env->observations[above + 3];
+        const float along_below_left = env->observations[below + 1];
+        const float along_below_right = env->observations[below + 3];
+        for (; i < end; i++) {
+            const float x = (float)(column + i) * narrow - (float)node_column;
+            const float right = x - 1.0f;
+            const float tx = fade(x);
+            const float above_left = down_above_left + x * along_above_left;
+            const float below_left = x * along_below_left - up_below_left;
+            const float above_right = down_above_right + right * along_above_right;
+            const float below_right = right * along_below_right - up_below_right;
+            const float at_left = above_left * (1.0f - ty) + ty * below_left;
+            const float at_right = above_right * (1.0f - ty) + ty * below_right;
+            values[i] = (1.0f - tx) * at_left + tx * at_right;
+        }
+    }
 }
 
-// From 0 to 1.
+// A value from 0 to 1.
+RULE float scaled(const Noise OWN* noise, float value) {
+    return (value - noise->low) / (noise->high - noise->low);
+}
+
 RULE float noise_at(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
-    return (raw_noise(env, noise, row, column) - noise->low) / (noise->high - noise->low);
+    float value;
+    raw_noise(env, noise, row, column, 1, &value);
+    return scaled(noise, value);
 }
 
 RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int down, int across) {
@@ -808,13 +829,14 @@ RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int d
         env->observations[2 * node] = cosf(angle);
         env->observations[2 * node + 1] = sinf(angle);
     }
-    float low = raw_noise(env, noise, 0, 0);
-    float high = low;
+    float values[SIDE];
+    float low = 2.0f;  // no value is as far from 0
+    float high = -2.0f;
     for (int row = 0; row < SIDE; row++) {
+        raw_noise(env, noise, row, 0, SIDE, values);
         for (int column = 0; column < SIDE; column++) {
-            const float value = raw_noise(env, noise, row, column);
-            low = value < low ? value : low;
-            high = value > high ? value : high;
+            low = values[column] < low ? values[column] : low;
+            high = values[column] > high ? values[column] : high;
         }
     }
     noise->low = low;
@@ -830,15 +852,23 @@ RULE void make_world(CraftaxClassic OWN* env) {
     draw_noise(env, &mountains, MOUNTAIN_ANGLES, 4, 4);
     draw_noise(env, &paths, PATH_ANGLES, 3, 1);
     draw_noise(env, &trees, TREE_ANGLES, 2, 2);
+    float water_of[SIDE];  // a row's
+    float mountain_of[SIDE];
+    float tree_of[SIDE];
     int stones = 0;
     for (int cell = 0; cell < SIDE * SIDE; cell++) {
         const int row = cell / SIDE;
         const int column = cell % SIDE;
+        if (column == 0) {
+            raw_noise(env, &waters, row, 0, SIDE, water_of);
+            raw_noise(env, &mountains, row, 0, SIDE, mountain_of);
+            raw_noise(env, &trees, row, 0, SIDE, tree_of);
+        }
         const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
         const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
-        const float water = noise_at(env, &waters, row, column) + near - 1.0f;
-        const float mountain = noise_at(env, &mountains, row, column) + 0.05f + near - 1.0f;
-        const float tree = noise_at(env, &trees, row, column);
+        const float water = scaled(&waters, water_of[column]) + near - 1.0f;
+        const float mountain = scaled(&mountains, mountain_of[column]) + 0.05f + near - 1.0f;
+        const float tree = scaled(&trees, tree_of[column]);
         int block = water > 0.7f ? WATER : water > 0.6f ? SAND : GRASS;
         if (mountain > 0.7f) {
             const bool path = (mountain > 0.85f && water > 0.4f) ||
@@ -872,7 +902,7 @@ RULE void make_world(CraftaxClassic OWN* env) {
         return;
     }
     int left = DRAW(env, DIAMOND_CELL) % stones;  // stones before the one that becomes a diamond
-    for (int cell = 0; cell < SIDE * SIDE; cell++) {
+    for (int cell = 0; left >= 0; cell++) {
         if (env->cells[cell] == STONE && left-- == 0) {
             env->cells[cell] = DIAMOND;
         }
