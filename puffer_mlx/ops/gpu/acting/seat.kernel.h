@@ -9,25 +9,18 @@ union Held {
   Game env;
 };
 
-constexpr int REGISTERS = 255;  // of a thread, 4 bytes each; a larger struct lies in memory in any case
+#define REGISTERS 255  // of a thread, 4 bytes each; a larger struct lies in memory in any case
 
-// Where a thread has its environment: as its own, and back in memory in the end. A thread's own memory lies word by word
-// beside its neighbours', so that a large struct in it takes a line of the caches for every word: on CUDA, whose pointers
-// say nothing of memories, such a one is played where it is kept, in one piece.
-template <int WORDS>
-struct Seat {
+// Where a thread has its environment: `held`, in its own memory, and in `kept` in the end. A thread's own memory lies word by
+// word beside its neighbours', so that a large struct in it takes a line of the caches for every word: on CUDA, whose
+// pointers say nothing of memories, such a one is played in `kept`, in one piece.
 #ifdef __METAL_VERSION__
-  static constexpr constant bool IN_PLACE = false;
-  FUNCTION IN_THREAD Held<WORDS>& of(IN_DEVICE int*) { return own; }
+#define HOLD(held, WORDS, kept) Held<WORDS> held;
 #else
-  static constexpr bool IN_PLACE = WORDS > REGISTERS;
-  FUNCTION Held<WORDS>& of(int* kept) { return IN_PLACE ? *(Held<WORDS>*)(void*)kept : own; }
+#define HOLD(held, WORDS, kept) \
+  Held<WORDS> own;              \
+  Held<WORDS>& held = WORDS > REGISTERS ? *(Held<WORDS>*)(void*)(kept) : own;
 #endif
-  Held<WORDS> own;
-  FUNCTION void keep(IN_DEVICE int* kept) {
-    for (uint word = 0; word < WORDS && !IN_PLACE; ++word) kept[word] = own.words[word];
-  }
-};
 
 template <class Env>
 CALLED void step_apart(IN_THREAD Env* env) { game::c_step(env); }
@@ -98,4 +91,14 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
 #ifdef MASKED
   for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[at * LEGAL + k];
 #endif
+}
+
+// The environment to where it is kept, without where its rows were.
+template <int WORDS>
+FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, IN_DEVICE int* kept) {
+  leave_rows(held);
+#ifndef __METAL_VERSION__
+  if (WORDS > REGISTERS) return;  // it is there
+#endif
+  for (uint word = 0; word < WORDS; ++word) kept[word] = held.words[word];
 }
