@@ -234,7 +234,15 @@ class BufferOnGPU:
         self.horizon = horizon
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self.observations = mx.zeros((horizon, agents, spec.observation_size), dtype)
-        self._fields: dict[str, mx.array | None] = {}
+        rows, masks = mx.zeros((horizon, agents)), (horizon + 1, agents, spec.mask_size)
+        arrived = mx.zeros((horizon + 1, agents))
+        self._fields: dict[str, mx.array | None] = {  # before the first rollout
+            "observations": self.observations,
+            "actions": mx.zeros((horizon, agents, spec.action.heads)),
+            **{"logprobs": rows, "values": rows, "rewards": arrived, "terminals": arrived},
+            "masks": mx.zeros(masks, mx.uint8) if spec.mask_size else None,
+            "finals": None,
+        }
         self.first: Any = None  # what arrived before the first action, and what arrived last
         self.last: Any = None
 
