@@ -1,14 +1,13 @@
 """A plain function that is edited, replaced or given is heard, whatever form was faster."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from edited_functions import EDITS
-from running import ROOT
+from running import ROOT, copied_package
 
 TESTS = ROOT / "tests"
 
@@ -17,9 +16,7 @@ TESTS = ROOT / "tests"
 def runs(tmp_path_factory):
     """Of each edit: what a run was without it, and with it."""
     folder: Path = tmp_path_factory.mktemp("copy")
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("puffer_mlx", "configs", "envs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    copied_package(folder)
     command = [sys.executable, TESTS / "edited_functions.py", folder]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
