@@ -109,7 +109,8 @@ def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
 
 def count(words: list[str], config: Config) -> dict[str, dict[str, float]]:
     """What ncu counts in an epoch of ``train.py``; a run before compiles the kernels."""
-    more, steps = ["--train.rollout-device", "gpu-kernel", "--train.overlap", "0"], config.batch_size
+    more = ["--train.rollout-device", "gpu-kernel", "--train.overlap", "0"]
+    steps = config.batch_size
     with tempfile.TemporaryDirectory() as folder:
         more += ["--base.checkpoint-dir", folder, "--base.log-dir", folder]
         train = [sys.executable, str(TRAIN), *words, *more, "--train.total-timesteps"]
