@@ -251,7 +251,7 @@ def launch_minibatch(
     steps = int(keep is not None), int(state is not None)
     inputs = {
         "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
-        "strip": strip.first,
+        "strip": strip.rows,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
         "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
