@@ -1,5 +1,6 @@
 """What a GPU is told to launch may only become less, and `benchmarks/launches.py` tells it."""
 
+import importlib
 import json
 import re
 import sys
@@ -13,7 +14,7 @@ from running import ROOT, TINY, benchmark, files
 from puffer_mlx.errors import UserError
 
 sys.path.append(str(ROOT / "benchmarks"))
-from gpu_costs import epoch_of
+epoch_of = importlib.import_module("gpu_costs").epoch_of
 
 Counts = dict[str, tuple[float, ...]]
 
