@@ -28,9 +28,11 @@ LOW = mx.float16, mx.bfloat16  # float32 in NumPy
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
 SHIM = """
+#undef _FORTIFY_SOURCE  // it would take a thread's stack for a mistake
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <functional>
 #include <ucontext.h>
@@ -47,22 +49,27 @@ struct Place { uint3 grid, block, me; };
 // From barrier to barrier the order turns round, beginning with one or the other (`turn`): where a
 // barrier is missing, the two find different numbers.
 struct Block {
-  struct Thread { ucontext_t at; bool done; };
-  ucontext_t home;
+  struct Thread { ucontext_t begins; jmp_buf at; bool begun; };
+  jmp_buf home;
   std::vector<Thread> threads;
   std::function<void(uint)> work;
   uint now = 0, waiting = 0;
 };
 static Block* running;
 static void begin_thread() {
-  Block* block = running;
-  block->work(block->now);
-  block->threads[block->now].done = true;
-  swapcontext(&block->threads[block->now].at, &block->home);
+  running->work(running->now);
+  _longjmp(running->home, 1);
 }
 static void meet() {
   ++running->waiting;
-  swapcontext(&running->threads[running->now].at, &running->home);
+  if (!_setjmp(running->threads[running->now].at)) _longjmp(running->home, 1);
+}
+static void go_on(Block& block) {  // not by swapcontext, which asks the kernel for signals' masks
+  Block::Thread& thread = block.threads[block.now];
+  if (_setjmp(block.home)) return;
+  if (thread.begun) _longjmp(thread.at, 1);
+  thread.begun = true;
+  setcontext(&thread.begins);
 }
 static constexpr size_t kStack = 128 << 10;
 // Whether all threads of a block met at every barrier, or none did.
@@ -82,7 +89,7 @@ static int run_blocks(uint threads, uint size, uint turn, Kernel kernel) {
     block.threads = std::vector<Block::Thread>(here);
     block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
     for (uint me = 0; me < here; ++me) {
-      auto& at = block.threads[me].at;
+      auto& at = block.threads[me].begins;
       getcontext(&at);
       at.uc_stack.ss_sp = stacks + kStack * me;
       at.uc_stack.ss_size = kStack;
@@ -93,7 +100,7 @@ static int run_blocks(uint threads, uint size, uint turn, Kernel kernel) {
       block.waiting = 0;
       for (uint n = 0; n < here; ++n) {
         block.now = phase % 2 ? here - 1 - n : n;
-        swapcontext(&block.home, &block.threads[block.now].at);
+        go_on(block);
       }
       if (block.waiting == 0) break;
       if (block.waiting != here) return 0;

@@ -101,8 +101,7 @@ class Learner:
         self._learned, self._ranks, self._minibatches = learned, ranks, drawn.minibatches
         self._alpha = config.train.rpo_alpha
         self.health = Health(config, self.algorithm.metrics)
-        self._submitted = Submitted()  # of the last epoch
-        self._at_once = self.algorithm.at_once is not None  # it was, or is
+        self._submitted: Submitted | None = None  # of the last epoch, if one after the other
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
         shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
@@ -143,16 +142,13 @@ class Learner:
         """
         steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
-        submitted = self._submitted = Submitted()
-        self._at_once = self.algorithm.at_once is not None
+        self._submitted, submitted = None, Submitted()
         if self._is_whole(rollout, draws, observers):
-            self._at_once = True
             arguments = fields, self._states(rollout), draws, scheduled, before
             whole = self._train_whole(*arguments, bool(observers))
             if whole is not None:
                 go_on(whole[0])
                 return whole[0], self.health.judge(rollout, *whole)
-            self._at_once = False
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
             states=partial(self._states, rollout),
@@ -164,6 +160,7 @@ class Learner:
             noise=draws.noise,
         )
         if self.algorithm.at_once is None:
+            self._submitted = submitted
             now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
         else:
             *after, adv, metrics, ok = self.algorithm.at_once(epoch, *before.arrays())
@@ -261,7 +258,8 @@ class Learner:
     @property
     def part(self) -> float | None:
         """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
-        return None if self._at_once else self._submitted.count / self._minibatches
+        now = self._submitted  # another thread may change it
+        return None if now is None else now.count / self._minibatches
 
     def draws(self, key: mx.array) -> Draws:
         """An epoch's random numbers."""
