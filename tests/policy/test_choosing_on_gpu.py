@@ -77,7 +77,10 @@ def acted(policy: Policy, agents: int) -> list[np.ndarray]:
     """A step that is compiled now, with the network's state after it."""
     rng = np.random.default_rng(1)
     observations = mx.array(rng.normal(size=(agents, 5)).astype(np.float32))
-    noise, state = policy.distribution.noise(mx.random.key(0), (agents,)), policy.initial_state(agents)
+    noise, state = (
+        policy.distribution.noise(mx.random.key(0), (agents,)),
+        policy.initial_state(agents),
+    )
     act = compile_update(policy).act
     chosen, after = act(weights_of(policy), observations, state, noise, None, mx.zeros(agents))
     return [np.array(chosen), *map(np.array, after)]
