@@ -50,7 +50,7 @@ def by_kernel(policy: Policy, outputs, logstd, values, noise, mask) -> mx.array:
 
 def plain(policy: Policy, outputs, logstd, values, noise, mask) -> mx.array:
     outputs = outputs if logstd is None else (outputs, logstd)
-    actions, logprobs = policy.distribution.sample(outputs, noise, mask)
+    actions, logprobs = policy.distribution.sample(outputs, noise, mask)  # type: ignore
     return mx.concatenate([actions.T, logprobs[None], values[None]])
 
 
@@ -88,7 +88,7 @@ def acted(policy: Policy, agents: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("agents", [FEWEST - 1, N])
 def test_a_step_through_mlx_chooses_by_it(agents):
-    """But for so few agents that Metal has their numbers elsewhere; the rest of a step is as it was."""
+    """But for so few agents that Metal has their numbers elsewhere."""
     policy = policy_of(sizes=(3, 4))
     with emulated_gpu() as gpu:
         found = acted(policy, agents)

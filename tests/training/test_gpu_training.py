@@ -147,7 +147,7 @@ def test_what_is_compiled_ahead(options, monkeypatch):
                 noted("ahead", inner)
 
         trainer._compile_ahead = ahead
-        trainer.learner.train = partial(noted, "train", train)
+        trainer.learner.train = partial(noted, "train", train)  # type: ignore
         ours = trainer.step()
     with emulated_gpu(), make(given, 1) as vec:
         expected = Trainer(given, vec).step()
