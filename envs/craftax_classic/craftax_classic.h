@@ -768,11 +768,13 @@ RULE float fade(float t) {
     return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
 }
 
-// Of `count` cells of a row, from `column` on. The directions of all noises lie where the
-// observation will be: 1272 numbers of its 1345.
+// The directions of all noises lie where the observation will be, 1272 numbers of its 1345, and
+// behind them `values`, a row's at most.
+enum { VALUES = 2 * ANGLES };
+
+// Write the values of `count` cells of a row, from `column` on.
 RULE void raw_noise(
-    const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count,
-    float OWN* values) {
+    CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count) {
     const int node_row = row >> noise->down;
     const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
     const float up = 1.0f - y;
@@ -801,20 +803,19 @@ RULE void raw_noise(
             const float below_right = right * along_below_right - up_below_right;
             const float at_left = above_left * (1.0f - ty) + ty * below_left;
             const float at_right = above_right * (1.0f - ty) + ty * below_right;
-            values[i] = (1.0f - tx) * at_left + tx * at_right;
+            env->observations[VALUES + i] = (1.0f - tx) * at_left + tx * at_right;
         }
     }
 }
 
-// A value from 0 to 1.
-RULE float scaled(const Noise OWN* noise, float value) {
-    return (value - noise->low) / (noise->high - noise->low);
+// The i-th of the values that were written last, from 0 to 1.
+RULE float value_of(const CraftaxClassic OWN* env, const Noise OWN* noise, int i) {
+    return (env->observations[VALUES + i] - noise->low) / (noise->high - noise->low);
 }
 
-RULE float noise_at(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
-    float value;
-    raw_noise(env, noise, row, column, 1, &value);
-    return scaled(noise, value);
+RULE float noise_at(CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
+    raw_noise(env, noise, row, column, 1);
+    return value_of(env, noise, 0);
 }
 
 RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int down, int across) {
@@ -829,18 +830,50 @@ RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int d
         env->observations[2 * node] = cosf(angle);
         env->observations[2 * node + 1] = sinf(angle);
     }
-    float values[SIDE];
     float low = 2.0f;  // no value is as far from 0
     float high = -2.0f;
     for (int row = 0; row < SIDE; row++) {
-        raw_noise(env, noise, row, 0, SIDE, values);
+        raw_noise(env, noise, row, 0, SIDE);
         for (int column = 0; column < SIDE; column++) {
-            low = values[column] < low ? values[column] : low;
-            high = values[column] > high ? values[column] : high;
+            const float value = env->observations[VALUES + column];
+            low = value < low ? value : low;
+            high = value > high ? value : high;
         }
     }
     noise->low = low;
     noise->high = high;
+}
+
+// What is added to water and to height: neither is at the start.
+RULE float distance(int row, int column) {
+    const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
+    return steps < 5 ? (float)steps / 5.0f : 1.0f;
+}
+
+// How many of three numbers are smaller.
+RULE int level(float value, float first, float second, float third) {
+    return (value > first ? 1 : 0) + (value > second ? 1 : 0) + (value > third ? 1 : 0);
+}
+
+// Write levels of water, height and trees as cells of a row, in two bits each.
+RULE void write_levels(
+    CraftaxClassic OWN* env, const Noise OWN* waters, const Noise OWN* mountains,
+    const Noise OWN* trees, int row) {
+    uint8_t OWN* cells = env->cells + row * SIDE;
+    raw_noise(env, waters, row, 0, SIDE);
+    for (int column = 0; column < SIDE; column++) {
+        const float water = value_of(env, waters, column) + distance(row, column) - 1.0f;
+        cells[column] = (uint8_t)level(water, 0.4f, 0.6f, 0.7f);
+    }
+    raw_noise(env, mountains, row, 0, SIDE);
+    for (int column = 0; column < SIDE; column++) {
+        const float height = value_of(env, mountains, column) + 0.05f + distance(row, column) - 1.0f;
+        cells[column] |= (uint8_t)(level(height, 0.7f, 0.8f, 0.85f) << 2);
+    }
+    raw_noise(env, trees, row, 0, SIDE);
+    for (int column = 0; column < SIDE; column++) {
+        cells[column] |= (uint8_t)(level(value_of(env, trees, column), 0.5f, 0.7f, 2.0f) << 4);
+    }
 }
 
 RULE void make_world(CraftaxClassic OWN* env) {
@@ -852,26 +885,19 @@ RULE void make_world(CraftaxClassic OWN* env) {
     draw_noise(env, &mountains, MOUNTAIN_ANGLES, 4, 4);
     draw_noise(env, &paths, PATH_ANGLES, 3, 1);
     draw_noise(env, &trees, TREE_ANGLES, 2, 2);
-    float water_of[SIDE];  // a row's
-    float mountain_of[SIDE];
-    float tree_of[SIDE];
     int stones = 0;
     for (int cell = 0; cell < SIDE * SIDE; cell++) {
         const int row = cell / SIDE;
         const int column = cell % SIDE;
         if (column == 0) {
-            raw_noise(env, &waters, row, 0, SIDE, water_of);
-            raw_noise(env, &mountains, row, 0, SIDE, mountain_of);
-            raw_noise(env, &trees, row, 0, SIDE, tree_of);
+            write_levels(env, &waters, &mountains, &trees, row);
         }
-        const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
-        const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
-        const float water = scaled(&waters, water_of[column]) + near - 1.0f;
-        const float mountain = scaled(&mountains, mountain_of[column]) + 0.05f + near - 1.0f;
-        const float tree = scaled(&trees, tree_of[column]);
-        int block = water > 0.7f ? WATER : water > 0.6f ? SAND : GRASS;
-        if (mountain > 0.7f) {
-            const bool path = (mountain > 0.85f && water > 0.4f) ||
+        const int water = env->cells[cell] & 3;
+        const int height = env->cells[cell] >> 2 & 3;
+        const int tree = env->cells[cell] >> 4;
+        int block = water == 3 ? WATER : water == 2 ? SAND : GRASS;
+        if (height > 0) {
+            const bool path = (height == 3 && water > 0) ||
                               noise_at(env, &paths, row, column) > 0.8f ||
                               noise_at(env, &paths, column, row) > 0.8f;
             block = path ? PATH : STONE;
@@ -881,14 +907,14 @@ RULE void make_world(CraftaxClassic OWN* env) {
             if (block == STONE && LIKELY(DRAW(env, IRON_CHANCE + cell), 0.03f)) {
                 block = IRON;
             }
-            if (block == STONE && mountain > 0.8f &&
+            if (block == STONE && height > 1 &&
                 LIKELY(DRAW(env, DIAMOND_CHANCE + cell), 0.005f)) {
                 block = DIAMOND;
             }
-            if (mountain > 0.85f && tree > 0.7f) {
+            if (height == 3 && tree == 2) {
                 block = LAVA;
             }
-        } else if (block == GRASS && tree > 0.5f) {
+        } else if (block == GRASS && tree > 0) {
             const bool grown = (float)DRAW(env, TREE_CHANCE + cell) > 0.8f * 2147483648.0f;
             block = grown ? TREE : GRASS;
         }

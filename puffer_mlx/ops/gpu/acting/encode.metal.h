@@ -70,10 +70,10 @@ FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From obser
       uint bits = 0, begins = word % words * 32, ends = begins + 32 < width ? begins + 32 : width;
       for (uint k = begins; k < ends; ++k) {
         Rows<R> row = y[word / words * width + k];
-        bool seen = false;
+        bool any = false;
 #pragma unroll
-        for (int r = 0; r < R; ++r) seen = seen || row.of[r] != 0.0f;
-        bits |= (uint)seen << (k - begins);
+        for (int r = 0; r < R; ++r) any = any || row.of[r] != 0.0f;
+        bits |= (uint)any << (k - begins);
       }
       some[word] = bits;
     }
