@@ -760,8 +760,8 @@ typedef struct {
     int nodes_across;  // directions in a row of the grid
     int down;          // cells from one to the next are 2 to the power of this
     int across;
-    float low;  // the least and the largest value of the world
-    float high;
+    float low;    // the least value of the world
+    float range;  // from there to the largest
 } Noise;
 
 RULE float fade(float t) {
@@ -775,24 +775,28 @@ enum { VALUES = 2 * ANGLES };
 // Write the values of `count` cells of a row, from `column` on.
 RULE void raw_noise(
     CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count) {
+    ROW(float) numbers = env->observations;  // a compiler can't know that no write changes it
+    const int shift = noise->across;
+    const float narrow = 1.0f / (float)(1 << shift);  // exact, as all powers of 2
     const int node_row = row >> noise->down;
+    const int nodes = noise->first + node_row * noise->nodes_across;
+    const int down = 2 * noise->nodes_across;
     const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
     const float up = 1.0f - y;
     const float ty = fade(y);
-    const float narrow = 1.0f / (float)(1 << noise->across);  // exact, as all powers of 2
     for (int i = 0; i < count;) {
-        const int node_column = (column + i) >> noise->across;
-        const int end = least(count, ((node_column + 1) << noise->across) - column);
-        const int above = 2 * (noise->first + node_row * noise->nodes_across + node_column);
-        const int below = above + 2 * noise->nodes_across;
-        const float down_above_left = y * env->observations[above];
-        const float down_above_right = y * env->observations[above + 2];
-        const float up_below_left = up * env->observations[below];
-        const float up_below_right = up * env->observations[below + 2];
-        const float along_above_left = env->observations[above + 1];
-        const float along_above_right = env->observations[above + 3];
-        const float along_below_left = env->observations[below + 1];
-        const float along_below_right = env->observations[below + 3];
+        const int node_column = (column + i) >> shift;
+        const int end = least(count, ((node_column + 1) << shift) - column);
+        const int above = 2 * (nodes + node_column);
+        const int below = above + down;
+        const float down_above_left = y * numbers[above];
+        const float down_above_right = y * numbers[above + 2];
+        const float up_below_left = up * numbers[below];
+        const float up_below_right = up * numbers[below + 2];
+        const float along_above_left = numbers[above + 1];
+        const float along_above_right = numbers[above + 3];
+        const float along_below_left = numbers[below + 1];
+        const float along_below_right = numbers[below + 3];
         for (; i < end; i++) {
             const float x = (float)(column + i) * narrow - (float)node_column;
             const float right = x - 1.0f;
@@ -803,45 +807,52 @@ RULE void raw_noise(
             const float below_right = right * along_below_right - up_below_right;
             const float at_left = above_left * (1.0f - ty) + ty * below_left;
             const float at_right = above_right * (1.0f - ty) + ty * below_right;
-            env->observations[VALUES + i] = (1.0f - tx) * at_left + tx * at_right;
+            numbers[VALUES + i] = (1.0f - tx) * at_left + tx * at_right;
         }
     }
 }
 
-// The i-th of the values that were written last, from 0 to 1.
-RULE float value_of(const CraftaxClassic OWN* env, const Noise OWN* noise, int i) {
-    return (env->observations[VALUES + i] - noise->low) / (noise->high - noise->low);
+// The same from 0 to 1.
+RULE void scaled_noise(
+    CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count) {
+    ROW(float) numbers = env->observations;
+    const float low = noise->low;
+    const float range = noise->range;
+    raw_noise(env, noise, row, column, count);
+    for (int i = 0; i < count; i++) {
+        numbers[VALUES + i] = (numbers[VALUES + i] - low) / range;
+    }
 }
 
 RULE float noise_at(CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
-    raw_noise(env, noise, row, column, 1);
-    return value_of(env, noise, 0);
+    scaled_noise(env, noise, row, column, 1);
+    return env->observations[VALUES];
 }
 
 RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int down, int across) {
-    const int rows = SIDE >> down;
-    const int columns = SIDE >> across;
+    ROW(float) numbers = env->observations;
+    const int end = first + NODES(SIDE >> down, SIDE >> across);
     noise->first = first;
-    noise->nodes_across = columns + 1;
+    noise->nodes_across = (SIDE >> across) + 1;
     noise->down = down;
     noise->across = across;
-    for (int node = first; node < first + NODES(rows, columns); node++) {
+    for (int node = first; node < end; node++) {
         const float angle = 6.2831853f * ((float)DRAW(env, node) / 2147483648.0f);
-        env->observations[2 * node] = cosf(angle);
-        env->observations[2 * node + 1] = sinf(angle);
+        numbers[2 * node] = cosf(angle);
+        numbers[2 * node + 1] = sinf(angle);
     }
     float low = 2.0f;  // no value is as far from 0
     float high = -2.0f;
     for (int row = 0; row < SIDE; row++) {
         raw_noise(env, noise, row, 0, SIDE);
         for (int column = 0; column < SIDE; column++) {
-            const float value = env->observations[VALUES + column];
+            const float value = numbers[VALUES + column];
             low = value < low ? value : low;
             high = value > high ? value : high;
         }
     }
     noise->low = low;
-    noise->high = high;
+    noise->range = high - low;
 }
 
 // What is added to water and to height: neither is at the start.
@@ -859,20 +870,21 @@ RULE int level(float value, float first, float second, float third) {
 RULE void write_levels(
     CraftaxClassic OWN* env, const Noise OWN* waters, const Noise OWN* mountains,
     const Noise OWN* trees, int row) {
+    ROW(float) numbers = env->observations;
     uint8_t OWN* cells = env->cells + row * SIDE;
-    raw_noise(env, waters, row, 0, SIDE);
+    scaled_noise(env, waters, row, 0, SIDE);
     for (int column = 0; column < SIDE; column++) {
-        const float water = value_of(env, waters, column) + distance(row, column) - 1.0f;
+        const float water = numbers[VALUES + column] + distance(row, column) - 1.0f;
         cells[column] = (uint8_t)level(water, 0.4f, 0.6f, 0.7f);
     }
-    raw_noise(env, mountains, row, 0, SIDE);
+    scaled_noise(env, mountains, row, 0, SIDE);
     for (int column = 0; column < SIDE; column++) {
-        const float height = value_of(env, mountains, column) + 0.05f + distance(row, column) - 1.0f;
+        const float height = numbers[VALUES + column] + 0.05f + distance(row, column) - 1.0f;
         cells[column] |= (uint8_t)(level(height, 0.7f, 0.8f, 0.85f) << 2);
     }
-    raw_noise(env, trees, row, 0, SIDE);
+    scaled_noise(env, trees, row, 0, SIDE);
     for (int column = 0; column < SIDE; column++) {
-        cells[column] |= (uint8_t)(level(value_of(env, trees, column), 0.5f, 0.7f, 2.0f) << 4);
+        cells[column] |= (uint8_t)(level(numbers[VALUES + column], 0.5f, 0.7f, 2.0f) << 4);
     }
 }
 
