@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -182,10 +183,12 @@ class Learner:
         if nvrtc.library() is None or not self._is_whole(rollout, draws, ()):
             return
         numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
+        minibatches = self.algorithm.minibatches
+        first = self.algorithm._replace(minibatches=lambda epoch: islice(minibatches(epoch), 1))
         with building, nvrtc.ahead(), suppress(SeveralLaunches):
             fields, states = self.reader.copy(rollout.buffer.fields), self._states(rollout)
             arguments = fields, states, draws.minibatches, numbers, *before.arrays()
-            self._trace(self._in_one, True, *arguments)
+            self._trace(self._in_one, True, *arguments, algorithm=first)
 
     def _states(self, rollout: Rollout) -> Any:
         """The recurrent states that minibatches begin with."""
@@ -232,8 +235,16 @@ class Learner:
         mx.async_eval(*now.arrays(), packed)
         return now, Asked(packed, self._sizes[compared], minibatches)
 
-    def _trace(self, steps: Any, compared: bool, fields: Fields, states: Any, *others: Any) -> Any:
-        """What ``whole_epoch`` is compiled from."""
+    def _trace(
+        self,
+        steps: Any,
+        compared: bool,
+        fields: Fields,
+        states: Any,
+        *others: Any,
+        algorithm: Algorithm | None = None,
+    ) -> Any:
+        """What ``whole_epoch`` is compiled from; ``algorithm``: in place of the learner's."""
         draws, numbers, *before = others
         ratios: list[mx.array] = []
 
@@ -249,8 +260,8 @@ class Learner:
             *(lambda: states, learned),
             values=fields["values"],
         )
-        before = TrainState(*before)
-        now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
+        before, algorithm = TrainState(*before), algorithm or self.algorithm
+        now = train_on(algorithm, epoch, before, submitted, self._minibatches)
         asked = self.health.ask(now, submitted, ratios[0] if compared else None)
         self._sizes[compared] = asked.others
         return now.arrays(), asked.packed, [[*each] for each in asked.minibatches]

@@ -65,4 +65,6 @@ def test_steps_of_environments(environment):
     spec, rules, given = game(environment)
     low = mx.float32 if spec.observation_dtype == "float32" else mx.uint8
     kernel = text.environments(rules, "cuda")
-    assert code(kernel, Low=low, **STEPS, **given).startswith(ELF)
+    machine_code = code(kernel, Low=low, **STEPS, **given)
+    assert machine_code.startswith(ELF)
+    assert (b"step_apart" in machine_code) == (environment == "craftax_classic")  # a function
