@@ -231,6 +231,195 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
   }
 }
 
+// What follows is of 16 bits: each block of a cluster keeps COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed where it is
+// tall, in its shared memory, and makes 32 rows of gram and poly (256, 256). What the others need of it is in memory. Zeros are
+// beyond r and c; of rows only so many count as fill 64 are there.
+
+// Where the n-th of r times `columns` numbers of a tensor's x from column `first` on is: in it, and in those columns.
+struct Spot { int k, row, column; };
+FUNCTION void find_spot(IN_THREAD const Tensor& tensor, int first, int columns, int n, IN_THREAD Spot& spot) {
+  int by = tensor.tall ? tensor.r : columns, some = n / by, rest = n % by;
+  spot.row = tensor.tall ? rest : some;
+  spot.column = tensor.tall ? some : rest;
+  spot.k = tensor.tall ? first * tensor.r + n : some * tensor.c + first + rest;
+}
+
+// 64 columns of a matrix (rows, ACROSS), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
+template <int ACROSS, int THREADS, class Low>
+FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARED Low* places, uint me) {
+  const int WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH;
+  IN_SHARED Low* place = places + n % 4 * (256 * 64);
+  for (int k = (int)me; k < rows * LINES; k += THREADS) {
+    int row = k / LINES, column = k % LINES * WIDTH;
+    Swizzled<Low, 32> tile = {place + column / 32 * (256 * 32)};
+    copy_line(from + row * ACROSS + n * 64 + column, tile.numbers + tile.place((uint)row, (uint)column % 32));
+  }
+}
+
+// Rows (32, 256) from `first` on of a matrix (rows, 64 count) times itself transposed: to 32 threads (32, 32) of them, half of the
+// inner columns. Of 256 threads the sums are whole then.
+template <int ACROSS, int THREADS, class Low>
+FUNCTION void multiply_itself(IN_DEVICE const Low* matrix, int rows, int count, int first, IN_SHARED Low* places, uint me,
+                              IN_THREAD float (&sums)[2][4][4]) {
+  static_assert(THREADS == 512, "half of the threads have half of a product");
+  uint half_of = me / 256, column = me % 256 / 32 * 32;
+  clear(sums);
+  for (int n = 0; n < 3; ++n) {
+    if (n < count) fetch_columns<ACROSS, THREADS>(matrix, rows, n, places, me);
+    END_OF_COPIES
+  }
+  for (int n = 0; n < count; ++n) {
+    WAIT_FOR_COPIES(2)
+    BARRIER
+    if (n + 3 < count) fetch_columns<ACROSS, THREADS>(matrix, rows, n + 3, places, me);
+    END_OF_COPIES
+    Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + half_of * (256 * 32)};
+    if ((int)column < rows) add_product<0, 32, 2, 4, 8>(tile, (uint)first, transposed(tile), column, me, sums);
+  }
+  BARRIER
+  IN_SHARED float* others = (IN_SHARED float*)(IN_SHARED void*)places + me % 256;
+#pragma unroll
+  for (int v = 0; v < 32; ++v)
+    if (half_of) others[v * 256] = sums[v / 16][v / 4 % 4][v % 4];
+  BARRIER
+#pragma unroll
+  for (int v = 0; v < 32; ++v)
+    if (!half_of) sums[v / 16][v / 4 % 4][v % 4] += others[v * 256];
+}
+
+KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
+  -> float weights momentum sums ok, Low x gram poly {
+  constexpr int ACROSS = CLUSTER * COLUMNS, TILES = COLUMNS / 16, WIDTH = 16 / sizeof(Low), AT_ONCE = 8;
+  static_assert((256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4 + THREADS <= POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
+  Swizzled<Low, COLUMNS> own = {places + 256 * 256};
+  IN_SHARED float* part = pool + (256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4;
+  int all = tensors[0], t = (int)block / CLUSTER, mine = (int)block % CLUSTER;
+  Tensor tensor;
+  read_tensor(tensors, t, tensor);
+  int start = tensor.start, size = tensor.size, rows = (tensor.r + 63) / 64 * 64, begin = mine * COLUMNS;
+  int columns = tensor.c < begin ? 0 : tensor.c - begin < COLUMNS ? tensor.c - begin : COLUMNS, count = tensor.r * columns;
+  IN_DEVICE Low* all_x = x + t * (256 * ACROSS);
+  IN_DEVICE Low* all_gram = gram + t * (256 * 256);
+  IN_DEVICE Low* all_poly = poly + t * (256 * 256);
+  float lr_ = lr[0], beta = settings[0], decay = settings[1];
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
+  if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
+
+  for (uint k = me; k < 256 * COLUMNS; k += THREADS) own.numbers[k] = (Low)0.0f;
+  BARRIER
+  float sum = 0.0f;
+  for (int n = (int)me; n < count; n += AT_ONCE * THREADS) {
+    Spot spots[AT_ONCE];
+    float by[AT_ONCE], before[AT_ONCE];
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v) {
+      find_spot(tensor, begin, columns, n + v * THREADS, spots[v]);
+      int e = n + v * THREADS < count ? start + spots[v].k : start;
+      by[v] = packed[all + e];
+      before[v] = packed[2 * all + e];
+    }
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v)
+      if (n + v * THREADS < count) {
+        float m = before[v], u = nesterov(clip.scale, by[v], beta, m);
+        momentum[start + spots[v].k] = clip.ok ? m : before[v];
+        own.put((uint)spots[v].row, (uint)spots[v].column, u);
+        sum += u * u;
+      }
+  }
+  for (int k = mine * THREADS + (int)me; tensor.r == 0 && k < size; k += CLUSTER * THREADS) {
+    float u = momentum_of(tensor, k, all, clip, beta, packed, momentum), w = packed[start + k];
+    weights[start + k] = clip.ok ? moved(w, u, tensor, lr_, decay) : w;
+  }
+  sum = block_sum(sum, part, me, THREADS);
+  if (me == 0) sums[block] = sum;
+
+  int lines = clip.ok && tensor.r > 0 ? 5 : 0, first = 32 * mine;
+  float factor = 1.0f;
+  uint row = me / 64 * 32, column = me / 32 % 2 * (COLUMNS / 2);
+  for (int line = 0; line < lines; ++line) {
+    for (int k = (int)me; k < rows * (COLUMNS / WIDTH); k += THREADS) {
+      uint i = (uint)k / (COLUMNS / WIDTH), j = (uint)k % (COLUMNS / WIDTH) * WIDTH;
+      write_line(own.numbers + own.place(i, j), all_x + i * ACROSS + (uint)begin + j);
+    }
+    CLUSTER_BARRIER(CLUSTER)
+    if (line == 0) {
+      sum = 0.0f;
+      for (int k = 0; k < CLUSTER; ++k) sum += sums[(int)block - mine + k];
+      factor = one_over_norm(sqrt(sum));
+    }
+    float a = coefficients[3 * line], b = coefficients[3 * line + 1], cubic = coefficients[3 * line + 2];
+    float square[2][4][4], kept[2][4][4];
+    bool makes = first < rows, whole = me < 256 && (int)(me / 32 * 32) < rows;
+    if (makes) {
+      multiply_itself<ACROSS, THREADS>(all_x, rows, (tensor.c + 63) / 64, first, places, me, square);
+#pragma unroll
+      for (int v = 0; v < 32; ++v) {
+        Low y = (Low)(factor * factor * square[v / 16][v / 4 % 4][v % 4]);
+        kept[v / 16][v / 4 % 4][v % 4] = (float)y;
+        int i = first + v / 16 * 16 + (int)row_of(v % 4, me), j = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
+        if (whole) all_gram[i * 256 + j] = y;
+      }
+    }
+    CLUSTER_BARRIER(CLUSTER)
+    if (makes) {
+      multiply_itself<256, THREADS>(all_gram, rows, rows / 64, first, places, me, square);
+#pragma unroll
+      for (int v = 0; v < 32; ++v) {
+        float y = b * kept[v / 16][v / 4 % 4][v % 4] + cubic * square[v / 16][v / 4 % 4][v % 4];
+        int i = first + v / 16 * 16 + (int)row_of(v % 4, me), j = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
+        if (whole) all_poly[i * 256 + j] = (Low)y;
+      }
+    }
+    CLUSTER_BARRIER(CLUSTER)
+    if (columns > 0) {
+      float next[2][TILES][4];
+      clear(next);
+      for (int n = 0; n < rows / 64; ++n) {
+        fetch_columns<256, THREADS>(all_poly, rows, n, places, me);
+        END_OF_COPIES
+      }
+      WAIT_FOR_COPIES(0)
+      BARRIER
+      if ((int)row < rows)
+        for (int n = 0; n < rows / 32; ++n) {
+          Swizzled<Low, 32> tile = {places + n * (256 * 32)};
+          add_product<0, 32, 2, TILES, 8>(tile, row, Swizzled<Low, COLUMNS>{own.numbers + n * 32 * COLUMNS}, column, me, next);
+        }
+      BARRIER
+#pragma unroll
+      for (int v = 0; v < 8 * TILES; ++v) {
+        uint i = row + v / (4 * TILES) * 16 + row_of(v % 4, me), j = column + v / 4 % TILES * 8 + column_of(v % 4, me);
+        if ((int)row < rows) own.put(i, j, factor * (a * own.at(i, j) + next[v / (4 * TILES)][v / 4 % TILES][v % 4]));
+      }
+    }
+    factor = 1.0f;
+    BARRIER
+  }
+
+  for (int n = (int)me; n < count; n += AT_ONCE * THREADS) {
+    Spot spots[AT_ONCE];
+    float before[AT_ONCE];
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v) {
+      find_spot(tensor, begin, columns, n + v * THREADS, spots[v]);
+      before[v] = packed[n + v * THREADS < count ? start + spots[v].k : start];
+    }
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v)
+      if (n + v * THREADS < count) {
+        float u = own.at((uint)spots[v].row, (uint)spots[v].column);
+        weights[start + spots[v].k] = clip.ok ? moved(before[v], u, tensor, lr_, decay) : before[v];
+      }
+  }
+  for (int k = size + mine * THREADS + (int)me; k < (size + 1023) / 1024 * 1024; k += CLUSTER * THREADS) {
+    weights[start + k] = 0.0f;
+    momentum[start + k] = 0.0f;
+  }
+}
+
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.
