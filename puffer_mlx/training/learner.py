@@ -19,7 +19,7 @@ from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
 from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise
 from puffer_mlx.ppo.update import (
     Executables,
-    SeveralLaunches,
+    TooLarge,
     TrainState,
     by_name,
     compile_steps,
@@ -207,7 +207,7 @@ class Learner:
         try:
             with building:
                 trees, packed, each = self.whole_epoch(compared, *arguments)
-        except SeveralLaunches:
+        except TooLarge:
             self.whole_epoch = None
             return None
         now, minibatches = TrainState(*trees), [Minibatch(*arrays) for arrays in each]
