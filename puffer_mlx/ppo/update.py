@@ -93,7 +93,8 @@ class TooLarge(Exception):
 def steps_in_one(policy: Policy, config: Config, algorithm: Algorithm) -> Any:
     """The same steps for what compiles whole epochs, whose minibatches may all be under way.
 
-    ``gradients`` raises TooLarge where they store more activations than there is room for.
+    ``gradients`` raises TooLarge where they store more activations than there is room for. Where
+    ``counts_at_once``, ``optimise`` leaves the scaler as it is.
     """
 
     def plain(*arguments: Any) -> tuple:
@@ -102,9 +103,15 @@ def steps_in_one(policy: Policy, config: Config, algorithm: Algorithm) -> Any:
         return _plain(policy, config, algorithm)(*arguments)
 
     own = {name: step.function for name, step in algorithm.steps.items()}
-    step, optimise = _in_one(policy, config, algorithm, plain), _optimiser(config, algorithm)
+    step = _in_one(policy, config, algorithm, plain)
+    optimise = _optimiser(config, algorithm, counts=counts_at_once(config))
     gather = partial(sections.gather, policy)
     return by_name({"gather": gather, "gradients": step, "optimise": optimise, **own})
+
+
+def counts_at_once(config: Config) -> bool:
+    """Whether minibatches may be counted at an epoch's end: no gradient is scaled by the count."""
+    return config.train.precision != "fp16"
 
 
 def activations(config: Config) -> int:
@@ -127,10 +134,10 @@ def _in_one(policy: Policy, config: Config, algorithm: Algorithm, plain: Functio
     return minibatch.in_one(plain, policy, train.precision, algorithm.scoring, train.one_launch)
 
 
-def _optimiser(config: Config, algorithm: Algorithm) -> Function:
+def _optimiser(config: Config, algorithm: Algorithm, counts: bool = True) -> Function:
     optimizer = optimizers.of(config)
     move = partial(optimizer.step, **optimizer.numbers(config.train))
-    return partial(_optimise, move, config.train.precision, algorithm.metrics)
+    return partial(_optimise, move, config.train.precision, algorithm.metrics, counts)
 
 
 def by_name(functions: Mapping[str, Function]) -> Any:
@@ -194,9 +201,11 @@ def _step(policy: Policy, weights, observations, state, terminals):
     return policy.step(weights, observations, state, policy.keep(terminals))
 
 
-def _optimise(move: Function, kind: str, names, weights, state, scaler, grads, metrics, lr):
+def _optimise(
+    move: Function, kind: str, names, counts: bool, weights, state, scaler, grads, metrics, lr
+):
     """New weights, optimizer's state and scaler; whether (a scalar) the minibatch counted."""
     total = names.index("total")
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
     weights, state, ok = move(weights, grads, state, loss, lr)
-    return weights, state, precision.next_scaler(scaler, ok, kind), ok
+    return weights, state, precision.next_scaler(scaler, ok, kind) if counts else scaler, ok

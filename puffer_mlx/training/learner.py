@@ -5,6 +5,7 @@ A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
 from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise
 from puffer_mlx.ppo.update import (
@@ -23,6 +24,7 @@ from puffer_mlx.ppo.update import (
     TrainState,
     by_name,
     compile_steps,
+    counts_at_once,
     steps_in_one,
 )
 from puffer_mlx.system.backend import backend
@@ -233,6 +235,9 @@ class Learner:
         )
         before = TrainState(*before)
         now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
+        if counts_at_once(config := self.health.config):
+            scaler = precision.count_all(now.scaler, submitted.counted, config.train.precision)
+            now = replace(now, scaler=scaler)
         asked = self.health.ask(now, submitted, ratios[0] if compared else None)
         self._sizes[compared] = asked.others
         return now.arrays(), asked.packed, [[*each] for each in asked.minibatches]

@@ -31,7 +31,11 @@ LAUNCHES |= {("muon", case): 18 for case in ("in groups", "of bf16")}
 LAUNCHES["muon", "of a cluster"] = 18
 BETAS = {"adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}, "muon": {"beta1": 0.9}}
 MOMENTS = {"adam": ("momentum", "second_moment"), "muon": ("momentum",)}
-CASES = [*(("muon", case) for case in SHAPES if case != "spread"), ("adam", "all ranks"), ("adam", "vectors")]
+CASES = [
+    *(("muon", case) for case in SHAPES if case != "spread"),
+    ("adam", "all ranks"),
+    ("adam", "vectors"),
+]
 LR, STEPS = 0.1, 3
 
 
