@@ -34,6 +34,7 @@ SHIM = """
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <ucontext.h>
 #include <vector>
@@ -78,14 +79,18 @@ template <class Kernel>
 static int run_block(uint b, uint here, uint size, uint turn, Kernel kernel) {
   Block block;
   running = &block;
-  static thread_local std::vector<char> stacks;  // what isn't used is never touched: it costs little
-  if (stacks.size() < kStack * size) stacks.resize(kStack * size);
+  static thread_local std::unique_ptr<char[]> stacks;
+  static thread_local uint room = 0;
+  if (size > room) {  // what isn't used is never touched, and so costs nothing
+    stacks.reset(new char[kStack * size]);
+    room = size;
+  }
   block.threads = std::vector<Block::Thread>(here);
   block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
   for (uint me = 0; me < here; ++me) {
     auto& at = block.threads[me].at;
     getcontext(&at);
-    at.uc_stack.ss_sp = stacks.data() + kStack * me;
+    at.uc_stack.ss_sp = stacks.get() + kStack * me;
     at.uc_stack.ss_size = kStack;
     at.uc_link = nullptr;
     makecontext(&at, begin_thread, 0);

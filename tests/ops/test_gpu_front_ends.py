@@ -102,6 +102,14 @@ COPIED = {
     for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
       for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
   }
+  void operator=(const threadgroup Line& other) __generic {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const Line& other) device {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
 };""",
     "struct Sums { float of[V][R]; };": """struct Sums {
   float of[V][R];
@@ -160,6 +168,12 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
         return [
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
+        ]
+    if kernel.name == "muon_spread":
+        sizes = {"THREADS": launch.POOL_THREADS["cuda"], "CLUSTER": 8 if backend == "cuda" else 1}
+        return [
+            {"COLUMNS": c, "POOL": 256 * (256 + c) // (2 if low else 1) + 512, **sizes}
+            for c in (32, 96)
         ]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)

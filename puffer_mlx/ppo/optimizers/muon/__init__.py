@@ -318,7 +318,7 @@ def _by_clusters(
 
 
 def _room_of(at: Layout) -> tuple[int, int] | None:
-    """Of the bf16 form: columns of x that a block keeps, and numbers of its memory; None: no room."""
+    """Of the bf16 form: columns of x that a block keeps, numbers of its memory; None: no room."""
     cluster, (block, room) = gpu.cluster_blocks(), pool_block()
     columns = max(1, -(-at.columns // (32 * cluster))) * 32
     pool = ROWS_OF_A_CLUSTER * (ROWS_OF_A_CLUSTER + columns) // 2 + block

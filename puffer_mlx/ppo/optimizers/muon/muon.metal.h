@@ -261,7 +261,7 @@ FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARE
 template <int ACROSS, int THREADS, class Low>
 FUNCTION void multiply_itself(IN_DEVICE const Low* matrix, int rows, int count, int first, IN_SHARED Low* places, uint me,
                               IN_THREAD float (&sums)[2][4][4]) {
-  static_assert(THREADS == 512, "half of the threads have half of a product");
+  static_assert(THREADS == 512, "two groups of threads");
   uint half_of = me / 256, column = me % 256 / 32 * 32;
   clear(sums);
   for (int n = 0; n < 3; ++n) {
@@ -341,8 +341,8 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   uint row = me / 64 * 32, column = me / 32 % 2 * (COLUMNS / 2);
   for (int line = 0; line < lines; ++line) {
     for (int k = (int)me; k < rows * (COLUMNS / WIDTH); k += THREADS) {
-      uint i = (uint)k / (COLUMNS / WIDTH), j = (uint)k % (COLUMNS / WIDTH) * WIDTH;
-      write_line(own.numbers + own.place(i, j), all_x + i * ACROSS + (uint)begin + j);
+      uint p = (uint)k / (COLUMNS / WIDTH), q = (uint)k % (COLUMNS / WIDTH) * WIDTH;
+      write_line(own.numbers + own.place(p, q), all_x + p * ACROSS + (uint)begin + q);
     }
     CLUSTER_BARRIER(CLUSTER)
     if (line == 0) {
@@ -357,10 +357,10 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
       multiply_itself<ACROSS, THREADS>(all_x, rows, (tensor.c + 63) / 64, first, places, me, square);
 #pragma unroll
       for (int v = 0; v < 32; ++v) {
-        Low y = (Low)(factor * factor * square[v / 16][v / 4 % 4][v % 4]);
-        kept[v / 16][v / 4 % 4][v % 4] = (float)y;
-        int i = first + v / 16 * 16 + (int)row_of(v % 4, me), j = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
-        if (whole) all_gram[i * 256 + j] = y;
+        float y = factor * factor * square[v / 16][v / 4 % 4][v % 4];
+        kept[v / 16][v / 4 % 4][v % 4] = (float)(Low)y;
+        int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
+        if (whole) all_gram[p * 256 + q] = (Low)y;
       }
     }
     CLUSTER_BARRIER(CLUSTER)
@@ -369,8 +369,8 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
 #pragma unroll
       for (int v = 0; v < 32; ++v) {
         float y = b * kept[v / 16][v / 4 % 4][v % 4] + cubic * square[v / 16][v / 4 % 4][v % 4];
-        int i = first + v / 16 * 16 + (int)row_of(v % 4, me), j = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
-        if (whole) all_poly[i * 256 + j] = (Low)y;
+        int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
+        if (whole) all_poly[p * 256 + q] = (Low)y;
       }
     }
     CLUSTER_BARRIER(CLUSTER)
@@ -391,8 +391,8 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
       BARRIER
 #pragma unroll
       for (int v = 0; v < 8 * TILES; ++v) {
-        uint i = row + v / (4 * TILES) * 16 + row_of(v % 4, me), j = column + v / 4 % TILES * 8 + column_of(v % 4, me);
-        if ((int)row < rows) own.put(i, j, factor * (a * own.at(i, j) + next[v / (4 * TILES)][v / 4 % TILES][v % 4]));
+        uint p = row + v / (4 * TILES) * 16 + row_of(v % 4, me), q = column + v / 4 % TILES * 8 + column_of(v % 4, me);
+        if ((int)row < rows) own.put(p, q, factor * (a * own.at(p, q) + next[v / (4 * TILES)][v / 4 % TILES][v % 4]));
       }
     }
     factor = 1.0f;

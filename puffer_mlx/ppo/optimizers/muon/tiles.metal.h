@@ -13,18 +13,10 @@ template <class Low>
 struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
 
 // 16 bytes of a device's memory to a block's, which are there when they were waited for, and the reverse.
-#if __CUDA_ARCH__ >= 800
-#define END_OF_COPIES asm volatile("cp.async.commit_group;" ::: "memory");
-#define WAIT_FOR_COPIES(others) asm volatile("cp.async.wait_group %0;" ::"n"(others) : "memory");
-#else
-#define END_OF_COPIES
-#define WAIT_FOR_COPIES(others)
-#endif
-
 template <class Low>
 FUNCTION void copy_line(IN_DEVICE const Low* from, IN_SHARED Low* to) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#ifdef COPY_LINE
+  COPY_LINE(from, to)
 #else
   Line<Low> line;
   line = *(IN_DEVICE const Line<Low>*)(IN_DEVICE const void*)from;
