@@ -17,8 +17,7 @@ from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 
-
-AT_ONCE = 2**17  # samples whose log-probabilities a GPU computes again, at most, if they are more
+AT_ONCE = 2**17  # samples whose log-probabilities a GPU computes again at a time
 
 
 class Learned:

@@ -87,8 +87,8 @@ def unpack(
     return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
 
 
-def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
-    """``cast`` by a GPU's kernel."""
+def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:
+    """``cast`` by a GPU's kernel; ``whole``: one after the other, each 24 of them in one array."""
     found: list[mx.array] = []
     for k in range(0, len(arrays), INPUTS):
         some = [array.reshape(1) if array.ndim == 0 else array for array in arrays[k:][:INPUTS]]
@@ -100,7 +100,8 @@ def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
         low: dict[str, Any] = {} if dtype == mx.float32 else {"Low": dtype}
         inputs, threads = [at, *some, *some[:1] * missing], total // BLOCK * THREADS
         (packed,) = launch(TEXT, name, inputs, [(total,)], threads, **low)
-        found += unpack(packed, [array.shape for array in arrays[k:][:INPUTS]], BLOCK)
+        shapes = [array.shape for array in arrays[k:][:INPUTS]]
+        found += [packed] if whole else unpack(packed, shapes, BLOCK)
     return found
 
 

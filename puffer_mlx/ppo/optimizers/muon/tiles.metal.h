@@ -8,29 +8,6 @@
 
 #include "gpu/matrix.metal.h"
 
-// What a thread reads at once.
-template <class Low>
-struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
-
-// 16 bytes of a device's memory to a block's, which are there when they were waited for, and the reverse.
-template <class Low>
-FUNCTION void copy_line(IN_DEVICE const Low* from, IN_SHARED Low* to) {
-#ifdef COPY_LINE
-  COPY_LINE(from, to)
-#else
-  Line<Low> line;
-  line = *(IN_DEVICE const Line<Low>*)(IN_DEVICE const void*)from;
-  *(IN_SHARED Line<Low>*)(IN_SHARED void*)to = line;
-#endif
-}
-
-template <class Low>
-FUNCTION void write_line(IN_SHARED const Low* from, IN_DEVICE Low* to) {
-  Line<Low> line;
-  line = *(IN_SHARED const Line<Low>*)(IN_SHARED const void*)from;
-  *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)to = line;
-}
-
 template <class Low>
 struct Stored {
   IN_DEVICE const Low* numbers;
