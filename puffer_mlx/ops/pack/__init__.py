@@ -82,9 +82,12 @@ def unpack(
     packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
 ) -> list[mx.array]:
     """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
-    starts, _ = places(tuple(math.prod(shape) for shape in shapes), multiple)
-    pairs = zip(shapes, starts, strict=True)
-    return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
+    sizes = tuple(math.prod(shape) for shape in shapes)
+    starts, _ = places(sizes, multiple)
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    cuts = sorted({*starts, *ends} - {0, packed.size})
+    parts = dict(zip([0, *cuts], mx.split(packed, cuts) if cuts else [packed], strict=True))
+    return [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
 
 
 def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:

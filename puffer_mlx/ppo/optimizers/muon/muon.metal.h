@@ -330,8 +330,8 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
       }
   }
   for (int k = mine * THREADS + (int)me; tensor.r == 0 && k < size; k += CLUSTER * THREADS) {
-    float u = momentum_of(tensor, k, all, clip, beta, packed, momentum), w = packed[start + k];
-    weights[start + k] = clip.ok ? moved(w, u, tensor, lr_, decay) : w;
+    float u = momentum_of(tensor, k, all, clip, beta, packed, momentum), before = packed[start + k];
+    weights[start + k] = clip.ok ? moved(before, u, tensor, lr_, decay) : before;
   }
   sum = block_sum(sum, part, me, THREADS);
   if (me == 0) sums[block] = sum;
