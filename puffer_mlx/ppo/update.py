@@ -98,7 +98,7 @@ def steps_in_one(policy: Policy, config: Config, algorithm: Algorithm) -> Any:
     """
 
     def plain(*arguments: Any) -> tuple:
-        if activations(config) > device_memory() // 2:
+        if activations(config) > device_memory() // 8:
             raise TooLarge
         return _plain(policy, config, algorithm)(*arguments)
 

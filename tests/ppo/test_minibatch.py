@@ -238,19 +238,18 @@ WIDE = {  # T times as many segments as fill 64 rows
 @pytest.fixture(scope="module")
 def wide_kernels(tmp_path_factory):
     """By the kernel that keeps no layer's weights."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minibatch, "BLOCKS", 2)
-        patch.setattr(minibatch, "choose_plan", lambda *_: None)
-        patch.setattr(minibatch, "pool_block", lambda: H200)
-        minibatch.choose_wide.cache_clear()
 
-        def called(case, *arrays):
+    def called(case, *arrays):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(minibatch, "BLOCKS", 2)
+            patch.setattr(minibatch, "choose_plan", lambda *_: None)
+            patch.setattr(minibatch, "choose_wide", minibatch.choose_wide.__wrapped__)
+            patch.setattr(minibatch, "pool_block", lambda: H200)
             given = case.plain(), case.policy, case.kind, case.scoring
             return case.called(minibatch.in_one(*given), *arrays)
 
-        cases = {name: (partial(called, case), *case.arrays()) for name, case in WIDE.items()}
-        yield Functions("cuda", tmp_path_factory.mktemp("kernels"), cases)
-    minibatch.choose_wide.cache_clear()
+    cases = {name: (partial(called, case), *case.arrays()) for name, case in WIDE.items()}
+    return Functions("cuda", tmp_path_factory.mktemp("kernels"), cases)
 
 
 @pytest.mark.parametrize("name", WIDE)
