@@ -176,7 +176,7 @@ class Learner:
         return now, self.health.judge(rollout, now, asked)
 
     def _is_whole(self, rollout: Rollout, draws: Draws, observers: Sequence[Observer]) -> bool:
-        """Whether an epoch is submitted as one, if its minibatches are in one launch each.
+        """Whether an epoch is submitted as one, if there is room for what its minibatches store.
 
         There is nothing to observe then but the first ratios, which it has itself.
         """
@@ -199,7 +199,7 @@ class Learner:
         before: TrainState,
         compared: bool,
     ) -> tuple[TrainState, Asked] | None:
-        """Submit an epoch as one compiled function; None if its minibatches take more launches.
+        """Submit an epoch as one compiled function; None if its minibatches store too much.
 
         What the host does for a minibatch would else take longer than the GPU takes to compute it.
         """

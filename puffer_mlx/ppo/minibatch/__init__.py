@@ -1,8 +1,10 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
 Between them no activation leaves a block's shared memory: ``minibatch.metal.h`` in the folder of a
-network that has one. It is done for linear encoders, in fp32 and bf16, where a block has room;
-everything else is computed by ``ppo/gradients.py``, which this is compared with.
+network that has one. It is done for linear encoders, in fp32 and bf16, where a block has room. Of
+wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves in memory what the
+gradients by them are products of (``wide.metal.h``). Everything else is computed by
+``ppo/gradients.py``, which both are compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
 """

@@ -235,25 +235,37 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
 // tall, in its shared memory, and makes 32 rows of gram and poly (256, 256). What the others need of it is in memory. Zeros are
 // beyond r and c; of rows only so many count as fill 64 are there.
 
-// Where the n-th of r times `columns` numbers of a tensor's x from column `first` on is: in it, and in those columns.
-struct Spot { int k, row, column; };
-FUNCTION void find_spot(IN_THREAD const Tensor& tensor, int first, int columns, int n, IN_THREAD Spot& spot) {
-  int by = tensor.tall ? tensor.r : columns, some = n / by, rest = n % by;
-  spot.row = tensor.tall ? rest : some;
-  spot.column = tensor.tall ? some : rest;
-  spot.k = tensor.tall ? first * tensor.r + n : some * tensor.c + first + rest;
-}
+// A thread's numbers of the r times `columns` of a tensor's x from column `first` on, THREADS apart: in lines of `by`.
+template <int THREADS>
+struct Spot {
+  int by, some, rest;
+
+  FUNCTION Spot(IN_THREAD const Tensor& tensor, int columns, uint me) {
+    by = tensor.tall ? tensor.r : columns > 0 ? columns : 1;
+    some = (int)me / by, rest = (int)me % by;
+  }
+  FUNCTION int number(IN_THREAD const Tensor& tensor, int first) const {
+    return tensor.tall ? (first + some) * tensor.r + rest : some * tensor.c + first + rest;
+  }
+  FUNCTION uint row(IN_THREAD const Tensor& tensor) const { return (uint)(tensor.tall ? rest : some); }
+  FUNCTION uint column(IN_THREAD const Tensor& tensor) const { return (uint)(tensor.tall ? some : rest); }
+  FUNCTION void next(int down, int across) {
+    some += down, rest += across;
+    if (rest >= by) rest -= by, ++some;
+  }
+};
 
 // 64 columns of a matrix (rows, ACROSS), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
 template <int ACROSS, int THREADS, class Low>
 FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARED Low* places, uint me) {
-  const int WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH;
-  IN_SHARED Low* place = places + n % 4 * (256 * 64);
-  for (int k = (int)me; k < rows * LINES; k += THREADS) {
-    int row = k / LINES, column = k % LINES * WIDTH;
-    Swizzled<Low, 32> tile = {place + column / 32 * (256 * 32)};
-    copy_line(from + row * ACROSS + n * 64 + column, tile.numbers + tile.place((uint)row, (uint)column % 32));
-  }
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // rows of a thread: all alike in a tile
+  uint row = me / LINES, column = me % LINES * WIDTH;
+  Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + column / 32 * (256 * 32)};
+  IN_DEVICE const Low* read = from + row * ACROSS + (uint)n * 64 + column;
+  IN_SHARED Low* write = tile.numbers + tile.place(row, column % 32);
+#pragma unroll
+  for (uint k = 0; k < 256; k += APART)
+    if ((int)k < rows) copy_line(read + k * ACROSS, write + k * 32);
 }
 
 // Rows (32, 256) from `first` on of a matrix (rows, 64 count) times itself transposed: to 32 threads (32, 32) of them, half of the
@@ -289,7 +301,7 @@ FUNCTION void multiply_itself(IN_DEVICE const Low* matrix, int rows, int count, 
 
 KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
   -> float weights momentum sums ok, Low x gram poly {
-  constexpr int ACROSS = CLUSTER * COLUMNS, TILES = COLUMNS / 16, WIDTH = 16 / sizeof(Low), AT_ONCE = 8;
+  constexpr int ACROSS = CLUSTER * COLUMNS, TILES = COLUMNS / 16, WIDTH = 16 / sizeof(Low), AT_ONCE = 16;
   static_assert((256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4 + THREADS <= POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
@@ -310,24 +322,28 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   for (uint k = me; k < 256 * COLUMNS; k += THREADS) own.numbers[k] = (Low)0.0f;
   BARRIER
   float sum = 0.0f;
+  const Spot<THREADS> mine_first(tensor, columns, me);
+  const int down = THREADS / mine_first.by, beside = THREADS % mine_first.by;
+  Spot<THREADS> ahead = mine_first, at = mine_first;
   for (int n = (int)me; n < count; n += AT_ONCE * THREADS) {
-    Spot spots[AT_ONCE];
     float by[AT_ONCE], before[AT_ONCE];
 #pragma unroll
     for (int v = 0; v < AT_ONCE; ++v) {
-      find_spot(tensor, begin, columns, n + v * THREADS, spots[v]);
-      int e = n + v * THREADS < count ? start + spots[v].k : start;
+      int e = start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0);
       by[v] = packed[all + e];
       before[v] = packed[2 * all + e];
+      ahead.next(down, beside);
     }
 #pragma unroll
-    for (int v = 0; v < AT_ONCE; ++v)
+    for (int v = 0; v < AT_ONCE; ++v) {
       if (n + v * THREADS < count) {
         float m = before[v], u = nesterov(clip.scale, by[v], beta, m);
-        momentum[start + spots[v].k] = clip.ok ? m : before[v];
-        own.put((uint)spots[v].row, (uint)spots[v].column, u);
+        momentum[start + at.number(tensor, begin)] = clip.ok ? m : before[v];
+        own.put(at.row(tensor), at.column(tensor), u);
         sum += u * u;
       }
+      at.next(down, beside);
+    }
   }
   for (int k = mine * THREADS + (int)me; tensor.r == 0 && k < size; k += CLUSTER * THREADS) {
     float u = momentum_of(tensor, k, all, clip, beta, packed, momentum), before = packed[start + k];
@@ -377,17 +393,20 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
     if (columns > 0) {
       float next[2][TILES][4];
       clear(next);
-      for (int n = 0; n < rows / 64; ++n) {
-        fetch_columns<256, THREADS>(all_poly, rows, n, places, me);
+      for (int n = 0; n < 4; ++n) {
+        if (64 * n < rows) fetch_columns<256, THREADS>(all_poly, rows, n, places, me);
         END_OF_COPIES
       }
-      WAIT_FOR_COPIES(0)
-      BARRIER
-      if ((int)row < rows)
-        for (int n = 0; n < rows / 32; ++n) {
-          Swizzled<Low, 32> tile = {places + n * (256 * 32)};
-          add_product<0, 32, 2, TILES, 8>(tile, row, Swizzled<Low, COLUMNS>{own.numbers + n * 32 * COLUMNS}, column, me, next);
+      for (int n = 0; n < rows / 32; ++n) {
+        if (n % 2 == 0) {  // the next 64 columns are there
+          WAIT_FOR_COPIES(3)
+          END_OF_COPIES
+          BARRIER
         }
+        Swizzled<Low, 32> tile = {places + n * (256 * 32)};
+        Swizzled<Low, COLUMNS> inner = {own.numbers + n * 32 * COLUMNS};
+        if ((int)row < rows) add_product<0, 32, 2, TILES, 8>(tile, row, inner, column, me, next);
+      }
       BARRIER
 #pragma unroll
       for (int v = 0; v < 8 * TILES; ++v) {
@@ -399,20 +418,22 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
     BARRIER
   }
 
+  ahead = mine_first, at = mine_first;
   for (int n = (int)me; n < count; n += AT_ONCE * THREADS) {
-    Spot spots[AT_ONCE];
     float before[AT_ONCE];
 #pragma unroll
     for (int v = 0; v < AT_ONCE; ++v) {
-      find_spot(tensor, begin, columns, n + v * THREADS, spots[v]);
-      before[v] = packed[n + v * THREADS < count ? start + spots[v].k : start];
+      before[v] = packed[start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0)];
+      ahead.next(down, beside);
     }
 #pragma unroll
-    for (int v = 0; v < AT_ONCE; ++v)
+    for (int v = 0; v < AT_ONCE; ++v) {
       if (n + v * THREADS < count) {
-        float u = own.at((uint)spots[v].row, (uint)spots[v].column);
-        weights[start + spots[v].k] = clip.ok ? moved(before[v], u, tensor, lr_, decay) : before[v];
+        float u = own.at(at.row(tensor), at.column(tensor));
+        weights[start + at.number(tensor, begin)] = clip.ok ? moved(before[v], u, tensor, lr_, decay) : before[v];
       }
+      at.next(down, beside);
+    }
   }
   for (int k = size + mine * THREADS + (int)me; k < (size + 1023) / 1024 * 1024; k += CLUSTER * THREADS) {
     weights[start + k] = 0.0f;
