@@ -19,6 +19,20 @@ FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
 FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 #endif
 
+// Two numbers side by side, the first at an even place: `to` points to it, in whatever memory.
+template <class Low>
+struct alignas(2 * sizeof(Low)) Pair { Low of[2]; };
+template <class Low, class To>
+FUNCTION void put_pair(To to, float x, float y) {
+#if __CUDA_ARCH__ >= 800
+  Pair<Low> pair;
+  pair.of[0] = (Low)x, pair.of[1] = (Low)y;
+  *(Pair<Low>*)(void*)to = pair;
+#else
+  to[0] = (Low)x, to[1] = (Low)y;
+#endif
+}
+
 // Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
 // the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
 // stay side by side.

@@ -61,11 +61,16 @@ FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swiz
     add_product<0, 64, 2, TILES, 8>(left, row, transposed(tile), column, me, sums);
     if (chunk == EACH - 1) {
 #pragma unroll
-      for (int v = 0; v < 8 * TILES; ++v) {
-        float y = sums[v / (4 * TILES)][v / 4 % TILES][v % 4];
-        MinGRUGates<float> gates = mingru_gates(y, y, y);
+      for (int v = 0; v < 8 * TILES; v += 2) {
+        float y[2];
+#pragma unroll
+        for (int w = 0; w < 2; ++w) {
+          float product = sums[v / (4 * TILES)][v / 4 % TILES][v % 4 + w];
+          MinGRUGates<float> gates = mingru_gates(product, product, product);
+          y[w] = gate == 0 ? gates.g - 0.5f : gates.z;
+        }
         uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
-        u.put(r, c + (uint)(gate * H), gate == 0 ? gates.g - 0.5f : gates.z);
+        put_pair<Low>(u.numbers + u.place(r, c + (uint)(gate * H)), y[0], y[1]);
       }
     }
   }
@@ -93,9 +98,11 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
     add_product<0, 64, 2, TILES, 8>(left, row, tile, column, me, sums);
   }
 #pragma unroll
-  for (int v = 0; v < 8 * TILES; ++v) {
+  for (int v = 0; v < 8 * TILES; v += 2) {
     uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
-    to.put(r, c, to.at(r, c) + sums[v / (4 * TILES)][v / 4 % TILES][v % 4]);
+    IN_SHARED Low* at = to.numbers + to.place(r, c);
+    IN_THREAD const float* both = sums[v / (4 * TILES)][v / 4 % TILES] + v % 4;
+    put_pair<Low>(at, (float)at[0] + both[0], (float)at[1] + both[1]);
   }
   BARRIER
 }

@@ -372,21 +372,22 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
     if (makes) {
       multiply_itself<ACROSS, THREADS>(all_x, rows, (tensor.c + 63) / 64, first, places, me, square);
 #pragma unroll
-      for (int v = 0; v < 32; ++v) {
-        float y = factor * factor * square[v / 16][v / 4 % 4][v % 4];
-        kept[v / 16][v / 4 % 4][v % 4] = (float)(Low)y;
+      for (int v = 0; v < 32; v += 2) {
+        IN_THREAD float* y = square[v / 16][v / 4 % 4] + v % 4;
+        y[0] *= factor * factor, y[1] *= factor * factor;
+        kept[v / 16][v / 4 % 4][v % 4] = (float)(Low)y[0], kept[v / 16][v / 4 % 4][v % 4 + 1] = (float)(Low)y[1];
         int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
-        if (whole) all_gram[p * 256 + q] = (Low)y;
+        if (whole) put_pair<Low>(all_gram + p * 256 + q, y[0], y[1]);
       }
     }
     CLUSTER_BARRIER(CLUSTER)
     if (makes) {
       multiply_itself<256, THREADS>(all_gram, rows, rows / 64, first, places, me, square);
 #pragma unroll
-      for (int v = 0; v < 32; ++v) {
-        float y = b * kept[v / 16][v / 4 % 4][v % 4] + cubic * square[v / 16][v / 4 % 4][v % 4];
+      for (int v = 0; v < 32; v += 2) {
+        IN_THREAD const float *y = kept[v / 16][v / 4 % 4] + v % 4, *z = square[v / 16][v / 4 % 4] + v % 4;
         int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
-        if (whole) all_poly[p * 256 + q] = (Low)y;
+        if (whole) put_pair<Low>(all_poly + p * 256 + q, b * y[0] + cubic * z[0], b * y[1] + cubic * z[1]);
       }
     }
     CLUSTER_BARRIER(CLUSTER)
@@ -409,9 +410,11 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
       }
       BARRIER
 #pragma unroll
-      for (int v = 0; v < 8 * TILES; ++v) {
+      for (int v = 0; v < 8 * TILES; v += 2) {
         uint p = row + v / (4 * TILES) * 16 + row_of(v % 4, me), q = column + v / 4 % TILES * 8 + column_of(v % 4, me);
-        if ((int)row < rows) own.put(p, q, factor * (a * own.at(p, q) + next[v / (4 * TILES)][v / 4 % TILES][v % 4]));
+        IN_SHARED Low* to = own.numbers + own.place(p, q);
+        IN_THREAD const float* y = next[v / (4 * TILES)][v / 4 % TILES] + v % 4;
+        if ((int)row < rows) put_pair<Low>(to, factor * (a * (float)to[0] + y[0]), factor * (a * (float)to[1] + y[1]));
       }
     }
     factor = 1.0f;
