@@ -135,8 +135,10 @@ static int run_blocks(uint threads, uint size, uint turn, uint together, Kernel 
 #define __device__
 #define __shared__ static thread_local
 #define __syncthreads() meet()
+#define __ffs(bits) __builtin_ffs(bits)
 #define fmaf(a, b, c) ((a) * (b) + (c))  // in software it takes long
 #define fma(a, b, c) ((a) * (b) + (c))
+#define ctz(bits) (uint)__builtin_ctz(bits)
 static uint3 blockDim;
 static thread_local uint3 blockIdx, threadIdx;
 static uint16_t round_to_bfloat(float x) {

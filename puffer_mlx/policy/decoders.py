@@ -74,9 +74,9 @@ class Decoder(ABC):
         """The product (A + 1, n) as outputs and values (n,), float32."""
         y, logstd = y.astype(mx.float32), self.logstd(weights)
         if logstd is None:
-            return y[:-1], y[-1]
+            return y[:-1], y[-1:].squeeze(0)
         means = limited(y[:-1], -self.limits.action, self.limits.action)
-        return (means, logstd.astype(mx.float32).T), y[-1]
+        return (means, logstd.astype(mx.float32).T), y[-1:].squeeze(0)
 
 
 @dataclass(frozen=True)

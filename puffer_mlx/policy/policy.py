@@ -27,6 +27,7 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu.launch import ones
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian, Limits
@@ -36,6 +37,7 @@ from puffer_mlx.policy.encoders.combined import Combined
 from puffer_mlx.policy.networks import Network
 from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]
@@ -92,7 +94,9 @@ class Policy:
 
     def keep(self, terminals: mx.array) -> mx.array | None:
         """What the recurrent state is multiplied by before a step: terminals arrive with it."""
-        return 1 - terminals if self.reset_on_terminal else None
+        if not self.reset_on_terminal:
+            return None
+        return (1 if backend() == "cpu" else ones(terminals.shape)) - terminals
 
     def scan(
         self,

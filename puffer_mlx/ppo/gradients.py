@@ -122,7 +122,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
     scaled = kind == "fp16"
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        observations = opened(observations, len(actions))
+        observations = opened(observations)
         T, S, _ = observations.shape
         shape = T, S
 
@@ -143,7 +143,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
 
 def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, keep, state):
     """Log-probabilities (T, S) of actions as training computes them."""
-    low, observations = precision.lower(weights, kind), opened(observations, len(actions))
+    low, observations = precision.lower(weights, kind), opened(observations)
     y, _ = policy.product(low, observations, state, keep)
     flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
     return flat.reshape(observations.shape[:2])

@@ -23,16 +23,15 @@ class Strip(NamedTuple):
 
     whole: mx.array
     """(T, N, D), the rollout's."""
-    first: mx.array
-    """(1,) int32, the first agent."""
+    rows: mx.array
+    """(S,) int32, the agents."""
 
 
-def opened(observations: mx.array | Strip, samples: int) -> mx.array:
-    """Observations (T, S, D), of a ``Strip`` with T*S samples, too."""
+def opened(observations: mx.array | Strip) -> mx.array:
+    """Observations (T, S, D), of a ``Strip``, too."""
     if not isinstance(observations, Strip):
         return observations
-    T, _, D = observations.whole.shape
-    return mx.slice(observations.whole, observations.first, (1,), (T, samples // T, D))
+    return take_rows(observations.whole, observations.rows, len(observations.whole))
 
 
 class Inputs(NamedTuple):

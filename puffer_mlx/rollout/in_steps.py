@@ -98,8 +98,9 @@ class RolloutInSteps:
         seen, chosen, last = [], [], arrived
         rewards, terminals, masks = [arrived.rewards], [arrived.terminals], [arrived.masks]
         for t in range(horizon):
+            drawn = mx.take(noise, t, 0)  # an index would copy it
             seen.append(last.observations)
-            choice, states, games, moved = self._step(weights, states, noise[t], games, last)
+            choice, states, games, moved = self._step(weights, states, drawn, games, last)
             mx.async_eval(choice, states, games, moved)  # the GPU begins while the host goes on
             last = Arrived(*moved, *([None] if arrived.masks is None else []))
             chosen.append(choice)

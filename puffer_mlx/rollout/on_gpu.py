@@ -112,6 +112,11 @@ def rollouts_on_gpu(
     return one or rollouts_in_steps(run, environments, horizon, precision, seats)
 
 
+def _last(array: mx.array) -> mx.array:
+    """``array[-1]``, a view: an index copies, by a kernel that MLX takes seconds to compile."""
+    return mx.take(array, len(array) - 1, 0)
+
+
 class Stepped(NamedTuple):
     """Environments between two rollouts."""
 
@@ -229,7 +234,15 @@ class BufferOnGPU:
         self.horizon = horizon
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self.observations = mx.zeros((horizon, agents, spec.observation_size), dtype)
-        self._fields: dict[str, mx.array | None] = {}
+        rows, masks = mx.zeros((horizon, agents)), (horizon + 1, agents, spec.mask_size)
+        arrived = mx.zeros((horizon + 1, agents))
+        self._fields: dict[str, mx.array | None] = {  # before the first rollout
+            "observations": self.observations,
+            "actions": mx.zeros((horizon, agents, spec.action.heads)),
+            **{"logprobs": rows, "values": rows, "rewards": arrived, "terminals": arrived},
+            "masks": mx.zeros(masks, mx.uint8) if spec.mask_size else None,
+            "finals": None,
+        }
         self.first: Any = None  # what arrived before the first action, and what arrived last
         self.last: Any = None
 
@@ -363,7 +376,7 @@ class RolloutsOnGPU:
         with building, mx.stream(stream):
             whole = joined(launches)
             after = divided(kernel.state_after(whole.states), len(states))
-            actions = whole.actions[-1]
+            actions = _last(whole.actions)
         arrays = *whole, *first, log, actions  # all of them: another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
@@ -381,9 +394,9 @@ class RolloutsOnGPU:
         game = self._kernel.game
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
-        masks = None if launched.masks is None else launched.masks[-1]
-        arrived = launched.last_observations, launched.rewards[-1], launched.terminals[-1], masks
-        return launched, Arrived(*arrived), log
+        masks = None if launched.masks is None else _last(launched.masks)
+        arrived = launched.last_observations, *map(_last, (launched.rewards, launched.terminals))
+        return launched, Arrived(*arrived, masks), log
 
     def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""

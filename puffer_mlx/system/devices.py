@@ -18,9 +18,10 @@ from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.backend import gpu_backend, stand_in
-from puffer_mlx.system.private_folders import refuse_full, temporary
+from puffer_mlx.system.private_folders import cache_directory, refuse_full, temporary
 
 building = threading.RLock()
+CUBIN = ".cubin"  # of a file with a kernel that NVRTC compiled
 
 
 def select_device(name: str) -> mx.Device:
@@ -39,7 +40,7 @@ def select_device(name: str) -> mx.Device:
 
 
 def kernels_note() -> str:
-    """A line for a first start, on which MLX compiles its kernels for this device; else empty.
+    """A line for a first start, on which kernels are compiled for this device; else empty.
 
     Raises:
         UserError: there is no room for them.
@@ -48,11 +49,13 @@ def kernels_note() -> str:
         return ""  # they come with it
     on_gpu = mx.default_device() == mx.gpu
     compiles = on_gpu or shutil.which("g++")  # without g++ there are none
-    if kernels_folder().is_dir() or not compiles:
+    ours = on_gpu and any(cache_directory().glob(f"*{CUBIN}"))
+    if ours or kernels_folder().is_dir() or not compiles:
         return ""
     refuse_full()
     takes = "a few seconds" if on_gpu else "about ten seconds"
-    return f"puffer_mlx: compiling MLX's kernels for the first time, which takes {takes}"
+    whose = "a GPU's" if on_gpu else "MLX's"
+    return f"puffer_mlx: compiling {whose} kernels for the first time, which takes {takes}"
 
 
 def kernels_folder() -> Path:

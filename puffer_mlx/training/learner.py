@@ -5,6 +5,7 @@ A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
+from puffer_mlx.ops.gpu import nvrtc
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
@@ -109,8 +111,8 @@ class Learner:
         shared["gather"] = run.gather
         self.steps = self.compiled_steps = ranks.divided(by_name(shared | compiled._asdict()))
         alone = ranks.size == 1 and self.algorithm.largest_kl == math.inf
-        steps = steps_in_one(policy, own, self.algorithm) if alone else None
-        self.whole_epoch = None if steps is None else mx.compile(partial(self._trace, steps))
+        self._in_one = steps_in_one(policy, own, self.algorithm) if alone else None
+        self.whole_epoch = mx.compile(partial(self._trace, self._in_one)) if alone else None
         self._sizes: dict[bool, dict[str, int]] = {}  # of what a whole epoch packs, as traced
         own_phases = {name: step.phase for name, step in self.algorithm.steps.items()}
         self.phases = PHASES | own_phases
@@ -144,18 +146,18 @@ class Learner:
         steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = self._submitted = Submitted()
-        states = lambda: self._ranks.states(self.reader.first_states(rollout))  # noqa: E731
         self._at_once = self.algorithm.at_once is not None
         if self._is_whole(rollout, draws, observers):
             self._at_once = True
-            whole = self._train_whole(fields, states(), draws, scheduled, before, bool(observers))
+            arguments = fields, self._states(rollout), draws, scheduled, before
+            whole = self._train_whole(*arguments, bool(observers))
             if whole is not None:
                 go_on(whole[0])
                 return whole[0], self.health.judge(rollout, *whole)
             self._at_once = False
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
-            states=states,
+            states=partial(self._states, rollout),
             learned=lambda: learned_from(
                 self._ranks.finals(self._finals(rollout), fields), *fields["actions"].shape[:2]
             ),
@@ -174,6 +176,25 @@ class Learner:
         mx.async_eval(asked.packed)
         go_on(now)
         return now, self.health.judge(rollout, now, asked)
+
+    def compile_ahead(
+        self, rollout: Rollout, before: TrainState, draws: Draws, scheduled: Scheduled
+    ) -> None:
+        """Begin to compile a whole epoch's kernels, on CUDA, beside what comes before training.
+
+        Arguments as those of ``train``; of the rollout nothing is read but shapes.
+        """
+        if nvrtc.library() is None or not self._is_whole(rollout, draws, ()):
+            return
+        numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
+        with building, nvrtc.ahead(), suppress(TooLarge):
+            fields, states = self.reader.copy(rollout.buffer.fields), self._states(rollout)
+            arguments = fields, states, draws.minibatches, numbers, *before.arrays()
+            self._trace(self._in_one, True, *arguments)
+
+    def _states(self, rollout: Rollout) -> Any:
+        """The recurrent states that minibatches begin with."""
+        return self._ranks.states(self.reader.first_states(rollout))
 
     def _is_whole(self, rollout: Rollout, draws: Draws, observers: Sequence[Observer]) -> bool:
         """Whether an epoch is submitted as one, if there is room for what its minibatches store.

@@ -1,12 +1,13 @@
 """`ops/gpu/nvrtc.py`: kernels compiled for CUDA without MLX; here by a library that stands in."""
 
 import ctypes
+import threading
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from puffer_mlx.ops.gelu import TEXT, gelu_forward
+from puffer_mlx.ops.gelu import TEXT, gelu_backward, gelu_forward
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks import lstm
 
@@ -133,9 +134,10 @@ def test_what_the_compiler_says_is_told(cache):
     assert not list(cache.iterdir())
 
 
-def test_a_launch(cache, monkeypatch):
-    """It is compiled once for each type, and launched with what MLX's own kernels are given."""
-    library, launched = Library(), []
+@pytest.fixture
+def launched(monkeypatch):
+    """What MLX is given to launch, on a machine with CUDA."""
+    launched: list[dict[str, Any]] = []
 
     def precompiled(**given):
         launched.append(given)
@@ -145,11 +147,17 @@ def test_a_launch(cache, monkeypatch):
     monkeypatch.setattr(mx.fast, "precompiled_cuda_kernel", precompiled)
     monkeypatch.setattr(mx, "device_info", lambda _: {"architecture": "sm_90"})
     monkeypatch.setattr(launch, "backend", lambda: "cuda")
-    monkeypatch.setattr(nvrtc, "library", lambda: library)
     launch.compiled.cache_clear()
+    yield launched
+    launch.compiled.cache_clear()
+
+
+def test_a_launch(cache, launched, monkeypatch):
+    """It is compiled once for each type, and launched with what MLX's own kernels are given."""
+    library = Library()
+    monkeypatch.setattr(nvrtc, "library", lambda: library)
     for dtype in (mx.float32, mx.float32, mx.float16):
         assert gelu_forward(mx.ones((5, 2), dtype)).dtype == dtype
-    launch.compiled.cache_clear()
     assert library.compiled == 2
     names = [given.pop("name") for given in launched]
     assert names[0] == names[1] == made().name != names[2]
@@ -166,6 +174,25 @@ def test_a_launch(cache, monkeypatch):
         "threadgroup": (256, 1, 1),
         "ensure_row_contiguous": True,
     }
+
+
+def test_ahead_compilers_run_side_by_side(cache, launched, monkeypatch):
+    """None is waited for before its kernel is launched, and then what it made is used."""
+    both = threading.Barrier(2)
+
+    class Slow(Library):
+        def nvrtcCompileProgram(self, *arguments):
+            both.wait(timeout=10)  # one after the other would wait for ever
+            return super().nvrtcCompileProgram(*arguments)
+
+    monkeypatch.setattr(nvrtc, "library", Slow)  # each has a library of its own
+    x = mx.ones((5, 2))
+    with nvrtc.ahead():
+        given = [gelu_forward(x), gelu_backward(x, x)]
+    assert [array.shape for array in given] == [(5, 2)] * 2 and not launched
+    gelu_forward(x)
+    (one,) = launched
+    assert one["compiled_source"] == made().text.encode()[::-1]
 
 
 def test_without_the_library_mlx_compiles(monkeypatch):

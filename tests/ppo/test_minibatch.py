@@ -120,7 +120,7 @@ class Case:
         compared, state = kind(*rest[:5]), list(rest[5:])
         if self.strip:
             whole = mx.concatenate([observations * 2, observations, observations], axis=1)
-            observations = Strip(whole, numbers(self.S))
+            observations = Strip(whole, mx.arange(self.S, 2 * self.S, dtype=mx.int32))
         grads, *others = step(
             *(weights, observations, actions, masks, keep, compared),
             *(state if self.begins else None, mx.array(0.02), mx.array(1.0)),

@@ -1,11 +1,14 @@
 """Training as a GPU computes it, with kernels that run as C++, beside training on the CPU."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from emulated_run import emulated_gpu
 from oracles import RandomVec, named
 
 from puffer_mlx import config
+from puffer_mlx.ops.gpu import nvrtc
 from puffer_mlx.ppo import update
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import make
@@ -112,15 +115,61 @@ def test_a_minibatch_that_is_not_finite_changes_nothing():
     assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("stored", [False, True], ids=["in one launch", "that store activations"])
 @pytest.mark.parametrize("options", [("--train.algorithm", "puffer4"), FIVE], ids=["4.0", "5.0"])
 def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     """Submitted as one function: the weights, losses and first ratios of one after the other."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     options = (*options, "--train.one-launch", str(int(not stored)))
+=======
+ALGORITHMS = pytest.mark.parametrize(
+    "options", [("--train.algorithm", "puffer4"), FIVE], ids=["4.0", "5.0"]
+)
+
+
+def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
+    """Of cartpole, a minibatch in one launch."""
+>>>>>>> main
     given = config.load("cartpole", [*OPTIONS.split(), "--policy.hidden-size", "32", *options])
     given.train.horizon, given.train.minibatch_size = 8, 8 * S
     given.train.total_timesteps = 4 * 8 * N
+    return given
+
+
+@ALGORITHMS
+def test_what_is_compiled_ahead(options, monkeypatch):
+    """Before the first rollout: all that training on it launches; and nothing is changed by it."""
+    given, known = by_whole_epochs(options), {}
+    with emulated_gpu() as gpu, make(given, 1) as vec:
+        trainer = Trainer(given, vec)
+        inner, train = trainer._compile_ahead, trainer.learner.train
+
+        def noted(name, function, *arguments):
+            gpu.names.clear()
+            result = function(*arguments)
+            known[name] = {*gpu.names}
+            return result
+
+        def ahead():
+            with monkeypatch.context() as patch:
+                patch.setattr(nvrtc, "library", lambda: "there")
+                noted("ahead", inner)
+
+        trainer._compile_ahead = ahead
+        trainer.learner.train = partial(noted, "train", train)
+        ours = trainer.step()
+    with emulated_gpu(), make(given, 1) as vec:
+        expected = Trainer(given, vec).step()
+    assert "minibatch" in known["train"] <= known["ahead"]
+    losses = {key: x for key, x in expected.items() if key.startswith("loss/")}
+    assert losses and losses.items() <= ours.items()
+
+
+@ALGORITHMS
+def test_a_whole_epoch_is_its_minibatches(options):
+    """Submitted as one function: the weights, losses and first ratios of one after the other."""
+    given = by_whole_epochs(options)
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
         with make(given, 1) as vec:

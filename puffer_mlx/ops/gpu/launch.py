@@ -15,7 +15,9 @@ the texts are checked by compiling them as C++ and running them (``tests/ops``).
 
 import functools
 import hashlib
+import math
 import os
+from array import array as Numbers
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,26 @@ def numbers(*values: float) -> mx.array:
 def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     """In place of an array that there is none of: zeros, kept."""
     array = mx.array([0] * size, dtype)
+    mx.eval(array)
+    return array
+
+
+@functools.cache
+def indices(n: int) -> mx.array:
+    """0 to n - 1, (n,) int32; kept."""
+    array = mx.arange(n, dtype=mx.int32)
+    mx.eval(array)
+    return array
+
+
+@functools.cache
+def ones(shape: Shape) -> mx.array:
+    """float32, kept.
+
+    Compiled, ``1 - x`` is a kernel that MLX takes seconds to compile on CUDA, since it fuses what
+    makes 1 as large as x with the difference; the difference alone it has.
+    """
+    array = mx.array(memoryview(Numbers("f", [1.0]) * math.prod(shape))).reshape(shape)
     mx.eval(array)
     return array
 

@@ -1,11 +1,13 @@
 // What differs on Metal: what comes before every text, and how every kernel begins.
 
 #define FUNCTION inline
+#define CALLED __attribute__((noinline))
 #define SHARED threadgroup
 #define IN_DEVICE device
 #define IN_SHARED threadgroup
 #define IN_THREAD thread
 #define MULTIPLY_ADD(a, b, c) fma(a, b, c)
+#define LOWEST_BIT(bits) ctz(bits)
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 #define CLUSTER_BARRIER(blocks) DEVICE_BARRIER

@@ -4,6 +4,9 @@ MLX puts its headers and CUDA's before every text, and takes two seconds for eac
 them: ``without_headers.h`` declares what a text finds there. NVRTC is the library that MLX has
 loaded; where it isn't found by its name, MLX compiles (``launch.py``).
 
+A launch waits for its kernel. ``ahead`` says which are wanted soon: several are compiled side by
+side, by threads.
+
 What was compiled is kept in ``system.private_folders.cache_directory``, under a hash of all that
 decides it: the text, the GPU's architecture, NVRTC's version.
 """
@@ -12,6 +15,8 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +24,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import Kernel
+from puffer_mlx.system.devices import CUBIN
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 
@@ -31,6 +37,10 @@ TYPES = {
     mx.uint8: "uint8_t",
 }
 DIGEST = 32  # bytes of a hash, before what was compiled: a damaged file is compiled again
+
+
+_compilers = ThreadPoolExecutor(thread_name_prefix="nvrtc")
+_ahead = False
 
 
 class Program(NamedTuple):
@@ -95,7 +105,7 @@ def machine_code(nvrtc: Any, program: Program, architecture: str) -> bytes:
     """
     decides = "\0".join([program.text, architecture, _version(nvrtc), *program.options])
     digest = hashlib.sha256(decides.encode()).hexdigest()[:24]
-    path = cache_directory() / f"{program.name.rpartition('_')[0]}-{digest}.cubin"
+    path = cache_directory() / f"{program.name.rpartition('_')[0]}-{digest}{CUBIN}"
     with contextlib.suppress(OSError):
         kept = path.read_bytes()
         if hashlib.sha256(kept[DIGEST:]).digest() == kept[:DIGEST]:
@@ -142,13 +152,27 @@ def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
     return content.raw
 
 
+@contextlib.contextmanager
+def ahead() -> Iterator[None]:
+    """Within, launches begin to compile and wait for nothing: what they give stands for arrays.
+
+    So a graph that is built within must not be evaluated, nor kept by ``mx.compile``.
+    """
+    global _ahead
+    before, _ahead = _ahead, True
+    try:
+        yield
+    finally:
+        _ahead = before
+
+
 class CompiledKernel:
     """A kernel that is called as MLX's own are (``mx.fast.cuda_kernel``)."""
 
     def __init__(self, nvrtc: Any, kernel: Kernel, shared: int = 0) -> None:
         """Compiles nothing yet; ``shared``: bytes of the SHARED_POOL of its blocks."""
         self._nvrtc, self._kernel, self._shared = nvrtc, kernel, shared
-        self._made: dict[tuple, tuple[str, bytes]] = {}  # by what its template is given
+        self._made: dict[tuple, Future[tuple[str, bytes]]] = {}  # by what its template is given
 
     def __call__(
         self,
@@ -163,8 +187,10 @@ class CompiledKernel:
         """A launch; the first with these types and constants compiles."""
         key = tuple(template)
         if key not in self._made:
-            self._made[key] = self._compiled(dict(template))
-        name, code = self._made[key]
+            self._made[key] = _compilers.submit(self._compiled, dict(template))
+        if _ahead:
+            return list(map(mx.zeros, output_shapes, output_dtypes))
+        name, code = self._made[key].result()
         return mx.fast.precompiled_cuda_kernel(
             name=name,
             compiled_source=code,

@@ -175,7 +175,7 @@ def _renamed(text: str) -> str:
 
 def _defined(line: str) -> str:
     """The name of the function, struct, union or type that a line begins to define, or ``""``."""
-    if line.startswith(("FUNCTION ", "RULE ")) and "(" in line:
+    if line.startswith(("FUNCTION ", "RULE ", "CALLED ")) and "(" in line:
         return line.partition("(")[0].split()[-1].lstrip("*&")
     if line.startswith("struct alignas("):
         line = "struct " + line.partition(") ")[2]

@@ -60,7 +60,8 @@ def recurrent_weight_gradient(
         before = mx.concatenate([first[None], before])
     else:  # zeros: the first step adds nothing
         dy, keep = dy[1:], None if keep is None else keep[1:]
-    before = before if keep is None else before * keep[..., None]
+    if keep is not None:  # a view: mx.compile would fuse a broadcast with the product (launch.ones)
+        before = before * mx.as_strided(keep, before.shape, (keep.shape[1], 1, 0))
     rows = before.astype(dy.dtype).reshape(-1, states.shape[-1])
     return dy.reshape(-1, dy.shape[-1]).T @ rows
 

@@ -19,7 +19,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
-from puffer_mlx.ops.gpu.launch import numbers
+from puffer_mlx.ops.gpu.launch import indices
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, minibatch
 from puffer_mlx.ppo.advantage import Discounts
@@ -131,9 +131,11 @@ def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> It
         fields = {**fields, "observations": None}
     sections = epoch.steps.split(fields, states, S)
     if strips:
+        with building:
+            rows = mx.split(indices(whole.shape[1]), len(sections))
         sections = [
-            each._replace(inputs=each.inputs._replace(observations=Strip(whole, numbers(k * S))))
-            for k, each in enumerate(sections)
+            each._replace(inputs=each.inputs._replace(observations=Strip(whole, own)))
+            for each, own in zip(sections, rows, strict=True)
         ]
     count = len(sections)
     for k in range(K):

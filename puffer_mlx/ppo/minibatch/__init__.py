@@ -372,7 +372,7 @@ def _given(
     steps = int(keep is not None), int(state is not None)
     return {
         "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
-        "strip": strip.first,
+        "strip": strip.rows,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
         "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,

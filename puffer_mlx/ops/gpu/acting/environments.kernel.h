@@ -32,7 +32,7 @@ KERNEL step<Low, THREADS, APART, SEATS, SEEN, HEADS, LEGAL, WORDS>:
   row = environment * SEATS;
   take_rows(held, observations + row * SEEN, (IN_ROWS float*)actions + row * HEADS, rewards + row, terminals + row,
             masks + row * LEGAL);
-  game::c_step(&held.env);
+  step_game(held);
   leave_rows(held);
   for (uint word = 0; word < WORDS; ++word) games_after[word * n + environment] = held.words[word];
 }

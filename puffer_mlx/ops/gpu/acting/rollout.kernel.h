@@ -33,7 +33,7 @@ KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LO
   uint T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // whose environment this thread steps
   bool steps = me % APART == 0 && slot < AGENTS && player < n;
-  Held<WORDS> held;
+  HOLD(held, WORDS, games_after + player * WORDS)
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     bool in = first + k / SEEN < n;
@@ -69,5 +69,5 @@ KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LO
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
   }
-  if (steps) stand_up(held, player, games_after);
+  if (steps) stand_up(held, games_after + player * WORDS);
 }

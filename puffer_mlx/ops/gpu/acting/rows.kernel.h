@@ -35,7 +35,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   uint n = (uint)sizes[5], first = block * M, T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // for whom this thread chooses, and whose environment it steps
   bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
-  Held<WORDS> held;
+  HOLD(held, WORDS, games_after + player * WORDS)
 
   auto encoding = Either<(KEPT > 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
@@ -99,5 +99,5 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
     uint agent = first + k / H % M;
     if (agent < n) after[(k / (M * H) * n + agent) * H + k % H] = held_states[k];
   }
-  if (plays) stand_up(held, player, games_after);
+  if (plays) stand_up(held, games_after + player * WORDS);
 }

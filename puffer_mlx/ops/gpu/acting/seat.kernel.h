@@ -9,6 +9,32 @@ union Held {
   Game env;
 };
 
+#define REGISTERS 255  // of a thread, 4 bytes each; a larger struct lies in memory in any case
+
+// Where a thread has its environment: `held`, in its own memory, and in `kept` in the end. A thread's own memory lies word by
+// word beside its neighbours', so that a large struct in it takes a line of the caches for every word: on CUDA, whose
+// pointers say nothing of memories, such a one is played in `kept`, in one piece.
+#ifdef __METAL_VERSION__
+#define HOLD(held, WORDS, kept) Held<WORDS> held;
+#else
+#define HOLD(held, WORDS, kept) \
+  Held<WORDS> own;              \
+  Held<WORDS>& held = WORDS > REGISTERS ? *(Held<WORDS>*)(void*)(kept) : own;
+#endif
+
+template <class Env>
+CALLED void step_apart(IN_THREAD Env* env) { game::c_step(env); }
+
+// A step. A world's that is large is a function of its own: inlined into a loop, compilers take twenty times as long for it.
+template <int WORDS>
+FUNCTION void step_game(IN_THREAD Held<WORDS>& held) {
+  if (WORDS > REGISTERS) {
+    step_apart(&held.env);
+  } else {
+    game::c_step(&held.env);
+  }
+}
+
 // From now on the rows of the environment's agents are there.
 template <int WORDS, class Number>
 FUNCTION void take_rows(IN_THREAD Held<WORDS>& held, IN_ROWS Number* rows, IN_ROWS float* acted, IN_ROWS float* rewarded,
@@ -59,7 +85,7 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
   for (uint k = 0; k < HEADS; ++k) acted[at * HEADS + k] = actions[k];
   rewarded[at] = 0.0f;
   ended[at] = 0.0f;
-  game::c_step(&held.env);
+  step_game(held);
   all_rewards[next] = rewarded[at];
   all_terminals[next] = ended[at];
 #ifdef MASKED
@@ -67,9 +93,12 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
 #endif
 }
 
-// The environment to memory, without where its rows were.
+// The environment to where it is kept, without where its rows were.
 template <int WORDS>
-FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, uint player, IN_DEVICE int* games_after) {
+FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, IN_DEVICE int* kept) {
   leave_rows(held);
-  for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
+#ifndef __METAL_VERSION__
+  if (WORDS > REGISTERS) return;  // it is there
+#endif
+  for (uint word = 0; word < WORDS; ++word) kept[word] = held.words[word];
 }
