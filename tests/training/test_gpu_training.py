@@ -115,14 +115,6 @@ def test_a_minibatch_that_is_not_finite_changes_nothing():
     assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("stored", [False, True], ids=["in one launch", "that store activations"])
-@pytest.mark.parametrize("options", [("--train.algorithm", "puffer4"), FIVE], ids=["4.0", "5.0"])
-def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
-    """Submitted as one function: the weights, losses and first ratios of one after the other."""
-    monkeypatch.setattr(update, "device_memory", lambda: 2**30)
-    options = (*options, "--train.one-launch", str(int(not stored)))
-=======
 ALGORITHMS = pytest.mark.parametrize(
     "options", [("--train.algorithm", "puffer4"), FIVE], ids=["4.0", "5.0"]
 )
@@ -130,7 +122,6 @@ ALGORITHMS = pytest.mark.parametrize(
 
 def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
     """Of cartpole, a minibatch in one launch."""
->>>>>>> main
     given = config.load("cartpole", [*OPTIONS.split(), "--policy.hidden-size", "32", *options])
     given.train.horizon, given.train.minibatch_size = 8, 8 * S
     given.train.total_timesteps = 4 * 8 * N
@@ -166,10 +157,12 @@ def test_what_is_compiled_ahead(options, monkeypatch):
     assert losses and losses.items() <= ours.items()
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["in one launch", "that store activations"])
 @ALGORITHMS
-def test_a_whole_epoch_is_its_minibatches(options):
+def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     """Submitted as one function: the weights, losses and first ratios of one after the other."""
-    given = by_whole_epochs(options)
+    monkeypatch.setattr(update, "device_memory", lambda: 2**30)
+    given = by_whole_epochs((*options, "--train.one-launch", str(int(not stored))))
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
         with make(given, 1) as vec:
