@@ -14,7 +14,6 @@ from emulated_gpu import Functions, pretend_gpu
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
