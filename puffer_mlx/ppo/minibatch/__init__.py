@@ -326,7 +326,7 @@ def launch_wide(
     xs, dus, dx, dy, partial, ratio, value, adv = made
     _, metrics = _finished(inputs, zeros, partial, 0, n)
     x = [each.reshape(n, H) for each in mx.split(xs, L + 1)]
-    seen = opened(observations, n).reshape(n, -1).astype(mx.bfloat16)
+    seen = opened(observations).reshape(n, -1).astype(mx.bfloat16)
     products = [dx.T @ seen, dy @ x[-1]]
     layers_of = zip(mx.split(dus, L), x, strict=False)
     products += [du.reshape(n, 3 * H).T @ each for du, each in layers_of]
