@@ -137,7 +137,13 @@ def _in_one(policy: Policy, config: Config, algorithm: Algorithm, plain: Functio
 def _optimiser(config: Config, algorithm: Algorithm, counts: bool = True) -> Function:
     optimizer = optimizers.of(config)
     move = partial(optimizer.step, **optimizer.numbers(config.train))
-    return partial(_optimise, move, config.train.precision, algorithm.metrics, counts)
+    step = partial(_optimise, move, config.train.precision, algorithm.metrics)
+
+    def uncounted(weights, state, scaler, *others):
+        weights, state, _, ok = step(weights, state, scaler, *others)
+        return weights, state, scaler, ok
+
+    return step if counts else uncounted
 
 
 def by_name(functions: Mapping[str, Function]) -> Any:
@@ -201,11 +207,9 @@ def _step(policy: Policy, weights, observations, state, terminals):
     return policy.step(weights, observations, state, policy.keep(terminals))
 
 
-def _optimise(
-    move: Function, kind: str, names, counts: bool, weights, state, scaler, grads, metrics, lr
-):
+def _optimise(move: Function, kind: str, names, weights, state, scaler, grads, metrics, lr):
     """New weights, optimizer's state and scaler; whether (a scalar) the minibatch counted."""
     total = names.index("total")
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
     weights, state, ok = move(weights, grads, state, loss, lr)
-    return weights, state, precision.next_scaler(scaler, ok, kind) if counts else scaler, ok
+    return weights, state, precision.next_scaler(scaler, ok, kind), ok
