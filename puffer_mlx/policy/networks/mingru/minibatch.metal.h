@@ -172,10 +172,10 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), of_y, false, me);
         BARRIER
       }
-#include "live.part.h"
+#include "live.metal.h"
       if (!back) continue;
 
-#include "loss.part.h"
+#include "loss.metal.h"
       BARRIER
       add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), dout, me, of_decoder);
       BARRIER

@@ -191,8 +191,8 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
     multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
     BARRIER
-#include "live.part.h"
-#include "loss.part.h"
+#include "live.metal.h"
+#include "loss.metal.h"
     BARRIER
     for (int k = (int)me; k < M * (A + 1); k += THREADS)
       dy_samples[(uint)(k / M) * n + sample_of<SEGMENTS, STEPS>(k % M, chunk, segment, S)] = (Low)dy.at((uint)(k % M), (uint)(k / M));
