@@ -102,10 +102,11 @@ def make_trainer(job: Job) -> Any:
     if given.pop("normalize", False):
         environments = VecNormalize(environments, gamma=given.get("gamma", 0.99))
     if "activation_fn" in given.get("policy_kwargs", {}):
-        kwargs = given["policy_kwargs"]
-        activation = getattr(torch.nn, kwargs["activation_fn"])
+        kwargs, name = given["policy_kwargs"], given["policy_kwargs"]["activation_fn"]
+        jax = given.get("algorithm", "").startswith("sbx:")
+        activation = named(f"flax.linen:{name.lower()}") if jax else getattr(torch.nn, name)
         given["policy_kwargs"] = {**kwargs, "activation_fn": activation}
-    algorithm: Any = named(given.pop("algorithm", "")) if "algorithm" in given else PPO
+    algorithm: Any = named(given.pop("algorithm")) if "algorithm" in given else PPO
     policy = given.pop("policy", "MlpPolicy")
     settings = {key: scheduled(value) for key, value in given.items()}
     return algorithm(policy, environments, seed=job.seed, device="cpu", **settings)

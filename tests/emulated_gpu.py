@@ -28,10 +28,12 @@ LOW = mx.float16, mx.bfloat16  # float32 in NumPy
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
 SHIM = """
+#undef _FORTIFY_SOURCE  // it would take a thread's stack for a mistake
 #include <algorithm>
 #include <barrier>
 #include <bit>
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,8 +52,8 @@ struct Place { uint3 grid, block, me; };
 // From barrier to barrier the order turns round, beginning with one or the other (`turn`): where a
 // barrier is missing, the two find different numbers.
 struct Block {
-  struct Thread { ucontext_t at; bool done; };
-  ucontext_t home;
+  struct Thread { ucontext_t begins; jmp_buf at; bool begun; };
+  jmp_buf home;
   std::vector<Thread> threads;
   std::function<void(uint)> work;
   uint now = 0, waiting = 0;
@@ -59,14 +61,19 @@ struct Block {
 static thread_local Block* running;
 static thread_local std::barrier<>* cluster;
 static void begin_thread() {
-  Block* block = running;
-  block->work(block->now);
-  block->threads[block->now].done = true;
-  swapcontext(&block->threads[block->now].at, &block->home);
+  running->work(running->now);
+  _longjmp(running->home, 1);
 }
 static void meet() {
   ++running->waiting;
-  swapcontext(&running->threads[running->now].at, &running->home);
+  if (!_setjmp(running->threads[running->now].at)) _longjmp(running->home, 1);
+}
+static void go_on(Block& block) {  // not by swapcontext, which asks the kernel for signals' masks
+  Block::Thread& thread = block.threads[block.now];
+  if (_setjmp(block.home)) return;
+  if (thread.begun) _longjmp(thread.at, 1);
+  thread.begun = true;
+  setcontext(&thread.begins);
 }
 static void meet_cluster() {
   meet();
@@ -88,7 +95,7 @@ static int run_block(uint b, uint here, uint size, uint turn, Kernel kernel) {
   block.threads = std::vector<Block::Thread>(here);
   block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
   for (uint me = 0; me < here; ++me) {
-    auto& at = block.threads[me].at;
+    auto& at = block.threads[me].begins;
     getcontext(&at);
     at.uc_stack.ss_sp = stacks.get() + kStack * me;
     at.uc_stack.ss_size = kStack;
@@ -99,7 +106,7 @@ static int run_block(uint b, uint here, uint size, uint turn, Kernel kernel) {
     block.waiting = 0;
     for (uint n = 0; n < here; ++n) {
       block.now = phase % 2 ? here - 1 - n : n;
-      swapcontext(&block.home, &block.threads[block.now].at);
+      go_on(block);
     }
     if (block.waiting == 0) return 1;
     if (block.waiting != here) return 0;
@@ -135,10 +142,8 @@ static int run_blocks(uint threads, uint size, uint turn, uint together, Kernel 
 #define __device__
 #define __shared__ static thread_local
 #define __syncthreads() meet()
-#define __ffs(bits) __builtin_ffs(bits)
 #define fmaf(a, b, c) ((a) * (b) + (c))  // in software it takes long
 #define fma(a, b, c) ((a) * (b) + (c))
-#define ctz(bits) (uint)__builtin_ctz(bits)
 static uint3 blockDim;
 static thread_local uint3 blockIdx, threadIdx;
 static uint16_t round_to_bfloat(float x) {

@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
+from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm
@@ -170,6 +171,9 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
         reads them; the network's state.
     """
     keep = policy.keep(terminals)
+    if noise is not None and chooses_on_gpu(policy, len(observations)):
+        outputs, values, state = policy.step(weights, observations, state, keep)
+        return choose(policy, outputs, values, noise, mask), state
     actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask, keep)
     return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 

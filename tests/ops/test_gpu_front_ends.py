@@ -52,7 +52,7 @@ WARNINGS = [
 ]
 CUDA = [
     *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib"),
-    *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
+    *("-Wno-unknown-cuda-version", "-std=c++20", "-O0", "-S"),
     *("-include", str(HEADERS / "as_cuda.h")),
 ]
 HOPPER = "--no-cuda-gpu-arch=sm_80", "--cuda-gpu-arch=sm_90"

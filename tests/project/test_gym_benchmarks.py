@@ -1,6 +1,7 @@
 """The benchmarks on Gymnasium's environments: they run, and their numbers hang together."""
 
 import importlib
+import itertools
 import json
 import statistics
 import sys
@@ -10,7 +11,9 @@ from running import ROOT, benchmark, files
 
 pytest.importorskip("gymnasium")
 sys.path.append(str(ROOT / "benchmarks"))
-peers, learning = (importlib.import_module(f"gym_{name}") for name in ("peers", "learning"))
+peers, learning, curves = (
+    importlib.import_module(f"gym_{name}") for name in ("peers", "learning", "curves")
+)
 
 
 # ---- gym_peers.py --------------------------------------------------------------------------------
@@ -91,3 +94,81 @@ def test_the_score_by_hand():
     ):
         summary = learning.summary(each, budget)
         assert (summary["median"], summary["within the budget"]) == (median, within)
+
+
+# ---- gym_curves.py -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_curves_of_a_few_seconds(tmp_path):
+    words = ["CartPole-v1", "--seeds", 2, "--seconds", 3, "--cores", 1, "--json", "record.json"]
+    done = benchmark("gym_curves", *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    record = json.loads((tmp_path / "record.json").read_text())
+    runs = record["tasks"]["CartPole-v1"]["puffer_mlx"]
+    assert list(runs) == ["1", "2"] and runs["1"]["points"] != runs["2"]["points"]
+    for run in runs.values():
+        for before, after in itertools.pairwise(run["points"]):
+            assert all(a < b for a, b in zip(before[:3], after[:3], strict=True))
+        steps, cpu, seconds, mean = run["points"][-1]
+        assert steps >= 512 and 8 <= mean <= 500 and seconds <= run["seconds"]
+        assert cpu <= run["CPU s"]
+    assert str(tmp_path) not in json.dumps(record) and str(ROOT) not in json.dumps(record)
+    words = ["--draw", "record.json", "record.png"]
+    assert benchmark("gym_curves", *words, cwd=tmp_path).returncode == 0
+    assert files(tmp_path) == {"record.json", "record.png"}
+
+
+def test_rows_of_curves_by_hand():
+    points = [[100, 1.0, 2.0, 10.0], [300, 3.0, 4.0, 30.0], [400, 8.0, 10.0, 70.0]]
+    assert [curves.by(points, 2, limit) for limit in (1, 2, 9.9, 10)] == [None, 10.0, 30.0, 70.0]
+    assert curves.by(points, 0, 350) == 30.0
+    later = [[a, b, c, 2 * d] for a, b, c, d in points]
+    found = curves.row([{"points": points}, {"points": later}], 10.0)
+    assert found == {
+        "steps": 400,
+        "seconds": 10.0,
+        "steps/s": 40.0,
+        "steps/CPU-s": 50.0,
+        "after 2 s": 15.0,
+        "after 5 s": 45.0,
+        "after 10 s": 105.0,
+    }
+    assert curves.row([{"points": points}, {"points": points[1:]}], 10.0)["after 2 s"] is None
+    assert curves.row([{"points": points}, {"points": []}], 10.0) == {}
+
+
+def test_cleanrls_script_is_heard_and_ended(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    script = """
+from dataclasses import dataclass
+import tyro
+from torch.utils.tensorboard import SummaryWriter
+
+@dataclass
+class Args:
+    env_id: str = "CartPole-v0"
+    seed: int = 1
+    total_timesteps: int = 7
+    cuda: bool = True
+
+args = tyro.cli(Args)
+writer = SummaryWriter("runs")
+writer.add_text("hyperparameters", "none")
+writer.add_scalar("charts/SPS", 5.0, 10)
+for step in range(args.seed, args.total_timesteps):
+    writer.add_scalar("charts/episodic_return", float(step), step)
+"""
+    (tmp_path / "ppo.py").write_text(script)
+    for name in ("tyro", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    seen = []
+
+    class Curve:
+        def see(self, steps, ended):
+            seen.append((steps, ended))
+            return steps < 5
+
+    with pytest.raises(curves.Enough):
+        curves.cleanrl("CartPole-v1", 3, 9, Curve(), str(tmp_path))
+    assert seen == [(3, [3.0]), (4, [4.0]), (5, [5.0])]

@@ -134,7 +134,8 @@ def test_what_is_compiled_ahead(options, monkeypatch):
     given, known = by_whole_epochs(options), {}
     with emulated_gpu() as gpu, make(given, 1) as vec:
         trainer = Trainer(given, vec)
-        inner, train = trainer._compile_ahead, trainer.learner.train
+        learner = trainer.learner
+        inner, train = learner.compile_ahead, learner.train
 
         def noted(name, function, *arguments):
             gpu.names.clear()
@@ -142,13 +143,12 @@ def test_what_is_compiled_ahead(options, monkeypatch):
             known[name] = {*gpu.names}
             return result
 
-        def ahead():
+        def ahead(*arguments):
             with monkeypatch.context() as patch:
                 patch.setattr(nvrtc, "library", lambda: "there")
-                noted("ahead", inner)
+                noted("ahead", inner, *arguments)
 
-        trainer._compile_ahead = ahead
-        trainer.learner.train = partial(noted, "train", train)
+        learner.compile_ahead, learner.train = ahead, partial(noted, "train", train)  # type: ignore
         ours = trainer.step()
     with emulated_gpu(), make(given, 1) as vec:
         expected = Trainer(given, vec).step()

@@ -7,7 +7,6 @@
 #define IN_SHARED
 #define IN_THREAD
 #define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
-#define LOWEST_BIT(bits) ((uint)__ffs((int)(bits)) - 1)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
 // A DEVICE_BARRIER of all threads of a cluster: `blocks` neighbouring blocks, as the launch has them (sm_90 and later).

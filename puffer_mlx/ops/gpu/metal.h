@@ -7,7 +7,6 @@
 #define IN_SHARED threadgroup
 #define IN_THREAD thread
 #define MULTIPLY_ADD(a, b, c) fma(a, b, c)
-#define LOWEST_BIT(bits) ctz(bits)
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 #define CLUSTER_BARRIER(blocks) DEVICE_BARRIER

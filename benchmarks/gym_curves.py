@@ -1,0 +1,321 @@
+#!/usr/bin/env python
+"""Return against steps and seconds, beside other trainers: python benchmarks/gym_curves.py TASK ...
+
+Each of Gymnasium's environments named is trained by ours with the settings that come with it, and
+with `--peers PYTHON` (stable-baselines3, sbx-rl and torch in it) by Stable-Baselines3's and SBX's
+PPO with RL Zoo's settings (`learning_zoo.py`), and with `--cleanrl FOLDER` (`cleanrl/` of its
+checkout) by CleanRL's own script, all for the steps of `learning_tasks.py`, but no longer than
+`--seconds`. Each run is a process with `--cores` cores of its own (2), `--jobs` of them at a time,
+seed by seed. PyTorch has one thread: with two it is slower, its products are small.
+
+A point of a curve is the mean return of the last 100 training episodes, with the steps of all
+environments, the CPU seconds and the seconds since the process began, imports and compiling
+included. `--json FILE` keeps them; `--draw RECORD PICTURE` only draws a record.
+"""
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import os
+import platform
+import runpy
+import statistics
+import sys
+import time
+import types
+from collections import deque
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))  # where this file was loaded by its path
+
+from learning_peers import WINDOW, Job, make_trainer, watching
+from learning_tasks import TASKS
+from learning_zoo import SETTINGS
+
+BEGAN = time.perf_counter()  # what is imported until here takes no time
+POINTS = 100  # of a curve
+TORCH_THREADS = 1
+OURS = "puffer_mlx"
+Point = list[float]  # steps, CPU seconds, seconds, mean return
+
+
+class Curve:
+    """The points of a run, which ends itself after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.points: list[Point] = []
+        self._last: deque[float] = deque(maxlen=WINDOW)
+
+    def see(self, steps: int, ended: list[float]) -> bool:
+        """Returns of episodes that just ended; whether there is time left."""
+        self._last.extend(ended)
+        return self.mark(steps, statistics.fmean(self._last) if self._last else None)
+
+    def mark(self, steps: int, mean: float | None) -> bool:
+        """The mean return by now; whether there is time left."""
+        now = time.perf_counter() - BEGAN
+        spaced = not self.points or now - self.points[-1][2] >= self.seconds / POINTS / 4
+        if mean is not None and spaced:
+            self.points.append([steps, spent(), now, mean])
+        return now < self.seconds
+
+
+def spent() -> float:
+    """CPU seconds of this process and those that step its environments."""
+    total = time.process_time()
+    for worker in multiprocessing.active_children():
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+class Enough(Exception):
+    """The time is over."""
+
+
+# ---- in a process of its own ---------------------------------------------------------------------
+
+
+def ours(name: str, seed: int, steps: int, curve: Curve, _: str) -> tuple[str, ...]:
+    import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
+    from puffer_mlx import config, vec
+    from puffer_mlx.system.devices import select_device
+    from puffer_mlx.training.trainer import Trainer
+
+    words = ["--device", "cpu", "--train.total-timesteps", str(steps), "--seed", str(seed)]
+    settings = config.load(f"gym:{name}", [*words, "--vec.seed", str(1000 * seed)])
+    select_device(settings.base.device)
+    with vec.make(settings, 1) as environments:
+        trainer = Trainer(settings, environments)
+        for logs in trainer:
+            if not curve.mark(trainer.global_step, logs.get("env/score_100")):
+                break
+    return "mlx", "gymnasium"
+
+
+def sb3(name: str, seed: int, steps: int, curve: Curve, _: str) -> tuple[str, ...]:
+    import torch
+
+    trainer = make_trainer(Job(name, SETTINGS[name], steps, seed, 1000 * seed, 0, 0))
+    torch.set_num_threads(TORCH_THREADS)
+    trainer.learn(steps, callback=watching(curve.see))
+    return "stable-baselines3", "torch", "gymnasium"
+
+
+def sbx(name: str, seed: int, steps: int, curve: Curve, _: str) -> tuple[str, ...]:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    settings = {**SETTINGS[name], "algorithm": "sbx:PPO"}
+    trainer = make_trainer(Job(name, settings, steps, seed, 1000 * seed, 0, 0))
+    trainer.learn(steps, callback=watching(curve.see))
+    return "sbx-rl", "jax", "gymnasium"
+
+
+def cleanrl(name: str, seed: int, steps: int, curve: Curve, folder: str) -> tuple[str, ...]:
+    """CleanRL's script as it is; its options and what it logs go through here."""
+    import gymnasium
+    import torch
+
+    class Writer:
+        def __init__(self, _: str) -> None: ...
+
+        def add_text(self, _: str, __: str) -> None: ...
+
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            if tag == "charts/episodic_return" and not curve.see(step, [float(value)]):
+                raise Enough
+
+        def close(self) -> None: ...
+
+    torch.set_num_threads(TORCH_THREADS)
+    options = {"env_id": name, "seed": seed, "total_timesteps": steps, "cuda": False}
+    tyro = types.SimpleNamespace(cli=lambda arguments: arguments(**options))
+    tensorboard = types.SimpleNamespace(SummaryWriter=Writer)
+    modules: dict[str, Any] = {"tyro": tyro, "torch.utils.tensorboard": tensorboard}
+    sys.modules |= modules
+    continuous = isinstance(gymnasium.make(name).action_space, gymnasium.spaces.Box)
+    script = "ppo_continuous_action.py" if continuous else "ppo.py"
+    runpy.run_path(str(Path(folder) / script), run_name="__main__")
+    return "torch", "gymnasium"
+
+
+TRAINERS: dict[str, Callable[..., tuple[str, ...]]] = {
+    OURS: ours,
+    "stable-baselines3": sb3,
+    "sbx": sbx,
+    "cleanrl": cleanrl,
+}
+
+
+def child(trainer: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One run: its points, and of how many steps a second."""
+    curve, steps = Curve(options.seconds), TASKS[name].steps
+    packages: tuple[str, ...] = ()
+    try:
+        packages = TRAINERS[trainer](name, options.first_seed, steps, curve, options.cleanrl)
+    except Enough:
+        packages = "torch", "gymnasium"
+    stride = -(-len(curve.points) // POINTS) or 1
+    points = curve.points[::-1][::stride][::-1]  # the last one is among them
+    return {
+        "points": [[round(value, 3) for value in point] for point in points],
+        "versions": {package: version(package) for package in packages},
+    }
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def measure(trainer: str, name: str, seed: int, cores: set[int], options: Any) -> dict[str, Any]:
+    """One run, and what its process cost."""
+    from learning_processes import process  # not at the top: the peers' Python hasn't puffer_mlx
+
+    python = sys.executable if trainer == OURS else options.peers
+    words = [__file__, name, "--child", trainer, "--first-seed", seed]
+    words += ["--seconds", options.seconds, "--cleanrl", options.cleanrl]
+    run = process([python, *map(str, words)], cores)
+    (line,) = (line for line in run.out.splitlines() if line.startswith("measured "))
+    found = json.loads(line.removeprefix("measured "))
+    return {**found, "CPU s": round(run.cpu, 1), "seconds": round(run.wall, 1)}
+
+
+def by(points: list[Point], column: int, limit: float) -> float | None:
+    """The mean return that was known when a column was at most this."""
+    known = [point[3] for point in points if point[column] <= limit]
+    return known[-1] if known else None
+
+
+def row(runs: list[dict[str, Any]], seconds: float) -> dict[str, float | None]:
+    """Medians of the seeds of a trainer on a task."""
+
+    def median(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if len(known) == len(values) else None
+
+    if not all(run["points"] for run in runs):
+        return {}  # the time was over before an episode was
+    ends = [run["points"][-1] for run in runs]
+    found = {
+        "steps": median([end[0] for end in ends]),
+        "seconds": median([end[2] for end in ends]),
+        "steps/s": median([end[0] / end[2] for end in ends]),
+        "steps/CPU-s": median([end[0] / end[1] for end in ends]),
+    }
+    for part in (5, 2, 1):
+        returns = [by(run["points"], 2, seconds / part) for run in runs]
+        found[f"after {seconds / part:.0f} s"] = median(returns)
+    return found
+
+
+def show(record: dict[str, Any]) -> None:
+    for name, trainers in record["tasks"].items():
+        for trainer, runs in trainers.items():
+            found = row(list(runs.values()), record["seconds"])
+            cells = [f"{key} {value:,.0f}" for key, value in found.items() if value is not None]
+            print(f"{name:12} {trainer:18} " + ", ".join(cells), flush=True)
+
+
+def draw(record: dict[str, Any], picture: Path) -> None:
+    """For each task two panels: over steps, and over seconds."""
+    import figures  # not at the top: the peers' Python hasn't NumPy's friends
+    import numpy as np
+
+    colors = dict(zip(TRAINERS, (figures.OURS, figures.OTHER, *figures.MORE[1:3]), strict=True))
+    words = f"Median and range of the seeds, the last {WINDOW} training episodes; {record['where']}"
+    with figures.panels(2 * len(record["tasks"]), picture, words, size=(3.6, 2.6)) as axes:
+        for number, (name, trainers) in enumerate(record["tasks"].items()):
+            for axis, column, unit, x in zip(
+                axes[2 * number :], (0, 2), (1e6, 1), ("million steps", "seconds"), strict=False
+            ):
+                labels = []
+                for trainer, runs in trainers.items():
+                    curves = [np.array(run["points"]) for run in runs.values() if run["points"]]
+                    if not curves:  # no episode ended
+                        continue
+                    curves = [curve[:, [column, 3]] / (unit, 1) for curve in curves]
+                    end = figures.seeds(axis, curves, colors[trainer])
+                    labels.append(figures.Label(end, trainer, colors[trainer]))
+                axis.set_xlabel(x)
+                if column:
+                    figures.label(axis, labels)
+                figures.title(axis, name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="of learning_tasks.py")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each (3)")
+    parser.add_argument("--first-seed", type=int, default=1, help="(1)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of a run at most (300)")
+    parser.add_argument("--cores", type=int, default=2, help="of each run (2)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has the peers")
+    parser.add_argument("--cleanrl", default="", metavar="FOLDER", help="with CleanRL's scripts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
+    parser.add_argument(
+        "--draw", type=Path, nargs=2, help="a record, and the picture to draw of it"
+    )
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print("measured " + json.dumps(child(options.child, options.tasks[0], options)))
+        return
+    if options.draw:
+        record, picture = options.draw
+        draw(json.loads(record.read_text()), picture)
+        return
+    if not options.tasks:
+        parser.error("which tasks?")
+    if unknown := [name for name in options.tasks if name not in SETTINGS]:
+        parser.error(f"no settings of RL Zoo for {', '.join(unknown)}: {', '.join(SETTINGS)}")
+    if options.cleanrl and not options.peers:
+        parser.error("--cleanrl needs --peers PYTHON, which has torch")
+    trainers = [OURS, "stable-baselines3", "sbx"] if options.peers else [OURS]
+    trainers += ["cleanrl"] if options.cleanrl else []
+    record = measured(trainers, options)
+    show(record)
+    if options.json:
+        from learning_record import text_of
+
+        from puffer_mlx.system.files import publish  # not at the top, as above
+
+        with publish(options.json) as temporary:
+            temporary.write_text(text_of(record))
+
+
+def measured(trainers: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """All runs, seed by seed."""
+    from learning_processes import side_by_side  # not at the top, as above
+
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    jobs = [(name, t, seed) for seed in seeds for name in options.tasks for t in trainers]
+    tasks: dict[str, Any] = {name: {t: {} for t in trainers} for name in options.tasks}
+
+    def one(job: tuple[str, str, int], cores: set[int]) -> None:
+        name, trainer, seed = job
+        tasks[name][trainer][str(seed)] = measure(trainer, name, seed, cores, options)
+        print(f"{name}, {trainer}, seed {seed}", flush=True)
+
+    side_by_side(one, jobs, options.jobs, options.cores)
+    words = [*options.tasks, "--seeds", options.seeds, "--seconds", f"{options.seconds:g}"]
+    words += ["--cores", options.cores, "--jobs", options.jobs]
+    words += ["--peers PYTHON"] if options.peers else []
+    words += ["--cleanrl FOLDER"] if options.cleanrl else []
+    return {
+        "command": " ".join(map(str, ["python benchmarks/gym_curves.py", *words])),
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "where": f"{options.cores} cores each, {options.jobs} runs at a time",
+        "seconds": options.seconds,
+        "tasks": tasks,
+    }
+
+
+if __name__ == "__main__":
+    main()
