@@ -6,6 +6,7 @@ A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,15 +18,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops.gpu import nvrtc
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
 from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise
 from puffer_mlx.ppo.update import (
     Executables,
-    SeveralLaunches,
+    TooLarge,
     TrainState,
     by_name,
     compile_steps,
+    counts_at_once,
     steps_in_one,
 )
 from puffer_mlx.system.backend import backend
@@ -185,7 +187,7 @@ class Learner:
         numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
         minibatches = self.algorithm.minibatches
         first = self.algorithm._replace(minibatches=lambda epoch: islice(minibatches(epoch), 1))
-        with building, nvrtc.ahead(), suppress(SeveralLaunches):
+        with building, nvrtc.ahead(), suppress(TooLarge):
             fields, states = self.reader.copy(rollout.buffer.fields), self._states(rollout)
             arguments = fields, states, draws.minibatches, numbers, *before.arrays()
             self._trace(self._in_one, True, *arguments, algorithm=first)
@@ -195,7 +197,7 @@ class Learner:
         return self._ranks.states(self.reader.first_states(rollout))
 
     def _is_whole(self, rollout: Rollout, draws: Draws, observers: Sequence[Observer]) -> bool:
-        """Whether an epoch is submitted as one, if its minibatches are in one launch each.
+        """Whether an epoch is submitted as one, if there is room for what its minibatches store.
 
         There is nothing to observe then but the first ratios, which it has itself.
         """
@@ -218,7 +220,7 @@ class Learner:
         before: TrainState,
         compared: bool,
     ) -> tuple[TrainState, Asked] | None:
-        """Submit an epoch as one compiled function; None if its minibatches take more launches.
+        """Submit an epoch as one compiled function; None if its minibatches store too much.
 
         What the host does for a minibatch would else take longer than the GPU takes to compute it.
         """
@@ -228,7 +230,7 @@ class Learner:
         try:
             with building:
                 trees, packed, each = self.whole_epoch(compared, *arguments)
-        except SeveralLaunches:
+        except TooLarge:
             self.whole_epoch = None
             return None
         now, minibatches = TrainState(*trees), [Minibatch(*arrays) for arrays in each]
@@ -262,6 +264,9 @@ class Learner:
         )
         before, algorithm = TrainState(*before), algorithm or self.algorithm
         now = train_on(algorithm, epoch, before, submitted, self._minibatches)
+        if counts_at_once(config := self.health.config):
+            scaler = precision.count_all(now.scaler, submitted.counted, config.train.precision)
+            now = replace(now, scaler=scaler)
         asked = self.health.ask(now, submitted, ratios[0] if compared else None)
         self._sizes[compared] = asked.others
         return now.arrays(), asked.packed, [[*each] for each in asked.minibatches]

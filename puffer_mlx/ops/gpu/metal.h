@@ -10,6 +10,8 @@
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 #define CLUSTER_BARRIER(blocks) DEVICE_BARRIER
+#define END_OF_COPIES
+#define WAIT_FOR_COPIES(others)
 #define PREFETCH(address)
 #define SHARED_POOL(name, count) SHARED float name[count];
 

@@ -88,13 +88,16 @@ def unpack(
     packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
 ) -> list[mx.array]:
     """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
-    starts, _ = places(tuple(math.prod(shape) for shape in shapes), multiple)
-    pairs = zip(shapes, starts, strict=True)
-    return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
+    sizes = tuple(math.prod(shape) for shape in shapes)
+    starts, _ = places(sizes, multiple)
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    cuts = sorted({*starts, *ends} - {0, packed.size})
+    parts = dict(zip([0, *cuts], mx.split(packed, cuts) if cuts else [packed], strict=True))
+    return [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
 
 
-def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
-    """``cast`` by a GPU's kernel."""
+def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:
+    """``cast`` by a GPU's kernel; ``whole``: one after the other, each 24 of them in one array."""
     found: list[mx.array] = []
     for k in range(0, len(arrays), INPUTS):
         shapes = [array.shape for array in arrays[k:][:INPUTS]]
@@ -104,7 +107,7 @@ def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
         low: dict[str, Any] = {} if dtype == mx.float32 else {"Low": dtype}
         inputs, threads = [numbers(*at), *some], total // BLOCK * THREADS
         (packed,) = launch(TEXT, name, inputs, [(total,)], threads, **low)
-        found += unpack(packed, shapes, BLOCK)
+        found += [packed] if whole else unpack(packed, shapes, BLOCK)
     return found
 
 
