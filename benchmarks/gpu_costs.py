@@ -26,7 +26,8 @@ from puffer_mlx.system.files import publish
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 EPOCHS = 12  # of a counted run; the tenth is what is counted
-BEGINS = "rollout_", "rows_"  # kernels with which an epoch begins
+ROLLOUTS = "rollout_", "rows_"  # kernels of whole ones, with which epochs begin
+STEP = "step_"  # and of a step's environments, where rollouts are made in steps
 METRICS = {
     "gpu__time_duration.sum": "us",
     "dram__bytes_read.sum": "read",
@@ -70,8 +71,11 @@ def necessary(config: Config, spec: EnvSpec) -> Necessary:
     )
 
 
-def epoch_of(path: Path) -> dict[str, dict[str, float]]:
-    """Of ncu's file, by kernel: launches, and sums of what was counted, in one epoch."""
+def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
+    """Of ncu's file, by kernel: launches, and sums of what was counted, in one epoch.
+
+    Of rollouts in steps it begins with the first step's environments.
+    """
     with path.open() as file:
         rows = [row for row in csv.reader(file) if row and not row[0].startswith("==")]
     names = {name: k for k, name in enumerate(rows[0])} if rows else {}
@@ -83,10 +87,14 @@ def epoch_of(path: Path) -> dict[str, dict[str, float]]:
         scale = UNITS.get(unit, 1)
         launch[metric] = float(row[names["Metric Value"]].replace(",", "")) * scale
     order = [*launches.values()]
-    begins = [k for k, launch in enumerate(order) if launch["name"].startswith(BEGINS)]
+
+    def launched(kind: str | tuple[str, ...]) -> list[int]:
+        return [k for k, launch in enumerate(order) if launch["name"].startswith(kind)]
+
+    begins = launched(ROLLOUTS) or launched(STEP)[::horizon]
     if len(begins) < EPOCHS - 1:
         raise UserError(
-            f"ncu saw {len(begins)} rollouts in one launch, of {EPOCHS}",
+            f"ncu saw {len(begins)} rollouts that a GPU made, of {EPOCHS}",
             "environments whose rules compile for a GPU; and permission to read its counters",
         )
     sums: dict[str, dict[str, float]] = {}
@@ -99,9 +107,10 @@ def epoch_of(path: Path) -> dict[str, dict[str, float]]:
     return sums
 
 
-def count(words: list[str], steps: int) -> dict[str, dict[str, float]]:
+def count(words: list[str], config: Config) -> dict[str, dict[str, float]]:
     """What ncu counts in an epoch of ``train.py``; a run before compiles the kernels."""
     more = ["--train.rollout-device", "gpu-kernel", "--train.overlap", "0"]
+    steps = config.batch_size
     with tempfile.TemporaryDirectory() as folder:
         more += ["--base.checkpoint-dir", folder, "--base.log-dir", folder]
         train = [sys.executable, str(TRAIN), *words, *more, "--train.total-timesteps"]
@@ -112,7 +121,7 @@ def count(words: list[str], steps: int) -> dict[str, dict[str, float]]:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise UserError(f"{command[0]} failed: {done.stderr[-400:]}", "see its message")
-        return epoch_of(file)
+        return epoch_of(file, config.train.horizon)
 
 
 def table(sums: dict[str, dict[str, float]]) -> str:
@@ -148,7 +157,7 @@ def main(argv: list[str]) -> None:
     if options.count:
         own = {"--count", "--json", str(options.json)}
         words = [word for word in argv if word not in own]
-        record["epoch"] = sums = count(words, config.batch_size)
+        record["epoch"] = sums = count(words, config)
         print(table(sums))
     if options.json:
         with publish(options.json) as path:

@@ -2,14 +2,16 @@
 
 ``python edited_functions.py FOLDER``: the copy is ``FOLDER/puffer_mlx``. Prints a line of JSON for
 each edit: a hash of the weights after a short run on the CPU, the kernels in a GPU's graph, and
-what was said. Before each, all modules with equations are imported again; the old ones are kept, as
-MLX may abort when a custom function goes that a compiled one refers to.
+what was said. Before each, all modules with equations are imported again, compiled only if they are
+edited; the old ones are kept, as MLX may abort when a custom function goes that a compiled one
+refers to.
 """
 
 import contextlib
 import hashlib
 import io
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -179,13 +181,16 @@ def main(folder: Path) -> None:
     whole: dict[str, tuple] = {}
     for name, edit in EDITS.items():
         kind = repr((edit.env, edit.settings))
+        sys.dont_write_bytecode = False
         whole[kind] = whole.get(kind) or run(edit)
         path = folder / "puffer_mlx" / edit.file
-        text = path.read_text()
+        text, times = path.read_text(), path.stat()
         assert text.count(edit.before) == 1, f"{edit.file} has not one {edit.before!r}"
         path.write_text(text.replace(edit.before, edit.after))
+        sys.dont_write_bytecode = True
         changed = run(edit)
         path.write_text(text)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # what was compiled is its again
         print(json.dumps([name, whole[kind], changed]), flush=True)
 
 

@@ -28,11 +28,16 @@ LOW = mx.float16, mx.bfloat16  # float32 in NumPy
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
 SHIM = """
+#undef _FORTIFY_SOURCE  // it would take a thread's stack for a mistake
 #include <algorithm>
+#include <barrier>
 #include <bit>
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <thread>
 #include <ucontext.h>
 #include <vector>
 using std::exp;
@@ -47,59 +52,87 @@ struct Place { uint3 grid, block, me; };
 // From barrier to barrier the order turns round, beginning with one or the other (`turn`): where a
 // barrier is missing, the two find different numbers.
 struct Block {
-  struct Thread { ucontext_t at; bool done; };
-  ucontext_t home;
+  struct Thread { ucontext_t begins; jmp_buf at; bool begun; };
+  jmp_buf home;
   std::vector<Thread> threads;
   std::function<void(uint)> work;
   uint now = 0, waiting = 0;
 };
-static Block* running;
+static thread_local Block* running;
+static thread_local std::barrier<>* cluster;
 static void begin_thread() {
-  Block* block = running;
-  block->work(block->now);
-  block->threads[block->now].done = true;
-  swapcontext(&block->threads[block->now].at, &block->home);
+  running->work(running->now);
+  _longjmp(running->home, 1);
 }
 static void meet() {
   ++running->waiting;
-  swapcontext(&running->threads[running->now].at, &running->home);
+  if (!_setjmp(running->threads[running->now].at)) _longjmp(running->home, 1);
+}
+static void go_on(Block& block) {  // not by swapcontext, which asks the kernel for signals' masks
+  Block::Thread& thread = block.threads[block.now];
+  if (_setjmp(block.home)) return;
+  if (thread.begun) _longjmp(thread.at, 1);
+  thread.begun = true;
+  setcontext(&thread.begins);
+}
+static void meet_cluster() {
+  meet();
+  if (running->now == 0) cluster->arrive_and_wait();
+  meet();
 }
 static constexpr size_t kStack = 128 << 10;
 // Whether all threads of a block met at every barrier, or none did.
 template <class Kernel>
-static int run_blocks(uint threads, uint size, uint turn, Kernel kernel) {
+static int run_block(uint b, uint here, uint size, uint turn, Kernel kernel) {
   Block block;
   running = &block;
-  static char* stacks = nullptr;
-  static uint room = 0;
+  static thread_local std::unique_ptr<char[]> stacks;
+  static thread_local uint room = 0;
   if (size > room) {  // what isn't used is never touched, and so costs nothing
-    delete[] stacks;
-    stacks = new char[kStack * size];
+    stacks.reset(new char[kStack * size]);
     room = size;
   }
-  for (uint b = 0; b * size < threads; ++b) {
-    uint here = std::min(size, threads - b * size);
-    block.threads = std::vector<Block::Thread>(here);
-    block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
-    for (uint me = 0; me < here; ++me) {
-      auto& at = block.threads[me].at;
-      getcontext(&at);
-      at.uc_stack.ss_sp = stacks + kStack * me;
-      at.uc_stack.ss_size = kStack;
-      at.uc_link = nullptr;
-      makecontext(&at, begin_thread, 0);
-    }
-    for (uint phase = turn;; ++phase) {
-      block.waiting = 0;
-      for (uint n = 0; n < here; ++n) {
-        block.now = phase % 2 ? here - 1 - n : n;
-        swapcontext(&block.home, &block.threads[block.now].at);
-      }
-      if (block.waiting == 0) break;
-      if (block.waiting != here) return 0;
-    }
+  block.threads = std::vector<Block::Thread>(here);
+  block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
+  for (uint me = 0; me < here; ++me) {
+    auto& at = block.threads[me].begins;
+    getcontext(&at);
+    at.uc_stack.ss_sp = stacks.get() + kStack * me;
+    at.uc_stack.ss_size = kStack;
+    at.uc_link = nullptr;
+    makecontext(&at, begin_thread, 0);
   }
-  return 1;
+  for (uint phase = turn;; ++phase) {
+    block.waiting = 0;
+    for (uint n = 0; n < here; ++n) {
+      block.now = phase % 2 ? here - 1 - n : n;
+      go_on(block);
+    }
+    if (block.waiting == 0) return 1;
+    if (block.waiting != here) return 0;
+  }
+}
+// So many neighbouring blocks run together, each in a thread of its own with its own shared memory.
+template <class Kernel>
+static int run_blocks(uint threads, uint size, uint turn, uint together, Kernel kernel) {
+  uint blocks = (threads + size - 1) / size;
+  if (together == 1) {
+    for (uint b = 0; b < blocks; ++b)
+      if (!run_block(b, std::min(size, threads - b * size), size, turn, kernel)) return 0;
+    return 1;
+  }
+  std::atomic<int> right = 1;
+  for (uint first = 0; first < blocks; first += together) {
+    std::barrier<> meeting(together);
+    std::vector<std::jthread> running_now;
+    for (uint b = first; b < first + together; ++b)
+      running_now.emplace_back([&, b] {
+        cluster = &meeting;
+        if (!run_block(b, size, size, turn, kernel)) right = 0;
+        meeting.arrive_and_drop();
+      });
+  }
+  return right;
 }
 #define device
 #define constant
@@ -107,12 +140,10 @@ static int run_blocks(uint threads, uint size, uint turn, Kernel kernel) {
 #define threadgroup static
 #define threadgroup_barrier(flags) meet()
 #define __device__
-#define __shared__ static
+#define __shared__ static thread_local
 #define __syncthreads() meet()
-#define __ffs(bits) __builtin_ffs(bits)
 #define fmaf(a, b, c) ((a) * (b) + (c))  // in software it takes long
 #define fma(a, b, c) ((a) * (b) + (c))
-#define ctz(bits) (uint)__builtin_ctz(bits)
 static uint3 blockDim;
 static thread_local uint3 blockIdx, threadIdx;
 static uint16_t round_to_bfloat(float x) {
@@ -154,7 +185,7 @@ static void kernel({parameters}) {{
 }}
 extern "C" int {name}_run(void** p, uint threads, uint block, uint turn) {{
   blockDim.x = block;
-  return run_blocks((threads + block - 1) / block * block, block, turn, [=](Place at) {{
+  return run_blocks((threads + block - 1) / block * block, block, turn, {cluster}, [=](Place at) {{
     blockIdx = at.block, threadIdx = at.me;
     kernel({pointers});
   }});
@@ -165,10 +196,11 @@ METAL_KERNEL = """
 namespace {name} {{
 {source}
 extern "C" int {name}_run(void** p, uint threads, uint block, uint turn) {{
-  return run_blocks(threads, block, turn, [=](Place at) {{ {call}({pointers}, {places}); }});
+  return run_blocks(threads, block, turn, 1, [=](Place at) {{ {call}({pointers}, {places}); }});
 }}
 }}
 """
+MEETING = "(blocks) __syncthreads();", "(blocks) if ((blocks) > 1) meet_cluster(); else meet();"
 PLACES = {  # Metal's names
     "thread_position_in_grid": "at.grid",
     "threadgroup_position_in_grid": "at.block",
@@ -252,9 +284,10 @@ class Recorder:
         names = [*(f"const {name}" for name in call["input_names"]), *call["output_names"]]
         return CUDA_KERNEL.format(
             name=name,
-            header=call["header"],
+            header=call["header"].replace(*MEETING),
             parameters=", ".join(f"{t} {name}" for t, name in zip(types, names, strict=True)),
             constants="".join(map(_constant, call["template"])),
+            cluster=dict(call["template"]).get("CLUSTER", 1),
             source=call["source"],
             pointers=_pointers(call, CUDA_TYPES),
         )
@@ -297,15 +330,15 @@ def _untouched(dtype: mx.Dtype, number: float = np.nan) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def recording(backend: str) -> Iterator[Recorder]:
-    """A recorder that gets what is launched for this back-end."""
+def recording(backend: str, cluster: int = 1) -> Iterator[Recorder]:
+    """A recorder that gets what is launched for this back-end, with clusters of so many blocks."""
     recorder = Recorder(backend)
     launch.compiled.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.fast, backend + "_kernel", recorder)
         patch.setattr(nvrtc, "library", lambda: None)
         patch.setattr(launch, "backend", lambda: backend)
-        patch.setattr(launch, "cluster_blocks", lambda: 1)  # blocks run one after the other
+        patch.setattr(launch, "cluster_blocks", lambda: cluster)
         yield recorder
     launch.compiled.cache_clear()
 
@@ -333,8 +366,8 @@ class Compiled:
     knows as an input.
     """
 
-    def __init__(self, recorder: Recorder, folder: Path) -> None:
-        self.calls, self.backend = recorder.calls, recorder.backend
+    def __init__(self, recorder: Recorder, folder: Path, cluster: int = 1) -> None:
+        self.calls, self.backend, self.cluster = recorder.calls, recorder.backend, cluster
         source = folder / "kernels.cpp"
         source.write_text(recorder.text)
         flags = ["-std=c++20", "-O1"]
@@ -410,7 +443,7 @@ class Compiled:
             patch.setattr(mx.fast, self.backend + "_kernel", kernel)
             patch.setattr(nvrtc, "library", lambda: None)
             patch.setattr(launch, "backend", lambda: self.backend)
-            patch.setattr(launch, "cluster_blocks", lambda: 1)
+            patch.setattr(launch, "cluster_blocks", lambda: self.cluster)
             result = function(*arguments)
         launch.compiled.cache_clear()
         assert next(left, None) is None
@@ -426,14 +459,17 @@ class Functions:
     """Functions of arrays, recorded as a GPU would launch them, then compiled all at once.
 
     ``cases``: by a key of any kind, a function that returns a list of arrays, and its arguments.
+    ``cluster``: how many blocks a cluster has.
     """
 
-    def __init__(self, backend: str, folder: Path, cases: dict[Any, tuple]) -> None:
+    def __init__(
+        self, backend: str, folder: Path, cases: dict[Any, tuple], cluster: int = 1
+    ) -> None:
         self.cases = cases
-        with recording(backend) as recorder, pytest.MonkeyPatch.context() as patch:
+        with recording(backend, cluster) as recorder, pytest.MonkeyPatch.context() as patch:
             pretend_gpu(patch)
             self.calls = {key: recorder.record_all(*case) for key, case in cases.items()}
-        self.compiled = Compiled(recorder, folder)
+        self.compiled = Compiled(recorder, folder, cluster)
 
     def run(self, key: Any, *arrays: Any, function: Any = None) -> list[np.ndarray]:
         """What a case gives by its kernels.

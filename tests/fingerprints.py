@@ -16,6 +16,7 @@ from typing import Any
 
 from puffer_mlx.ops import fingerprints
 from puffer_mlx.ops.fingerprints import COMPARING, FILE, REFERENCES, Reference
+from puffer_mlx.policy import choosing_on_gpu
 from puffer_mlx.policy import policy as equations
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian
@@ -47,6 +48,8 @@ def functions_of(reference: Reference) -> tuple[str, ...]:
         given += [method for cls in NETWORKS.values() for method in (cls.scan, cls.step)]
         given += [cls.sample for cls in spaces]
         given += [m for cls in decoders for m in (cls.product, cls.split, cls.logstd)]
+    if reference is choosing_on_gpu.REFERENCE:
+        given += [Policy.act, *(cls.sample for cls in spaces)]
     if reference is small_networks.REFERENCE:
         given += [optimizers.find("adam").step]
     if reference in (closed_form.LOSS, closed_form.LOGPROBS, small_networks.REFERENCE):

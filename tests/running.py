@@ -47,6 +47,18 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
     return done
 
 
+def copied_package(folder: Path) -> Path:
+    """A copy of the package, with what Python compiled of it; links to configs and envs.
+
+    A file that is edited afterwards has another time, and is compiled again.
+    """
+    begun = shutil.ignore_patterns("*.pyc.*")  # by another process, which renames it soon
+    copy = Path(shutil.copytree(ROOT / "puffer_mlx", folder / "puffer_mlx", ignore=begun))
+    for name in ("configs", "envs"):
+        (folder / name).symlink_to(ROOT / name)
+    return copy
+
+
 def planted(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
     """What trains with a copy of the package, made in a folder, that has one file more.
 
@@ -58,11 +70,7 @@ def planted(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]
     Returns:
         A function of the folder to run in and of words for ``train``: what is said, and the status.
     """
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "puffer_mlx", folder / "puffer_mlx", ignore=ignore)
-    for name in ("configs", "envs"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "puffer_mlx" / file).write_text(text)
+    (copied_package(folder) / file).write_text(text)
 
     def train(where: Path, *words: object) -> tuple[str, int]:
         where.mkdir(exist_ok=True)

@@ -28,6 +28,7 @@ def program(
     depends: Iterable[Path],
     sanitizer: str = "",
     compiler: str = "cc",
+    include: Sequence[Path] = (),
 ) -> Path:
     """A program with one of SANITIZERS or without; skips where the compiler doesn't have it."""
     checks = []
@@ -40,6 +41,7 @@ def program(
             ["-O1", "-g", "-pthread", *checks, *flags],
             compiler,
             depends,
+            include,
         )
     except UserError as error:
         if "cannot find" in error.message and "san" in error.message:
@@ -70,11 +72,15 @@ def environment_driver(
 ) -> Path:
     """tests/c/driver.c with an environment; root: a folder with include and src, if not envs."""
     root = root or environments_folder()
-    include, stepper = root / "include", root / "src"
-    sources = [C / "driver.c", compiled_unit(folder), *sorted(stepper.glob("*.c"))]
-    headers = [*environment_files(folder), *source_files(include), *source_files(stepper)]
-    flags = [*flags, f"-I{include}", f"-I{stepper}", "-lm"]
-    return program(f"driver_{folder.name}", sources, flags, headers, sanitizer)
+    include = [root / "include", root / "src"]
+    sources = [C / "driver.c", *sorted(include[1].glob("*.c"))]
+    headers = [path for each in include for path in source_files(each)]
+    if flags == ENVIRONMENT:  # then all but the environment is compiled once for all of them
+        given = [*flags, "-r"], headers, sanitizer, "cc", include
+        sources, flags = [], [*flags, str(program("driver", sources, *given))]
+    sources, headers = [compiled_unit(folder), *sources], [*environment_files(folder), *headers]
+    name, flags = f"driver_{folder.name}", [*flags, "-lm"]
+    return program(name, sources, flags, headers, sanitizer, "cc", include)
 
 
 def run_upstream(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch) -> str:

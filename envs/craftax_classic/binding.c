@@ -13,7 +13,7 @@
 #include "vecenv.h"
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
-_Static_assert(VALUES + SIDE <= NUMBERS, "a new world's directions and a row of it must fit into an observation");
+_Static_assert(2 * ANGLES <= NUMBERS, "a new world's directions must fit into an observation");
 
 // [env] has no keys: the rules are the original's.
 void my_init(Env* env, Dict* kwargs) {

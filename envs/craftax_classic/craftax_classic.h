@@ -760,132 +760,65 @@ typedef struct {
     int nodes_across;  // directions in a row of the grid
     int down;          // cells from one to the next are 2 to the power of this
     int across;
-    float low;    // the least value of the world
-    float range;  // from there to the largest
+    float low;  // the least and the largest value of the world
+    float high;
 } Noise;
 
 RULE float fade(float t) {
     return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
 }
 
-// The directions of all noises lie where the observation will be, 1272 numbers of its 1345, and
-// behind them `values`, a row's at most.
-enum { VALUES = 2 * ANGLES };
-
-// Write the values of `count` cells of a row, from `column` on.
-RULE void raw_noise(
-    CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count) {
-    ROW(float) numbers = env->observations;  // a compiler can't know that no write changes it
-    const int shift = noise->across;
-    const float narrow = 1.0f / (float)(1 << shift);  // exact, as all powers of 2
+// The directions of all noises lie where the observation will be: 1272 numbers of its 1345.
+RULE float raw_noise(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
     const int node_row = row >> noise->down;
-    const int nodes = noise->first + node_row * noise->nodes_across;
-    const int down = 2 * noise->nodes_across;
+    const int node_column = column >> noise->across;
+    const int above = 2 * (noise->first + node_row * noise->nodes_across + node_column);
+    const int below = above + 2 * noise->nodes_across;
     const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
+    const float x = (float)column / (float)(1 << noise->across) - (float)node_column;
     const float up = 1.0f - y;
+    const float right = x - 1.0f;
+    const float above_left = y * env->observations[above] + x * env->observations[above + 1];
+    const float below_left = x * env->observations[below + 1] - up * env->observations[below];
+    const float above_right =
+        y * env->observations[above + 2] + right * env->observations[above + 3];
+    const float below_right =
+        right * env->observations[below + 3] - up * env->observations[below + 2];
     const float ty = fade(y);
-    for (int i = 0; i < count;) {
-        const int node_column = (column + i) >> shift;
-        const int end = least(count, ((node_column + 1) << shift) - column);
-        const int above = 2 * (nodes + node_column);
-        const int below = above + down;
-        const float down_above_left = y * numbers[above];
-        const float down_above_right = y * numbers[above + 2];
-        const float up_below_left = up * numbers[below];
-        const float up_below_right = up * numbers[below + 2];
-        const float along_above_left = numbers[above + 1];
-        const float along_above_right = numbers[above + 3];
-        const float along_below_left = numbers[below + 1];
-        const float along_below_right = numbers[below + 3];
-        for (; i < end; i++) {
-            const float x = (float)(column + i) * narrow - (float)node_column;
-            const float right = x - 1.0f;
-            const float tx = fade(x);
-            const float above_left = down_above_left + x * along_above_left;
-            const float below_left = x * along_below_left - up_below_left;
-            const float above_right = down_above_right + right * along_above_right;
-            const float below_right = right * along_below_right - up_below_right;
-            const float at_left = above_left * (1.0f - ty) + ty * below_left;
-            const float at_right = above_right * (1.0f - ty) + ty * below_right;
-            numbers[VALUES + i] = (1.0f - tx) * at_left + tx * at_right;
-        }
-    }
+    const float tx = fade(x);
+    const float at_left = above_left * (1.0f - ty) + ty * below_left;
+    const float at_right = above_right * (1.0f - ty) + ty * below_right;
+    return (1.0f - tx) * at_left + tx * at_right;
 }
 
-// The same from 0 to 1.
-RULE void scaled_noise(
-    CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column, int count) {
-    ROW(float) numbers = env->observations;
-    const float low = noise->low;
-    const float range = noise->range;
-    raw_noise(env, noise, row, column, count);
-    for (int i = 0; i < count; i++) {
-        numbers[VALUES + i] = (numbers[VALUES + i] - low) / range;
-    }
-}
-
-RULE float noise_at(CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
-    scaled_noise(env, noise, row, column, 1);
-    return env->observations[VALUES];
+// From 0 to 1.
+RULE float noise_at(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
+    return (raw_noise(env, noise, row, column) - noise->low) / (noise->high - noise->low);
 }
 
 RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int down, int across) {
-    ROW(float) numbers = env->observations;
-    const int end = first + NODES(SIDE >> down, SIDE >> across);
+    const int rows = SIDE >> down;
+    const int columns = SIDE >> across;
     noise->first = first;
-    noise->nodes_across = (SIDE >> across) + 1;
+    noise->nodes_across = columns + 1;
     noise->down = down;
     noise->across = across;
-    for (int node = first; node < end; node++) {
+    for (int node = first; node < first + NODES(rows, columns); node++) {
         const float angle = 6.2831853f * ((float)DRAW(env, node) / 2147483648.0f);
-        numbers[2 * node] = cosf(angle);
-        numbers[2 * node + 1] = sinf(angle);
+        env->observations[2 * node] = cosf(angle);
+        env->observations[2 * node + 1] = sinf(angle);
     }
-    float low = 2.0f;  // no value is as far from 0
-    float high = -2.0f;
+    float low = raw_noise(env, noise, 0, 0);
+    float high = low;
     for (int row = 0; row < SIDE; row++) {
-        raw_noise(env, noise, row, 0, SIDE);
         for (int column = 0; column < SIDE; column++) {
-            const float value = numbers[VALUES + column];
+            const float value = raw_noise(env, noise, row, column);
             low = value < low ? value : low;
             high = value > high ? value : high;
         }
     }
     noise->low = low;
-    noise->range = high - low;
-}
-
-// What is added to water and to height: neither is at the start.
-RULE float distance(int row, int column) {
-    const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
-    return steps < 5 ? (float)steps / 5.0f : 1.0f;
-}
-
-// How many of three numbers are smaller.
-RULE int level(float value, float first, float second, float third) {
-    return (value > first ? 1 : 0) + (value > second ? 1 : 0) + (value > third ? 1 : 0);
-}
-
-// Write levels of water, height and trees as cells of a row, in two bits each.
-RULE void write_levels(
-    CraftaxClassic OWN* env, const Noise OWN* waters, const Noise OWN* mountains,
-    const Noise OWN* trees, int row) {
-    ROW(float) numbers = env->observations;
-    uint8_t OWN* cells = env->cells + row * SIDE;
-    scaled_noise(env, waters, row, 0, SIDE);
-    for (int column = 0; column < SIDE; column++) {
-        const float water = numbers[VALUES + column] + distance(row, column) - 1.0f;
-        cells[column] = (uint8_t)level(water, 0.4f, 0.6f, 0.7f);
-    }
-    scaled_noise(env, mountains, row, 0, SIDE);
-    for (int column = 0; column < SIDE; column++) {
-        const float height = numbers[VALUES + column] + 0.05f + distance(row, column) - 1.0f;
-        cells[column] |= (uint8_t)(level(height, 0.7f, 0.8f, 0.85f) << 2);
-    }
-    scaled_noise(env, trees, row, 0, SIDE);
-    for (int column = 0; column < SIDE; column++) {
-        cells[column] |= (uint8_t)(level(numbers[VALUES + column], 0.5f, 0.7f, 2.0f) << 4);
-    }
+    noise->high = high;
 }
 
 RULE void make_world(CraftaxClassic OWN* env) {
@@ -901,15 +834,14 @@ RULE void make_world(CraftaxClassic OWN* env) {
     for (int cell = 0; cell < SIDE * SIDE; cell++) {
         const int row = cell / SIDE;
         const int column = cell % SIDE;
-        if (column == 0) {
-            write_levels(env, &waters, &mountains, &trees, row);
-        }
-        const int water = env->cells[cell] & 3;
-        const int height = env->cells[cell] >> 2 & 3;
-        const int tree = env->cells[cell] >> 4;
-        int block = water == 3 ? WATER : water == 2 ? SAND : GRASS;
-        if (height > 0) {
-            const bool path = (height == 3 && water > 0) ||
+        const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
+        const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
+        const float water = noise_at(env, &waters, row, column) + near - 1.0f;
+        const float mountain = noise_at(env, &mountains, row, column) + 0.05f + near - 1.0f;
+        const float tree = noise_at(env, &trees, row, column);
+        int block = water > 0.7f ? WATER : water > 0.6f ? SAND : GRASS;
+        if (mountain > 0.7f) {
+            const bool path = (mountain > 0.85f && water > 0.4f) ||
                               noise_at(env, &paths, row, column) > 0.8f ||
                               noise_at(env, &paths, column, row) > 0.8f;
             block = path ? PATH : STONE;
@@ -919,14 +851,14 @@ RULE void make_world(CraftaxClassic OWN* env) {
             if (block == STONE && LIKELY(DRAW(env, IRON_CHANCE + cell), 0.03f)) {
                 block = IRON;
             }
-            if (block == STONE && height > 1 &&
+            if (block == STONE && mountain > 0.8f &&
                 LIKELY(DRAW(env, DIAMOND_CHANCE + cell), 0.005f)) {
                 block = DIAMOND;
             }
-            if (height == 3 && tree == 2) {
+            if (mountain > 0.85f && tree > 0.7f) {
                 block = LAVA;
             }
-        } else if (block == GRASS && tree > 0) {
+        } else if (block == GRASS && tree > 0.5f) {
             const bool grown = (float)DRAW(env, TREE_CHANCE + cell) > 0.8f * 2147483648.0f;
             block = grown ? TREE : GRASS;
         }
@@ -940,7 +872,7 @@ RULE void make_world(CraftaxClassic OWN* env) {
         return;
     }
     int left = DRAW(env, DIAMOND_CELL) % stones;  // stones before the one that becomes a diamond
-    for (int cell = 0; left >= 0; cell++) {
+    for (int cell = 0; cell < SIDE * SIDE; cell++) {
         if (env->cells[cell] == STONE && left-- == 0) {
             env->cells[cell] = DIAMOND;
         }

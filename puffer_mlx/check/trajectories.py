@@ -70,9 +70,8 @@ def compare(
         spec, N = host.spec, host.num_agents
         policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
         run = compile_update(policy)
-        kernel = rollouts_in_steps(run, ours, HORIZON)
-        if not in_steps:
-            kernel = rollouts_on_gpu(policy, run, ours, HORIZON)
+        given = run, ours, HORIZON
+        kernel = rollouts_in_steps(*given) if in_steps else rollouts_on_gpu(policy, *given)
         if kernel is None:
             return None
         weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]

@@ -34,4 +34,4 @@ from puffer_mlx.ops.recurrence import (
     recurrent_weight_gradient,
     steps_of,
 )
-from puffer_mlx.ops.rows import put_rows, split_rows, take_rows, take_targets
+from puffer_mlx.ops.rows import put_rows, split_rows, take_rows, take_several, take_targets

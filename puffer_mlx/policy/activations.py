@@ -93,6 +93,7 @@ def orthogonal(key: mx.array, shape: tuple[int, int], gain: float = 1.0) -> mx.a
     rows, columns = shape
     normal = mx.random.normal((max(shape), min(shape)), key=key)
     q, r = mx.linalg.qr(normal, stream=mx.cpu)  # GPUs have none
-    mx.eval(q, r)  # before another device reads it
-    q = q * mx.where(mx.diag(r) < 0, -1.0, 1.0)  # makes the factorisation unique
+    diagonal = mx.diag(r, stream=mx.cpu)  # a gather by two indices takes CUDA 2.6 s to compile
+    mx.eval(q, diagonal)  # before another device reads it
+    q = q * mx.where(diagonal < 0, -1.0, 1.0)  # makes the factorisation unique
     return gain * (q if rows >= columns else q.T)

@@ -36,6 +36,10 @@ LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arr
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
 ENOUGH_BLOCKS = 128  # for the cores of an H200
 BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
+LARGE = 255  # words of a struct that registers may hold: REGISTERS of acting/seat.kernel.h
+# Threads that a core of CUDA has at a time, by few enough registers each. With more they spill,
+# with fewer they wait; a large struct is in memory in any case, and its threads mostly wait.
+RESIDENT, RESIDENT_LARGE = 512, 1024
 MOST_NUMBERS = 2**31  # of an array that the kernel writes: it counts in 32 bits
 
 
@@ -271,7 +275,8 @@ class RolloutOnGPU:
             inputs["weights"] = weights
             inputs["sizes"] = self.step.sizes(layout, N, weights.size, masked, copied=True)
             arrays = gpu_step.layers, game.rules, inputs, outputs
-            made = launch(*arrays, **layout.launch(N), **sizes)
+            resident = RESIDENT_LARGE if game.words > LARGE else RESIDENT
+            made = launch(*arrays, **layout.launch(N), RESIDENT=resident, **sizes)
         else:
             made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)
         observations, last, rewards, terminals, masks, *others = made

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import take_rows
+from puffer_mlx.ops import take_rows, take_several
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.loss import Minibatch
 
@@ -79,12 +79,16 @@ class MeanNoise(NamedTuple):
 def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
     """What the forward pass reads of some rows (S,) of a rollout."""
     T, heads = fields["actions"].shape[0], policy.decoder.action.heads
-    masks, resets = fields["masks"], policy.reset_on_terminal
+    named = {name: fields[name] for name in ("observations", "actions", "masks", "terminals")}
+    if not policy.reset_on_terminal:
+        del named["terminals"]
+    there = {name: array for name, array in named.items() if array is not None}
+    taken = dict(zip(there, take_several([*there.values()], rows, T), strict=True))
     return Inputs(
-        take_rows(fields["observations"], rows, T),
-        take_rows(fields["actions"], rows, T).reshape(-1, heads),
-        None if masks is None else take_rows(masks, rows, T).reshape(-1, masks.shape[-1]),
-        policy.keep(take_rows(fields["terminals"], rows, T)) if resets else None,
+        taken["observations"],
+        taken["actions"].reshape(-1, heads),
+        taken["masks"].reshape(T * rows.size, -1) if "masks" in taken else None,
+        policy.keep(taken["terminals"]) if "terminals" in taken else None,
     )
 
 

@@ -10,11 +10,13 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
+from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm
 from puffer_mlx.ppo.gradients import gradients, logprobs
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.devices import device_memory
 
 Function = Callable[..., Any]
 
@@ -85,23 +87,43 @@ def compile_steps(
     return by_name({"gradients": mx.compile(step), "optimise": optimise, **own})
 
 
-class SeveralLaunches(Exception):
-    """A minibatch's gradients take a GPU more than ``ppo/minibatch``'s launches."""
+class TooLarge(Exception):
+    """The activations of an epoch's minibatches may take more memory than a GPU has to spare."""
 
 
 def steps_in_one(policy: Policy, config: Config, algorithm: Algorithm) -> Any:
-    """The same steps for what compiles whole epochs, where minibatches store no activations.
+    """The same steps for what compiles whole epochs, whose minibatches may all be under way.
 
-    ``gradients`` raises SeveralLaunches where they would.
+    ``gradients`` raises TooLarge where they store more activations than there is room for. Where
+    ``counts_at_once``, ``optimise`` leaves the scaler as it is.
     """
 
-    def refuse(*_: Any) -> tuple:
-        raise SeveralLaunches
+    def plain(*arguments: Any) -> tuple:
+        if activations(config) > device_memory() // 8:
+            raise TooLarge
+        return _plain(policy, config, algorithm)(*arguments)
 
     own = {name: step.function for name, step in algorithm.steps.items()}
-    step, optimise = _in_one(policy, config, algorithm, refuse), _optimiser(config, algorithm)
+    step = _in_one(policy, config, algorithm, plain)
+    optimise = _optimiser(config, algorithm, counts=counts_at_once(config))
     gather = partial(sections.gather, policy)
     return by_name({"gather": gather, "gradients": step, "optimise": optimise, **own})
+
+
+def counts_at_once(config: Config) -> bool:
+    """Whether minibatches may be counted at an epoch's end: no gradient is scaled by the count."""
+    return config.train.precision != "fp16"
+
+
+def activations(config: Config) -> int:
+    """About how many bytes an epoch's minibatches store between their launches, on the high side.
+
+    MLX holds what ten parts of a graph use that are under way, and frees the rest.
+    """
+    train, policy = config.train, config.policy
+    numbers = 12 * policy.hidden_size * (policy.num_layers + 1)  # of a sample, with gates
+    size = 4 if train.precision == "fp32" else 2
+    return config.minibatches * train.minibatch_size * numbers * size
 
 
 def _plain(policy: Policy, config: Config, algorithm: Algorithm) -> Function:
@@ -113,10 +135,16 @@ def _in_one(policy: Policy, config: Config, algorithm: Algorithm, plain: Functio
     return minibatch.in_one(plain, policy, train.precision, algorithm.scoring, train.one_launch)
 
 
-def _optimiser(config: Config, algorithm: Algorithm) -> Function:
+def _optimiser(config: Config, algorithm: Algorithm, counts: bool = True) -> Function:
     optimizer = optimizers.of(config)
     move = partial(optimizer.step, **optimizer.numbers(config.train))
-    return partial(_optimise, move, config.train.precision, algorithm.metrics)
+    step = partial(_optimise, move, config.train.precision, algorithm.metrics)
+
+    def uncounted(weights, state, scaler, *others):
+        weights, state, _, ok = step(weights, state, scaler, *others)
+        return weights, state, scaler, ok
+
+    return step if counts else uncounted
 
 
 def by_name(functions: Mapping[str, Function]) -> Any:
@@ -143,6 +171,9 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
         reads them; the network's state.
     """
     keep = policy.keep(terminals)
+    if noise is not None and chooses_on_gpu(policy, len(observations)):
+        outputs, values, state = policy.step(weights, observations, state, keep)
+        return choose(policy, outputs, values, noise, mask), state
     actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask, keep)
     return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 

@@ -395,7 +395,7 @@ class RolloutsOnGPU:
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
         masks = None if launched.masks is None else _last(launched.masks)
-        arrived = launched.last_observations, *map(_last, (launched.rewards, launched.terminals))
+        arrived = launched.last_observations, _last(launched.rewards), _last(launched.terminals)
         return launched, Arrived(*arrived, masks), log
 
     def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:

@@ -63,6 +63,11 @@ class Submitted:
         """How many minibatches were submitted so far."""
         return len(self._minibatches)
 
+    @property
+    def counted(self) -> list[mx.array]:
+        """Whether each counted: scalars, bool or numbers that are 0 or 1."""
+        return [one.ok for one in self._minibatches]
+
     def submit(
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
     ) -> None:

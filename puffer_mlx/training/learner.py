@@ -6,7 +6,9 @@ A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -16,15 +18,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops.gpu import nvrtc
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
 from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise
 from puffer_mlx.ppo.update import (
     Executables,
-    SeveralLaunches,
+    TooLarge,
     TrainState,
     by_name,
     compile_steps,
+    counts_at_once,
     steps_in_one,
 )
 from puffer_mlx.system.backend import backend
@@ -101,8 +104,7 @@ class Learner:
         self._learned, self._ranks, self._minibatches = learned, ranks, drawn.minibatches
         self._alpha = config.train.rpo_alpha
         self.health = Health(config, self.algorithm.metrics)
-        self._submitted = Submitted()  # of the last epoch
-        self._at_once = self.algorithm.at_once is not None  # it was, or is
+        self._submitted: Submitted | None = None  # of the last epoch, if one after the other
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
         shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
@@ -143,16 +145,13 @@ class Learner:
         """
         steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
-        submitted = self._submitted = Submitted()
-        self._at_once = self.algorithm.at_once is not None
+        self._submitted, submitted = None, Submitted()
         if self._is_whole(rollout, draws, observers):
-            self._at_once = True
             arguments = fields, self._states(rollout), draws, scheduled, before
             whole = self._train_whole(*arguments, bool(observers))
             if whole is not None:
                 go_on(whole[0])
                 return whole[0], self.health.judge(rollout, *whole)
-            self._at_once = False
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
             states=partial(self._states, rollout),
@@ -164,6 +163,7 @@ class Learner:
             noise=draws.noise,
         )
         if self.algorithm.at_once is None:
+            self._submitted = submitted
             now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
         else:
             *after, adv, metrics, ok = self.algorithm.at_once(epoch, *before.arrays())
@@ -185,17 +185,19 @@ class Learner:
         if nvrtc.library() is None or not self._is_whole(rollout, draws, ()):
             return
         numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
-        with building, nvrtc.ahead(), suppress(SeveralLaunches):
+        minibatches = self.algorithm.minibatches
+        first = self.algorithm._replace(minibatches=lambda epoch: islice(minibatches(epoch), 1))
+        with building, nvrtc.ahead(), suppress(TooLarge):
             fields, states = self.reader.copy(rollout.buffer.fields), self._states(rollout)
             arguments = fields, states, draws.minibatches, numbers, *before.arrays()
-            self._trace(self._in_one, True, *arguments)
+            self._trace(self._in_one, True, *arguments, algorithm=first)
 
     def _states(self, rollout: Rollout) -> Any:
         """The recurrent states that minibatches begin with."""
         return self._ranks.states(self.reader.first_states(rollout))
 
     def _is_whole(self, rollout: Rollout, draws: Draws, observers: Sequence[Observer]) -> bool:
-        """Whether an epoch is submitted as one, if its minibatches are in one launch each.
+        """Whether an epoch is submitted as one, if there is room for what its minibatches store.
 
         There is nothing to observe then but the first ratios, which it has itself.
         """
@@ -218,7 +220,7 @@ class Learner:
         before: TrainState,
         compared: bool,
     ) -> tuple[TrainState, Asked] | None:
-        """Submit an epoch as one compiled function; None if its minibatches take more launches.
+        """Submit an epoch as one compiled function; None if its minibatches store too much.
 
         What the host does for a minibatch would else take longer than the GPU takes to compute it.
         """
@@ -228,15 +230,23 @@ class Learner:
         try:
             with building:
                 trees, packed, each = self.whole_epoch(compared, *arguments)
-        except SeveralLaunches:
+        except TooLarge:
             self.whole_epoch = None
             return None
         now, minibatches = TrainState(*trees), [Minibatch(*arrays) for arrays in each]
         mx.async_eval(*now.arrays(), packed)
         return now, Asked(packed, self._sizes[compared], minibatches)
 
-    def _trace(self, steps: Any, compared: bool, fields: Fields, states: Any, *others: Any) -> Any:
-        """What ``whole_epoch`` is compiled from."""
+    def _trace(
+        self,
+        steps: Any,
+        compared: bool,
+        fields: Fields,
+        states: Any,
+        *others: Any,
+        algorithm: Algorithm | None = None,
+    ) -> Any:
+        """What ``whole_epoch`` is compiled from; ``algorithm``: in place of the learner's."""
         draws, numbers, *before = others
         ratios: list[mx.array] = []
 
@@ -252,8 +262,11 @@ class Learner:
             *(lambda: states, learned),
             values=fields["values"],
         )
-        before = TrainState(*before)
-        now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
+        before, algorithm = TrainState(*before), algorithm or self.algorithm
+        now = train_on(algorithm, epoch, before, submitted, self._minibatches)
+        if counts_at_once(config := self.health.config):
+            scaler = precision.count_all(now.scaler, submitted.counted, config.train.precision)
+            now = replace(now, scaler=scaler)
         asked = self.health.ask(now, submitted, ratios[0] if compared else None)
         self._sizes[compared] = asked.others
         return now.arrays(), asked.packed, [[*each] for each in asked.minibatches]
@@ -261,7 +274,8 @@ class Learner:
     @property
     def part(self) -> float | None:
         """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
-        return None if self._at_once else self._submitted.count / self._minibatches
+        now = self._submitted  # another thread may change it
+        return None if now is None else now.count / self._minibatches
 
     def draws(self, key: mx.array) -> Draws:
         """An epoch's random numbers."""

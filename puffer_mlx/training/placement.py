@@ -56,7 +56,7 @@ from puffer_mlx.vec.rollout_loop import ACT, PART
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
 MORE_STEPS = 16  # where a GPU steps them in launches of their own, which also begin and end it
-WAYS = 7  # grows when a device acts in another way: what was measured before is measured again
+WAYS = 8  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.25  # seconds for each device, kernels compiled
 CORE = 2e11  # multiplications and additions of float32 that no CPU's core makes in a second
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no

@@ -17,6 +17,8 @@ from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 
+AT_ONCE = 2**17  # samples whose log-probabilities a GPU computes again at a time
+
 
 class Learned:
     """The rows of a rollout that are trained on, where opponents act for some agents; in order.
@@ -103,7 +105,10 @@ class Reader:
     ) -> None:
         self._learned = learned
         self._compiled, self._away = run, placement.away
-        self._segments = max(1, config.segments)  # shuffled samples may be fewer than a segment
+        # shuffled samples may be fewer than a segment; a GPU is told little, and computes a lot
+        self._segments = max(1, config.segments)
+        if placement.learner == mx.gpu:
+            self._segments = max(self._segments, AT_ONCE // config.train.horizon)
         self._carries = not config.base.reset_state
         # Whether rollouts are the host's, which this device reads best after one copy.
         self._from_host = placement.rollout != placement.learner == mx.gpu

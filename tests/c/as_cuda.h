@@ -26,7 +26,6 @@ __device__ float log(float x);
 __device__ float sqrt(float x);
 __device__ float pow(float x, float y);
 __device__ float fmaf(float x, float y, float z);
-__device__ int __ffs(int bits);
 __device__ float fabsf(float x);
 __device__ float sinf(float x);
 __device__ float cosf(float x);

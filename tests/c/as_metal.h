@@ -25,7 +25,6 @@ float log(float x);
 float sqrt(float x);
 float pow(float x, float y);
 float fma(float x, float y, float z);
-uint ctz(uint bits);
 float fabs(float x);
 float sin(float x);
 float cos(float x);

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from emulated_run import emulated_gpu, stand_in
 from mlx.utils import tree_map
-from running import ROOT, files, run
+from running import copied_package, files, run
 
 from puffer_mlx import ops
 from puffer_mlx.check.gpu import kernels, runs
@@ -92,13 +91,9 @@ def test_a_healthy_machine(tmp_path):
 
 def planted(folder: Path, *faults: tuple[str, str, str]) -> dict[str, str]:
     """A copy of the package with faults (file, what is there, what becomes of it) for Python."""
-    shutil.copytree(
-        ROOT / "puffer_mlx", folder / "puffer_mlx", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for name in ("configs", "envs"):
-        (folder / name).symlink_to(ROOT / name)
+    package = copied_package(folder)
     for file, old, new in faults:
-        path = folder / "puffer_mlx" / file
+        path = package / file
         text = path.read_text()
         assert text.count(old) == 1, f"{file} has changed: plant another fault"
         path.write_text(text.replace(old, new))

@@ -52,7 +52,7 @@ WARNINGS = [
 ]
 CUDA = [
     *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib"),
-    *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
+    *("-Wno-unknown-cuda-version", "-std=c++20", "-O0", "-S"),
     *("-include", str(HEADERS / "as_cuda.h")),
 ]
 HOPPER = "--no-cuda-gpu-arch=sm_80", "--cuda-gpu-arch=sm_90"
@@ -99,6 +99,14 @@ COPIED = {
       for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
   }
   void operator=(const Line& other) threadgroup {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const threadgroup Line& other) __generic {
+    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
+      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  }
+  void operator=(const Line& other) device {
     for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
       for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
   }
@@ -161,6 +169,21 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
+    if kernel.name == "muon_spread":
+        sizes = {"THREADS": launch.POOL_THREADS["cuda"], "CLUSTER": 8 if backend == "cuda" else 1}
+        return [
+            {"COLUMNS": c, "POOL": 256 * (256 + c) // (2 if low else 1) + 512, **sizes}
+            for c in (32, 96)
+        ]
+    if kernel.name == "minibatch_wide":
+        block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
+        found = {}
+        for n, (T, D, H, L, A) in enumerate(((16, 40, 128, 2, 3), (64, 126, 192, 1, 40))):
+            plan = minibatch.choose_wide(T, 64, D, H, L, A, n + 1, n > 0, True, block, room)
+            assert plan is not None
+            seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
+            found[n] = {**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)}
+        return [*found.values()]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]

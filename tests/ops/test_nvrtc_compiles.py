@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc isn't i
 
 def code(kernel: text.Kernel, **template: Any) -> bytes:
     given = {name: template.get(name, SIZES.get(name, 3)) for name in kernel.template}
-    return nvrtc._compile(NVRTC, nvrtc.program(kernel, given), H200)
+    return nvrtc.machine_code(NVRTC, nvrtc.program(kernel, given), H200)  # kept
 
 
 @pytest.mark.parametrize("low", [mx.float32, mx.bfloat16])
@@ -52,7 +52,8 @@ def test_every_text(low, seats):
 def test_those_that_ask_for_memory(low):
     """As they are launched; a rollout by matrix units is of one type alone."""
     every = [kernel for kernel in kernels("cuda") if "POOL" in kernel.template]
-    assert [kernel.name for kernel in every] == ["minibatch", "muon_kept"]
+    names = ["minibatch", "minibatch_wide", "muon_kept", "muon_spread"]
+    assert [kernel.name for kernel in every] == names
     sixteen = low == mx.bfloat16
     cases = [(kernel, plan) for kernel in every for plan in plans(kernel, "cuda", sixteen)]
     cases += [(kernel, sizes) for kernel, its, sizes in rows_kernels("cuda") if its == sixteen]
@@ -65,4 +66,6 @@ def test_steps_of_environments(environment):
     spec, rules, given = game(environment)
     low = mx.float32 if spec.observation_dtype == "float32" else mx.uint8
     kernel = text.environments(rules, "cuda")
-    assert code(kernel, Low=low, **STEPS, **given).startswith(ELF)
+    machine_code = code(kernel, Low=low, **STEPS, **given)
+    assert machine_code.startswith(ELF)
+    assert (b"step_apart" in machine_code) == (environment == "craftax_classic")  # a function

@@ -1,14 +1,11 @@
 """An operation with every form is one new folder: planted in a copy of the package, it works."""
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-import puffer_mlx
+from running import copied_package
 
-PACKAGE = Path(puffer_mlx.__file__).parent
 FOLDER = {
     "__init__.py": '''"""Half of each number."""
 
@@ -76,9 +73,7 @@ assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.kernels(TEXT, "cuda")["halve"
 
 
 def test_an_operation_is_one_folder(tmp_path):
-    package = tmp_path / "puffer_mlx"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "envs"))
-    folder = package / "ops" / "halve"
+    folder = copied_package(tmp_path) / "ops" / "halve"
     folder.mkdir()
     for name, text in FOLDER.items():
         (folder / name).write_text(text)

@@ -128,11 +128,6 @@ def cases() -> dict[str, Case]:
             given: dict = {"D": D, "H": H, "layers": layers, "n": n, "agents": agents}
             name = f"{network} {D} {H} {n}"
             found.append(Case(name, network=network, dialect=next(dialects), **given))
-    for n, agents in [(9, 8), (3, 4)]:  # wide observations, of which few numbers aren't zero
-        found.append(Case(f"a map {n}", D=700, H=20, n=n, agents=agents, dialect="torch"))
-        observations = found[-1].observations
-        observations *= np.random.default_rng(n).random(observations.shape) < 0.05
-        observations[:, 128:256], observations[:, 256:300] = 0, np.linspace(-1, 1, 44)
     found.append(Case("bytes", as_bytes=True, D=21, dialect="puffer3"))
     found.append(Case("many choices", sizes=(40, 2), masked=True))
     found.append(Case("limits", sizes=(1, 1, 1), limits=PUFFER5))

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from running import ROOT, copied_package
 
 from puffer_mlx.config.parts import network_folders
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "puffer_mlx"
 PLANTED = ROOT / "tests" / "planted"
 CLOSE = 2e-5  # float32, sums in another order
@@ -22,11 +22,8 @@ CLOSE = 2e-5  # float32, sums in another order
 def planted(tmp_path_factory) -> Path:
     """A folder with a copy of the package, whose only change is one folder more."""
     copy = tmp_path_factory.mktemp("planted")
-    nothing = shutil.ignore_patterns("__pycache__")
-    for name in ("puffer_mlx", "envs", "configs"):
-        shutil.copytree(ROOT / name, copy / name, ignore=nothing)
-    networks = copy / "puffer_mlx" / "policy" / "networks"
-    shutil.copytree(PLANTED / "leaky", networks / "leaky", ignore=nothing)
+    networks = copied_package(copy) / "policy" / "networks"
+    shutil.copytree(PLANTED / "leaky", networks / "leaky")
     return copy
 
 

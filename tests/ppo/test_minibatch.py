@@ -14,7 +14,6 @@ from emulated_gpu import Functions, pretend_gpu
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
@@ -225,6 +224,40 @@ def test_gradients_are_the_plain_ones(kernels, name):
             np.testing.assert_allclose(one, other, 0, 2e-5 * np.abs(other).max())
         else:  # as a whole: rounding carries single numbers to the other side of a clip
             assert np.linalg.norm(one - other) <= 0.04 * np.linalg.norm(other)
+
+
+WIDE = {  # T times as many segments as fill 64 rows
+    "two layers": Case(kind="bf16", H=128, S=8, D=22, live=True, begins=True, resets=True),
+    "of bytes": Case(kind="bf16", H=128, S=4, D=40, bytes=True, masked=True, L=1, strip=True),
+    "narrow": Case(kind="bf16", H=64, T=32, S=4, L=3, sizes=(3, 15), vtrace=True, live=True),
+    "one step": Case(kind="bf16", H=128, T=1, S=64, L=2, together=1),
+}
+
+
+@pytest.fixture(scope="module")
+def wide_kernels(tmp_path_factory):
+    """By the kernel that keeps no layer's weights."""
+
+    def called(case, *arrays):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(minibatch, "BLOCKS", 2)
+            patch.setattr(minibatch, "choose_plan", lambda *_: None)
+            patch.setattr(minibatch, "choose_wide", minibatch.choose_wide.__wrapped__)
+            patch.setattr(minibatch, "pool_block", lambda: H200)
+            given = case.plain(), case.policy, case.kind, case.scoring
+            return case.called(minibatch.in_one(*given), *arrays)
+
+    cases = {name: (partial(called, case), *case.arrays()) for name, case in WIDE.items()}
+    return Functions("cuda", tmp_path_factory.mktemp("kernels"), cases)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_gradients_of_wide_layers(wide_kernels, name):
+    names = [wide_kernels.compiled.calls[n]["name"] for n in wide_kernels.calls[name]]
+    assert any(each.startswith("minibatch_wide") for each in names)
+    for one, other in zip(wide_kernels.run(name), expected(WIDE[name]), strict=True):
+        assert one.shape == other.shape
+        assert np.linalg.norm(one - other) <= 0.04 * np.linalg.norm(other)
 
 
 def test_what_no_kernel_knows_is_plain(monkeypatch):

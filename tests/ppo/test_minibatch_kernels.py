@@ -255,6 +255,15 @@ FIELDS = {  # dtype, what follows (T, N): words and bytes, fewer than 32 of them
 STEPS = {"wide": 2, "floats": 2}  # a thread of the machine's stands for each of a GPU's
 
 
+# Of four bytes, one and two; and more arrays than a launch has.
+TOGETHER = [("floats", "masks"), ("actions", "coordinates", "masks", "doubled", "terminals")]
+
+
+def several(*arrays):
+    *sources, rows = arrays
+    return ops.take_several(sources, rows, 2)
+
+
 def rows_of(seed=0):
     return np.random.default_rng(seed).integers(0, N, S).astype(np.int32)
 
@@ -299,6 +308,8 @@ def target_case(ends, seed=0):
 def rows_on_gpu(request, tmp_path_factory):
     cases: dict[str, Any] = {name: (taken(name), field(name)[0], rows_of()) for name in FIELDS}
     cases |= {f"targets {ends}": (targets, *target_case(ends)) for ends in (0, 1)}
+    for names in TOGETHER:
+        cases[names] = (several, *(field(name)[0] for name in names), rows_of())
     cases["put"] = (ops.put_rows, *put_case(1))
     return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
@@ -309,6 +320,16 @@ def test_take_rows(rows_on_gpu):
         (found,) = rows_on_gpu.run(name, source, rows_of(2))
         assert found.shape == (steps, S, *tail) and found.dtype == dtype
         assert found.tobytes() == np.ascontiguousarray(source[:steps, rows_of(2)]).tobytes(), name
+
+
+@pytest.mark.parametrize("names", TOGETHER)
+def test_take_several(rows_on_gpu, names):
+    given = [field(name, seed=3) for name in names]
+    found = rows_on_gpu.run(names, *(source for source, _ in given), rows_of(3))
+    for (source, _), array in zip(given, found, strict=True):
+        wanted = source[:2, rows_of(3)]
+        assert array.dtype == source.dtype and array.shape == wanted.shape
+        np.testing.assert_array_equal(array, wanted)
 
 
 def test_rows_outside_never_read_other_memory(rows_on_gpu):
@@ -327,7 +348,13 @@ def test_rows_outside_never_read_other_memory(rows_on_gpu):
 @pytest.mark.parametrize("ends", [0, 1])
 def test_take_targets(rows_on_gpu, ends):
     arrays = target_case(ends, seed=4)
-    found = rows_on_gpu.run(f"targets {ends}", *arrays)
+    *found, moments = rows_on_gpu.run(f"targets {ends}", *arrays)
+    count, mean, squares = moments.astype(np.float64)
+    adv = arrays[2][:, arrays[3]].ravel().astype(np.float64)
+    assert count.sum() == adv.size and len(count) == -(-adv.size // 256)
+    whole = (count * mean).sum() / adv.size
+    spread = squares.sum() + (count * (mean - whole) ** 2).sum()
+    np.testing.assert_allclose([whole, spread], [adv.mean(), adv.size * adv.var()], rtol=1e-5)
     for ours, expected in zip(found, plainly(targets, *arrays), strict=True):
         assert ours.shape == (T * S,)
         np.testing.assert_array_equal(ours, expected)

@@ -114,6 +114,23 @@ def test_the_scale_against_python(kind, monkeypatch):
     assert mine.longest > 5
 
 
+@pytest.mark.parametrize("kind", ["fp32", "fp16"])
+def test_minibatches_are_counted_together(kind, tmp_path):
+    """As one after the other."""
+    oks = [float(ok) for ok in np.random.default_rng(0).random(30) < 0.6]
+
+    def function(*oks):
+        state = precision.count_all(
+            {**precision.first_scaler(kind), "good": mx.array(190)}, oks, kind
+        )
+        return [state[name] for name in sorted(state)]
+
+    kernels = Functions("cuda", tmp_path, {"all": (function, *oks)})
+    found = [array.item() for array in kernels.run("all")]
+    expected = function(*(mx.array(ok > 0) for ok in oks))
+    assert found == [array.item() for array in expected] and len(kernels.calls["all"]) == 3
+
+
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
 def test_the_kernel_agrees(backend, tmp_path):
     """From states at which something happens, on a GPU as in plain MLX, to the bit."""

@@ -1,13 +1,20 @@
 """What a GPU is told to launch may only become less, and `benchmarks/launches.py` tells it."""
 
+import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from running import ROOT, TINY, benchmark, files
+
+from puffer_mlx.errors import UserError
+
+sys.path.append(str(ROOT / "benchmarks"))
+epoch_of = importlib.import_module("gpu_costs").epoch_of
 
 Counts = dict[str, tuple[float, ...]]
 
@@ -158,3 +165,22 @@ def test_what_an_epoch_costs_at_least(tmp_path, name):
         "rollout_bytes": 4 * (D + 6) * steps,
         "training_bytes": 4 * (D + 8) * samples,
     }
+
+
+@pytest.mark.parametrize("kinds", [["rollout_mingru_squared_0123"], ["gemm", "step_soccer_0123"]])
+def test_what_ncu_counts_in_an_epoch(tmp_path, kinds):
+    """Of rollouts in one launch, and in steps: the tenth of 12 epochs, of which each launches."""
+    T = 1 if kinds[0].startswith("rollout") else 3
+    epoch = [*kinds * T, "muon(float)"]
+    rows = ["ID,Kernel Name,Metric Name,Metric Unit,Metric Value"]
+    for k, name in enumerate(12 * epoch):
+        rows.append(f'{k},"{name}",gpu__time_duration.sum,ns,"{1000 * (1 + k // len(epoch)):,}"')
+    file = tmp_path / "ncu.csv"
+    file.write_text("==PROF== begins\n" + "\n".join(rows))
+    found = epoch_of(file, T)
+    launches = {name: each["launches"] for name, each in found.items()}
+    assert launches == {**dict.fromkeys(kinds, T), "muon": 1}
+    assert found["muon"]["us"] == found[kinds[-1]]["us"] / T == 10
+    file.write_text("\n".join(rows[: 1 + 5 * len(epoch)]))
+    with pytest.raises(UserError, match="ncu saw 5 rollouts that a GPU made, of 12"):
+        epoch_of(file, T)

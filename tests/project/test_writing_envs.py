@@ -146,7 +146,7 @@ def test_the_walk_through_works(followed):
     assert any("env/raft" in record for record in records(followed))
 
 
-def test_a_gpu_plays_the_walk_through(followed, monkeypatch):
+def test_a_gpu_plays_the_walk_through(root, monkeypatch):
     """To the bit, and trains in it; its kernel runs as C++."""
     monkeypatch.setattr(on_gpu, "ROLLOUTS", 4)
 
@@ -156,7 +156,7 @@ def test_a_gpu_plays_the_walk_through(followed, monkeypatch):
 
     monkeypatch.setattr(trainer, "place", place)
     config = load(CASTAWAY, f"--device cpu {NOTHING[CASTAWAY]}".split())
-    with emulated_gpu(followed / CASTAWAY) as gpu:
+    with emulated_gpu(root / CASTAWAY) as gpu:
         (found,) = on_gpu.on_gpu(Subject(load(CASTAWAY), 0.2, 1))
         assert found.verdict == "ok" and "to the bit: 64 agents for 256 steps" in found.text
         gpu.names.clear()

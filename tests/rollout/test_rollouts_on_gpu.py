@@ -127,18 +127,36 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-BY_ROWS = (
-    "memory",
-    "cartpole",
-    "cartpole_continuous",
-    "breakout",
-    "squared",
-    "connect4",
-)  # by matrix units
+BY_ROWS = "memory", "cartpole", "cartpole_continuous", "breakout", "squared", "connect4"
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
 
 
 STEPS = [(name, network, "steps") for name, network, _ in WAYS]
+
+
+def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> None:
+    """Rollouts of kernels of a form beside the host's: whole numbers are the same to the bit."""
+    rounded, ends = name == "cartpole_continuous", 0.0  # actions are rounded as features are
+    for seed in range(rollouts):
+        with emulated_gpu() as gpu:
+            found = ours.rollout(seed)
+        expected = host.rollout(seed)
+        assert {each for each in gpu.names if each.startswith(form)}
+        assert form.startswith("step_") or len(gpu.names) <= 2
+        ends += found["terminals"].sum()
+        for field in ("actions", "observations", "rewards", "terminals", "masks"):
+            if field in expected and rounded:
+                np.testing.assert_allclose(found[field], expected[field], 0, 1e-4, err_msg=field)
+            elif field in expected:
+                np.testing.assert_array_equal(found[field], expected[field], field)
+        for field in ("logprobs", "values"):
+            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
+        for state, other in zip(named(ours.states), named(host.states), strict=True):
+            np.testing.assert_allclose(state[1], other[1], 0, 2e-4)
+        assert ours.vec.log() == pytest.approx(host.vec.log(), rel=1e-5)
+    assert ends > 0, "no episode ended"
+    if not rounded:
+        np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
 @pytest.mark.parametrize(
@@ -150,28 +168,8 @@ def test_rollouts_are_the_hosts(name, network, precision):
     in_steps = precision == "steps"
     precision = "" if in_steps else precision
     ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
-    form, ends = "step_" if in_steps else "rows_" if precision else "rollout_", 0.0
-    for seed in range(10 if name in LONG else 2):
-        with emulated_gpu() as gpu:
-            found = ours.rollout(seed)
-        expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith(form)}
-        assert in_steps or len(gpu.names) <= 2
-        ends += found["terminals"].sum()
-        for field in ("actions", "observations", "rewards", "terminals", "masks"):
-            rounded = name == "cartpole_continuous"  # actions are rounded as features are
-            if field in expected and rounded:
-                np.testing.assert_allclose(found[field], expected[field], 0, 1e-4, err_msg=field)
-            elif field in expected:
-                np.testing.assert_array_equal(found[field], expected[field], field)
-        for field in ("logprobs", "values"):
-            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
-        for state, other in zip(named(ours.states), named(host.states), strict=True):
-            np.testing.assert_allclose(state[1], other[1], 0, 2e-4)
-        assert ours.vec.log() == pytest.approx(host.vec.log(), rel=1e-5)
-    assert ends > 0, "no episode ended"
-    if name != "cartpole_continuous":
-        np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+    form = "step_" if in_steps else "rows_" if precision else "rollout_"
+    assert_alike(ours, host, form, 10 if name in LONG else 2, name)
 
 
 @pytest.mark.parametrize("opponents", [0, 2])
@@ -179,26 +177,10 @@ def test_rollouts_are_the_hosts(name, network, precision):
     ("name", "network"), [*zip(SEVERAL, ["MinGRU", "LSTM", "MLP"], strict=True)]
 )
 def test_agents_of_one_environment_and_opponents(name, network, opponents):
-    """Whole numbers, so rows are the host's to the bit; opponents have weights of their own."""
+    """Opponents have weights of their own."""
     ours = Run(name, True, network, in_steps=True, opponents=opponents)
     host = Run(name, False, network, opponents=opponents)
-    ends = 0.0
-    for seed in range(3 if name == "soccer" else 2):
-        with emulated_gpu() as gpu:
-            found = ours.rollout(seed)
-        expected = host.rollout(seed)
-        assert f"step_{name}" in gpu.names
-        ends += found["terminals"].sum()
-        for field in ("actions", "observations", "rewards", "terminals", "masks"):
-            if field in expected:
-                np.testing.assert_array_equal(found[field], expected[field], field)
-        for field in ("logprobs", "values"):
-            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
-        for state, other in zip(named(ours.states), named(host.states), strict=True):
-            np.testing.assert_allclose(state[1], other[1], 0, 2e-4)
-        assert ours.vec.log() == pytest.approx(host.vec.log(), rel=1e-5)
-    assert ends > 0, "no episode ended"
-    np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+    assert_alike(ours, host, f"step_{name}", 3 if name == "soccer" else 2, name)
 
 
 @pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])

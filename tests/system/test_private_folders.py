@@ -226,7 +226,9 @@ def test_a_first_start_says_what_mlx_compiles(temporary: Path, monkeypatch):
     (temporary / "mlx" / version("mlx") / "cpu").mkdir(parents=True)
     assert devices.kernels_note() == ""
     monkeypatch.setattr(devices.mx, "default_device", lambda: mx.gpu)
-    assert devices.kernels_note().endswith("a GPU's kernels for the first time, which takes a few seconds")
+    assert devices.kernels_note().endswith(
+        "a GPU's kernels for the first time, which takes a few seconds"
+    )
     (cache / "pack-0.cubin").touch()
     assert devices.kernels_note() == ""
     (cache / "pack-0.cubin").unlink()

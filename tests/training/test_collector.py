@@ -291,7 +291,7 @@ class Watch:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_no_buffer_is_torn_in_epochs_of_random_length(overlap):
     """Both halves sleep at random, so each is the longer one at times, in all orders."""
-    epochs = 400 if overlap else 50
+    epochs = 150 if overlap else 30
     rng = {name: np.random.default_rng(i) for i, name in enumerate(("environments", "training"))}
 
     def sleep(name, share):

@@ -1,15 +1,13 @@
 """A plain function that is edited, replaced or given is heard, whatever form was faster."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from edited_functions import EDITS
-from running import ROOT
+from running import ROOT, copied_package
 
 TESTS = ROOT / "tests"
 
@@ -18,13 +16,9 @@ TESTS = ROOT / "tests"
 def runs(tmp_path_factory):
     """Of each edit: what a run was without it, and with it."""
     folder: Path = tmp_path_factory.mktemp("copy")
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("puffer_mlx", "configs", "envs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    copied_package(folder)
     command = [sys.executable, TESTS / "edited_functions.py", folder]
-    # Two edits of the same size in the same second are one to Python's cache.
-    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {name: found for name, *found in map(json.loads, done.stdout.splitlines())}
 

@@ -9,6 +9,7 @@ from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.ops.gpu import nvrtc
+from puffer_mlx.ppo import update
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import make
 
@@ -133,7 +134,8 @@ def test_what_is_compiled_ahead(options, monkeypatch):
     given, known = by_whole_epochs(options), {}
     with emulated_gpu() as gpu, make(given, 1) as vec:
         trainer = Trainer(given, vec)
-        inner, train = trainer._compile_ahead, trainer.learner.train
+        learner = trainer.learner
+        inner, train = learner.compile_ahead, learner.train
 
         def noted(name, function, *arguments):
             gpu.names.clear()
@@ -141,13 +143,12 @@ def test_what_is_compiled_ahead(options, monkeypatch):
             known[name] = {*gpu.names}
             return result
 
-        def ahead():
+        def ahead(*arguments):
             with monkeypatch.context() as patch:
                 patch.setattr(nvrtc, "library", lambda: "there")
-                noted("ahead", inner)
+                noted("ahead", inner, *arguments)
 
-        trainer._compile_ahead = ahead
-        trainer.learner.train = partial(noted, "train", train)
+        learner.compile_ahead, learner.train = ahead, partial(noted, "train", train)  # type: ignore
         ours = trainer.step()
     with emulated_gpu(), make(given, 1) as vec:
         expected = Trainer(given, vec).step()
@@ -156,10 +157,12 @@ def test_what_is_compiled_ahead(options, monkeypatch):
     assert losses and losses.items() <= ours.items()
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["in one launch", "that store activations"])
 @ALGORITHMS
-def test_a_whole_epoch_is_its_minibatches(options):
+def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     """Submitted as one function: the weights, losses and first ratios of one after the other."""
-    given = by_whole_epochs(options)
+    monkeypatch.setattr(update, "device_memory", lambda: 2**30)
+    given = by_whole_epochs((*options, "--train.one-launch", str(int(not stored))))
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
         with make(given, 1) as vec:
@@ -175,7 +178,8 @@ def test_a_whole_epoch_is_its_minibatches(options):
 
     with emulated_gpu() as gpu:
         (ours, records, few), (other, expected, many) = run(True), run(False)
-    assert "minibatch" in gpu.names and len(few) == K < len(many)  # of the sampled epoch
+    assert ("minibatch" in gpu.names) != stored
+    assert len(few) == K < len(many)  # of the sampled epoch
     theirs = dict(named(other.weights))
     for name, array in named(ours.weights):
         np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)

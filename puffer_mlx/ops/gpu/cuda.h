@@ -7,7 +7,6 @@
 #define IN_SHARED
 #define IN_THREAD
 #define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
-#define LOWEST_BIT(bits) ((uint)__ffs((int)(bits)) - 1)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
 // A DEVICE_BARRIER of all threads of a cluster: `blocks` neighbouring blocks, as the launch has them (sm_90 and later).
@@ -21,6 +20,17 @@
   }
 #else
 #define CLUSTER_BARRIER(blocks) __syncthreads();
+#endif
+// 16 bytes to shared memory while the thread goes on: those before an END_OF_COPIES are there after WAIT_FOR_COPIES, but for as
+// many of the last ENDs' as it names, and for other threads after a BARRIER.
+#if __CUDA_ARCH__ >= 800
+#define COPY_LINE(from, to)                                                                                   \
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#define END_OF_COPIES asm volatile("cp.async.commit_group;" ::: "memory");
+#define WAIT_FOR_COPIES(others) asm volatile("cp.async.wait_group %0;" ::"n"(others) : "memory");
+#else
+#define END_OF_COPIES
+#define WAIT_FOR_COPIES(others)
 #endif
 // Memory of a block whose size is the launch's: beyond 48 kB it isn't declared otherwise.
 #ifdef __CUDA_ARCH__

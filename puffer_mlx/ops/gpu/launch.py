@@ -119,7 +119,8 @@ def ones(shape: Shape) -> mx.array:
     Compiled, ``1 - x`` is a kernel that MLX takes seconds to compile on CUDA, since it fuses what
     makes 1 as large as x with the difference; the difference alone it has.
     """
-    array = mx.array(memoryview(Numbers("f", [1.0]) * math.prod(shape))).reshape(shape)
+    flat: Any = memoryview(Numbers("f", [1.0]) * math.prod(shape))
+    array = mx.array(flat).reshape(shape)
     mx.eval(array)
     return array
 

@@ -19,6 +19,20 @@ FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
 FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 #endif
 
+// Two numbers side by side, the first at an even place: `to` points to it, in whatever memory.
+template <class Low>
+struct alignas(2 * sizeof(Low)) Pair { Low of[2]; };
+template <class Low, class To>
+FUNCTION void put_pair(To to, float x, float y) {
+#if __CUDA_ARCH__ >= 800
+  Pair<Low> pair;
+  pair.of[0] = (Low)x, pair.of[1] = (Low)y;
+  *(Pair<Low>*)(void*)to = pair;
+#else
+  to[0] = (Low)x, to[1] = (Low)y;
+#endif
+}
+
 // Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
 // the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
 // stay side by side.
@@ -227,6 +241,31 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
 FUNCTION uint row_of(int v, uint me) { return matrix_row(me) + (v / 2 * 8); }
 FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }
 
+// ---- lines of a matrix ---------------------------------------------------------------------------------------------
+
+// What a thread reads at once.
+template <class Low>
+struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
+
+// 16 bytes of a device's memory to a block's, which are there when they were waited for, and the reverse.
+template <class Low>
+FUNCTION void copy_line(IN_DEVICE const Low* from, IN_SHARED Low* to) {
+#ifdef COPY_LINE
+  COPY_LINE(from, to)
+#else
+  Line<Low> line;
+  line = *(IN_DEVICE const Line<Low>*)(IN_DEVICE const void*)from;
+  *(IN_SHARED Line<Low>*)(IN_SHARED void*)to = line;
+#endif
+}
+
+template <class Low>
+FUNCTION void write_line(IN_SHARED const Low* from, IN_DEVICE Low* to) {
+  Line<Low> line;
+  line = *(IN_SHARED const Line<Low>*)(IN_SHARED const void*)from;
+  *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)to = line;
+}
+
 // ---- with what a block of threads keeps in shared memory -----------------------------------------------------------
 
 template <int R, int C>
@@ -261,8 +300,20 @@ FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me
 // A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
 template <int ROWS, int COLUMNS, int THREADS, class Weight>
 FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
-  for (uint k = me; k < ROWS * COLUMNS; k += THREADS) {
-    uint row = k / COLUMNS, column = k % COLUMNS;
-    to.put(row, column, row < rows && column < columns ? from[row * columns + column] : 0.0f);
+  constexpr uint AHEAD = 8;
+  for (uint first = me; first < ROWS * COLUMNS; first += AHEAD * THREADS) {
+    float numbers[AHEAD];
+#pragma unroll
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint k = first + v * THREADS, row = k / COLUMNS, column = k % COLUMNS;
+      bool there = k < ROWS * COLUMNS && row < rows && column < columns;
+      float x = from[there ? row * columns + column : 0];
+      numbers[v] = there ? x : 0.0f;
+    }
+#pragma unroll
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint k = first + v * THREADS;
+      if (k < ROWS * COLUMNS) to.put(k / COLUMNS, k % COLUMNS, numbers[v]);
+    }
   }
 }

@@ -7,10 +7,11 @@
 #define IN_SHARED threadgroup
 #define IN_THREAD thread
 #define MULTIPLY_ADD(a, b, c) fma(a, b, c)
-#define LOWEST_BIT(bits) ctz(bits)
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 #define CLUSTER_BARRIER(blocks) DEVICE_BARRIER
+#define END_OF_COPIES
+#define WAIT_FOR_COPIES(others)
 #define PREFETCH(address)
 #define SHARED_POOL(name, count) SHARED float name[count];
 

@@ -30,7 +30,6 @@ WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functio
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
 _INCLUDE, _ONCE = '#include "', "#pragma once\n"
-RESIDENT = 512  # of rollouts: with more they spill registers, with fewer they wait (H200)
 _WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
 _GAME = "game"  # the namespace of an environment's rules
 
@@ -113,8 +112,7 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
     text = _around(layers, f"{form}.kernel.h", {"rules": in_namespace(rules)})
     (kernel,) = _kernels(text, backend)
     name = f"{form}_{layers.parent.name}_{rules.header.stem}"
-    resident = kernel.resident or RESIDENT
-    return kernel._replace(name=name, exact=True, fast=False, resident=resident)
+    return kernel._replace(name=name, exact=True, fast=False)
 
 
 @functools.cache

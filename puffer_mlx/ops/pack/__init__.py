@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import fused
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, launch, nothing, numbers
 
 TEXT = Path(__file__).with_name("pack.metal.h")
 INPUTS = 24  # of a launch; Metal has 31 arrays for a kernel
@@ -35,21 +35,27 @@ def places(sizes: tuple[int, ...], multiple: int = 1) -> Places:
 
 def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
     """``pack`` by a GPU's kernel."""
-    arrays = [array.reshape(1) if array.ndim == 0 else array for array in arrays]
     starts, total = places(tuple(array.size for array in arrays), multiple)
-    packed, squares, first = arrays[0], arrays[0], 0
+    packed = squares = nothing(mx.float32)
+    first = 0
     for k in range(0, len(arrays), INPUTS):
-        some = arrays[k : k + INPUTS]
         end = starts[k + INPUTS] if k + INPUTS < len(arrays) else total
-        missing = INPUTS - len(some)
-        sizes = (array.size for array in some)
-        pairs = [*zip(starts[k : k + INPUTS], sizes, strict=True), *[(end, 0)] * missing]
-        blocks = -(-end // BLOCK)
-        at = numbers(end, first, *(number for pair in pairs for number in pair))
-        inputs, shapes = [at, packed, *some, *some[:1] * missing], [(end,), (blocks,)]
+        at, some = _filled(arrays[k : k + INPUTS], starts[k : k + INPUTS], end)
+        inputs, blocks = [numbers(end, first, *at), packed, *some], -(-end // BLOCK)
+        shapes = [(end,), (blocks,)]
         packed, squares = launch(TEXT, "pack", inputs, shapes, threads=blocks * THREADS)
         first = end
     return packed, squares
+
+
+def _filled(
+    arrays: Sequence[mx.array], starts: Sequence[int], end: int
+) -> tuple[list[int], list[mx.array]]:
+    """Of as many arrays as a launch has: where each begins and its size, and the arrays."""
+    some = [array.reshape(1) if array.ndim == 0 else array for array in arrays]
+    at = [number for pair in zip(starts, (a.size for a in some), strict=True) for number in pair]
+    missing = INPUTS - len(some)
+    return [*at, *[end, 0] * missing], some + some[:1] * missing
 
 
 @fused(
@@ -82,25 +88,26 @@ def unpack(
     packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
 ) -> list[mx.array]:
     """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
-    starts, _ = places(tuple(math.prod(shape) for shape in shapes), multiple)
-    pairs = zip(shapes, starts, strict=True)
-    return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
+    sizes = tuple(math.prod(shape) for shape in shapes)
+    starts, _ = places(sizes, multiple)
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    cuts = sorted({*starts, *ends} - {0, packed.size})
+    parts = dict(zip([0, *cuts], mx.split(packed, cuts) if cuts else [packed], strict=True))
+    return [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
 
 
-def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
-    """``cast`` by a GPU's kernel."""
+def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:
+    """``cast`` by a GPU's kernel; ``whole``: one after the other, each 24 of them in one array."""
     found: list[mx.array] = []
     for k in range(0, len(arrays), INPUTS):
-        some = [array.reshape(1) if array.ndim == 0 else array for array in arrays[k:][:INPUTS]]
-        sizes, missing = tuple(array.size for array in some), INPUTS - len(some)
-        starts, total = places(sizes, BLOCK)
-        pairs = [*zip(starts, sizes, strict=True), *[(total, 0)] * missing]
-        at = numbers(*(number for pair in pairs for number in pair))
+        shapes = [array.shape for array in arrays[k:][:INPUTS]]
+        starts, total = places(tuple(map(math.prod, shapes)), BLOCK)
+        at, some = _filled(arrays[k:][:INPUTS], starts, total)
         name = "cast_to_float" if dtype == mx.float32 else "cast_to_low"
         low: dict[str, Any] = {} if dtype == mx.float32 else {"Low": dtype}
-        inputs, threads = [at, *some, *some[:1] * missing], total // BLOCK * THREADS
+        inputs, threads = [numbers(*at), *some], total // BLOCK * THREADS
         (packed,) = launch(TEXT, name, inputs, [(total,)], threads, **low)
-        found += unpack(packed, [array.shape for array in arrays[k:][:INPUTS]], BLOCK)
+        found += [packed] if whole else unpack(packed, shapes, BLOCK)
     return found
 
 

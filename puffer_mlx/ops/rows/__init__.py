@@ -1,14 +1,16 @@
 """A minibatch's segments: gathered, and what was computed of them written back."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_on_cpu, fused
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, launch, numbers
 
 FOLDER = Path(__file__).parent
 LANES = 32  # neighbouring threads that copy one step of one segment, at most
+SEVERAL = 4  # arrays that one launch gathers from
 COLUMNS, SLICES = 32, 8  # agents of a block, which are 128 where there are 4096; threads of each
 TEST, MORE_LAUNCHES = "tests/ppo/test_minibatch_kernels.py", "a GPU gets more launches"
 
@@ -48,6 +50,40 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     return mx.take(source[:steps], rows, axis=1)
 
 
+def launch_take_several(sources, rows, steps):
+    """In one launch for each four of them."""
+    S, found = rows.size, []
+    for k in range(0, len(sources), SEVERAL):
+        some, sizes, shapes = sources[k : k + SEVERAL], [], []
+        N = some[0].shape[1]
+        flat = [array.reshape(*array.shape[:2], -1).view(mx.uint8) for array in some]
+        for array in flat:
+            row = array.shape[-1]
+            unit = next(unit for unit in (4, 2, 1) if row % unit == 0)
+            lanes = min(LANES, 1 << (row // unit - 1).bit_length())
+            sizes += [(row // unit, unit, lanes)]
+            shapes += [(steps, S, row)]
+        missing, all_lanes = SEVERAL - len(some), sum(lanes for *_, lanes in sizes)
+        each = (number for of_one in [*sizes, *[(0, 1, 0)] * missing] for number in of_one)
+        inputs = [*flat, *flat[:1] * missing, rows, numbers(steps, S, N, all_lanes, *each)]
+        path, threads = FOLDER / "take_rows.metal.h", steps * S * all_lanes
+        outs = launch(path, "take_several", inputs, [*shapes, *[(FEWEST,)] * missing], threads)
+        for out, array in zip(outs, some, strict=False):
+            found.append(out.view(array.dtype).reshape(steps, S, *array.shape[2:]))
+    return found
+
+
+@fused(
+    "the kernel that gathers several arrays",
+    test=TEST,
+    cost=MORE_LAUNCHES,
+    on_gpu=launch_take_several,
+)
+def take_several(sources: Sequence[mx.array], rows: mx.array, steps: int) -> list[mx.array]:
+    """``take_rows`` of arrays (T or more, N, ...) with the same N and rows."""
+    return [take_rows(source, rows, steps) for source in sources]
+
+
 def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
     """All segments in their order: ``source[:steps, k * size : (k + 1) * size]`` for each k.
 
@@ -77,8 +113,10 @@ def launch_take_targets(logprobs, values, adv, finals, rows, weights):
     T, S = len(adv), rows.size
     sizes = numbers(T, S, adv.shape[1], int(finals is not None))
     arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
-    shapes = [(T * S,)] * 4
-    return launch(FOLDER / "take_targets.metal.h", "take_targets", arrays, shapes, T * S)
+    blocks = -(-T * S // THREADS)
+    shapes = [*[(T * S,)] * 4, (3, blocks)]
+    path, threads = FOLDER / "take_targets.metal.h", blocks * THREADS
+    return launch(path, "take_targets", arrays, shapes, threads)
 
 
 @fused(
@@ -108,7 +146,8 @@ def take_targets(
 
     Returns:
         The rows' log-probabilities, values and advantages, and their steps' weights, which are 0 at
-        last observations: each (T*S,) float32, time-major.
+        last observations: each (T*S,) float32, time-major. A GPU's kernel also gives the moments
+        (3, G) of the advantages, as ``ppo.closed_form.moments``, since it has them at hand.
     """
     T = values.shape[0]
     weight = mx.broadcast_to(weights, (T, rows.shape[0]))

@@ -32,3 +32,41 @@ KERNEL take_words: float source, int rows sizes -> float out {
 KERNEL take_bytes: uint8_t source, int rows sizes -> uint8_t out {
   copy_rows(source, rows, sizes, out, i);
 }
+
+// Numbers of one row, by `lanes` threads, as above.
+template <class Number>
+FUNCTION void copy_row(IN_DEVICE const uint8_t* source, IN_DEVICE uint8_t* out, size_t from, size_t to, uint D, uint lane, uint lanes) {
+  constexpr uint AHEAD = 4;
+  IN_DEVICE const Number* read = (IN_DEVICE const Number*)(IN_DEVICE const void*)source + from * D;
+  IN_DEVICE Number* write = (IN_DEVICE Number*)(IN_DEVICE void*)out + to * D;
+  for (uint d = lane; d < D; d += AHEAD * lanes) {
+    Number part[AHEAD];
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) part[j] = read[d + j * lanes < D ? d + j * lanes : d];
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j)
+      if (d + j * lanes < D) write[d + j * lanes] = part[j];
+  }
+}
+
+// Up to four arrays at once. sizes: T, S, N and the lanes of all, then of each array how many numbers a row has, of how many
+// bytes, and its lanes: 0 of one that isn't there.
+KERNEL take_several: uint8_t source0 source1 source2 source3, int rows sizes -> uint8_t out0 out1 out2 out3 {
+  uint T = (uint)sizes[0], S = (uint)sizes[1], all = (uint)sizes[3], to = i / all, lane = i % all;
+  if (to < T * S) {
+    int row = rows[to % S];  // outside [0, N): row 0 or N - 1
+    row = row < 0 ? 0 : row < sizes[2] ? row : sizes[2] - 1;
+    size_t from = (size_t)(to / S) * (size_t)sizes[2] + (size_t)row;
+    uint k = 0;
+    while (k < 3 && lane >= (uint)sizes[6 + 3 * k]) lane -= (uint)sizes[6 + 3 * k++];
+    uint D = (uint)sizes[4 + 3 * k], bytes = (uint)sizes[5 + 3 * k], lanes = (uint)sizes[6 + 3 * k];
+    IN_DEVICE const uint8_t* source = k == 0 ? source0 : k == 1 ? source1 : k == 2 ? source2 : source3;
+    IN_DEVICE uint8_t* out = k == 0 ? out0 : k == 1 ? out1 : k == 2 ? out2 : out3;
+    if (bytes == 4)
+      copy_row<uint>(source, out, from, to, D, lane, lanes);
+    else if (bytes == 2)
+      copy_row<unsigned short>(source, out, from, to, D, lane, lanes);
+    else
+      copy_row<uint8_t>(source, out, from, to, D, lane, lanes);
+  }
+}

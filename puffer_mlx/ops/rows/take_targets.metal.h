@@ -1,12 +1,17 @@
 // What a minibatch's segments are compared with: logprobs, values, adv (T, N), rows and weights (S,) -> four times
 // (T, S). A thread has one step of one segment. Actions at last observations (finals (T, N) > 0) weigh nothing; without
-// such observations, what is given as finals isn't read.
+// such observations, what is given as finals isn't read. `moments` (3, G) are those of each block's advantages, as of the
+// kernel advantage_moments.
 
 #pragma once
 
+#include "gpu/block_sum.metal.h"
+
 KERNEL take_targets: float logprobs values adv finals, int rows, float weights, int sizes
-  -> float old_logprob old_value taken_adv weight {
-  uint T = (uint)sizes[0], S = (uint)sizes[1];
+  -> float old_logprob old_value taken_adv weight moments {
+  SHARED float part[256];
+  uint T = (uint)sizes[0], S = (uint)sizes[1], G = (T * S + 255u) / 256u;
+  float mine = 0.0f, taken = 0.0f;
   if (i < T * S) {
     uint s = i % S;
     int row = rows[s];  // outside [0, N): row 0 or N - 1, as `take_rows`
@@ -18,5 +23,13 @@ KERNEL take_targets: float logprobs values adv finals, int rows, float weights, 
     old_value[i] = value;
     taken_adv[i] = advantage;
     weight[i] = final_ > 0.0f ? 0.0f : importance;
+    mine = 1.0f, taken = advantage;
+  }
+  float count = block_sum(mine, part, me, 256), mean = block_sum(taken, part, me, 256) / count;
+  float squares = block_sum(mine * (taken - mean) * (taken - mean), part, me, 256);
+  if (me == 0) {
+    moments[block] = count;
+    moments[G + block] = mean;
+    moments[2u * G + block] = squares;
   }
 }

@@ -85,8 +85,8 @@ def _own_samples(epoch: Epoch, batch: Minibatch) -> Minibatch:
     if epoch.ranks is None:
         return batch
     T = epoch.values.shape[0]
-    parts = (a if a is None else epoch.part(a.reshape(T, -1), 1).reshape(-1) for a in batch)
-    return Minibatch(*parts)  # type: ignore
+    *targets, _ = batch  # and moments: the ranks put those of their parts together
+    return Minibatch(*(epoch.part(a.reshape(T, -1), 1).reshape(-1) for a in targets))  # type: ignore
 
 
 def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, mx.array]:

@@ -38,7 +38,7 @@ KERNEL advantage_moments: float adv, int shape -> float moments {
 KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float old_logprob old_value adv weight moments
   ent_coef scale settings limit, int sizes shape
   -> Low dy, float ratio value partial {
-  SHARED float part[256];
+  SHARED float part[6 * 256];
   uint n = (uint)shape[0], A = (uint)shape[1], G = (uint)shape[2], R = (uint)shape[3];
   bool live = G == 0;
   float mean = 0.0f, deviation = 1.0f;  // of the advantages, the latter unbiased
@@ -67,11 +67,10 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
       dy[k * n + i] = (Low)(by_logprob * distance * exp(-(float)logstd[k]));
     }
   }
+  block_sums<6>(sums.of, part, me, 256);
 #pragma unroll
-  for (int row = 0; row < (HEADS > 0 ? 6 : 5); ++row) {
-    float sum = block_sum(sums.of[row], part, me, 256);
-    if (me == 0) partial[(uint)row * blocks_of(n) + block] = sum;
-  }
+  for (int row = 0; row < (HEADS > 0 ? 6 : 5); ++row)
+    if (me == 0) partial[(uint)row * blocks_of(n) + block] = sums.of[row];
   for (uint k = 0; HEADS == 0 && k < A; ++k) {
     float slope = 0.0f;
     if (i < n)
@@ -85,16 +84,17 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
 // same for all samples, the gradient by logstd (1, A).
 KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale settings, int shape
   -> float total metrics, Low dlogstd {
-  SHARED float part[256];
+  SHARED float part[6 * 256];
   uint n = (uint)shape[0], A = (uint)shape[1];
   SampleSums sums;
-  sums.of[5] = 0.0f;
 #pragma unroll
-  for (uint row = 0; row < (HEADS > 0 ? 6u : 5u); ++row) {
-    float sum = 0.0f;
-    for (uint b = me; b < blocks_of(n); b += 256u) sum += partial[row * blocks_of(n) + b];
-    sums.of[row] = block_sum(sum, part, me, 256) / (float)n;
+  for (uint row = 0; row < 6u; ++row) {
+    sums.of[row] = 0.0f;
+    for (uint b = me; row < (HEADS > 0 ? 6u : 5u) && b < blocks_of(n); b += 256u) sums.of[row] += partial[row * blocks_of(n) + b];
   }
+  block_sums<6>(sums.of, part, me, 256);
+#pragma unroll
+  for (int row = 0; row < 6; ++row) sums.of[row] /= (float)n;
   for (uint k = 0; HEADS == 0 && k < A; ++k) {
     sums.of[5] += normal_entropy((float)logstd[k]);
     float slope = 0.0f;

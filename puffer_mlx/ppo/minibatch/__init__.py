@@ -1,8 +1,10 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
 Between them no activation leaves a block's shared memory: ``minibatch.metal.h`` in the folder of a
-network that has one. It is done for linear encoders, in fp32 and bf16, where a block has room;
-everything else is computed by ``ppo/gradients.py``, which this is compared with.
+network that has one. It is done for linear encoders, in fp32 and bf16, where a block has room. Of
+wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves in memory what the
+gradients by them are products of (``wide.metal.h``). Everything else is computed by
+``ppo/gradients.py``, which both are compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
 """
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
+from puffer_mlx.ops import cast
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import (
@@ -27,14 +30,14 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.pack import unpack
+from puffer_mlx.ops.pack import launch_cast, unpack
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
-from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, by_layer, steps_by_rows
+from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, steps_by_rows
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
-from puffer_mlx.ppo.sections import Strip
+from puffer_mlx.ppo.sections import Strip, opened
 from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
@@ -47,10 +50,11 @@ REFERENCE = Reference(
     cost="a GPU computes a minibatch in some twenty launches",
 )
 TEXT = Path(__file__).with_name("blocks.metal.h")
-MINIBATCH = "minibatch.metal.h"  # in the network's folder
+MINIBATCH, WIDE = "minibatch.metal.h", "wide.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
+WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's shared memory
 
 
 class Scoring(NamedTuple):
@@ -121,14 +125,17 @@ def in_one(
         whole = observations.whole if isinstance(observations, Strip) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
-        plan = choose_plan(
+        shape = (
             *(T, len(actions) // T, D, network.hidden, len(weights["network"])),
             *(action.logits, 0 if action.continuous else action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
-        if plan is None or whole.size >= MOST_NUMBERS:
-            return plain(*arguments, scale)
-        return launch_minibatch(policy, scoring, plan, low, *arguments)
+        plan, wide = choose_plan(*shape), choose_wide(*shape)
+        if plan is not None and whole.size < MOST_NUMBERS:
+            return launch_minibatch(policy, scoring, plan, low, *arguments)
+        if wide is not None and whole.size < MOST_NUMBERS:
+            return launch_wide(policy, scoring, wide, *arguments)
+        return plain(*arguments, scale)
 
     return step
 
@@ -180,6 +187,38 @@ def choose_plan(
     return None
 
 
+@functools.cache
+def choose_wide(
+    T: int,
+    S: int,
+    D: int,
+    H: int,
+    L: int,
+    A: int,
+    heads: int,
+    live: bool,
+    low: bool,
+    threads: int,
+    room: int,
+) -> Plan | None:
+    """``choose_plan`` of the kernel that keeps no layer's weights: 64 rows, in bf16, of choices."""
+    out, wide = -(-(A + 1) // 16) * 16, -(-D // 32) * 32
+    if not low or not heads or threads != 512 or out > 64 or H % 64 or H > WIDEST or L > LAYERS:
+        return None
+    if ROWS % T or S % (ROWS // T) or (ROWS + H) * wide > ROWS * 3 * H:
+        return None
+    segments, dy = ROWS // T, 32 if out <= 32 else 64
+    floats = ROWS * (out + 2 + heads + (2 if live else 4)) + (6 * ROWS if live else 0)
+    lows = ROWS * (6 * H + dy) + out * H
+    pool = -(-floats // 32) * 32 + lows // 2
+    if 4 * pool > room:
+        return None
+    sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
+    sizes |= {"SEGMENTS": segments, "THREADS": threads, "POOL": pool}
+    sizes |= {"HIDDEN_C": tiles_side_by_side(H, ROWS, threads)}
+    return Plan(sizes, min(BLOCKS, S // segments), 1)
+
+
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
     """Steps and segments of a tile, the best first: all steps, then as many rows as possible."""
     for steps in (n for n in range(T, 0, -1) if T % n == 0 and (n % 8 == 0 or n <= 4)):
@@ -227,6 +266,89 @@ def launch_minibatch(
     ent_coef: mx.array,
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
+    given = observations, actions, masks, keep, compared, state, ent_coef
+    inputs = _given(policy, scoring, weights, *given)
+    T, S = len(inputs["observations"]), len(actions) // len(inputs["observations"])
+    layers = [layer["weight"] for layer in weights["network"]]
+    inputs |= {**by_layer("first", state or []), **by_layer("layer", layers)}
+    logstd = policy.decoder.logstd(weights["decoder"])
+    named: Any = dict(tree_flatten(weights))
+    layers_of = [name for name in named if name.startswith("network.")]
+    names = ["encoder.weight", "decoder.weight", *layers_of]
+    names += [] if logstd is None else ["decoder.logstd"]
+    shapes = [named[name].shape for name in names]
+    P, n, blocks = sum(named[name].size for name in names), T * S, plan.blocks
+    begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
+    outputs = {
+        "grads": (blocks, P),
+        "partial": (6, blocks),
+        **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
+        "begins": begins,
+    }
+    low_type = mx.bfloat16 if low else mx.float32
+    made = _launch(MINIBATCH, "minibatch", policy, plan, inputs, outputs, low_type)
+    grads, partial, ratio, value, adv, _ = made
+    total, metrics = _finished(inputs, grads, partial, P, n)
+    found = dict(zip(names, unpack(total, shapes), strict=True))
+    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
+
+
+def launch_wide(
+    policy: Policy,
+    scoring: Scoring,
+    plan: Plan,
+    weights: Any,
+    observations: mx.array | Strip,
+    actions: mx.array,
+    masks: mx.array | None,
+    keep: mx.array | None,
+    compared: Any,
+    state: list[mx.array] | None,
+    ent_coef: mx.array,
+) -> tuple:
+    """``launch_minibatch`` in bf16; the gradients by the weights are MLX's products."""
+    given = observations, actions, masks, keep, compared, state, ent_coef
+    inputs = _given(policy, scoring, weights, *given)
+    T, H, L, A = (plan.sizes[name] for name in "THLA")
+    n, S = len(actions), len(actions) // T
+    layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
+    zeros = nothing(mx.float32)
+    inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
+    outputs = {
+        "xs": (L + 1, n, H),
+        "dus": (L, n, 3 * H),
+        "dx": (n, H),
+        "dy_samples": (A + 1, n),
+        "partial": (6, plan.blocks),
+        **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
+    }
+    made = _launch(WIDE, "minibatch_wide", policy, plan, inputs, outputs, mx.bfloat16)
+    xs, dus, dx, dy, partial, ratio, value, adv = made
+    _, metrics = _finished(inputs, zeros, partial, 0, n)
+    x = [each.reshape(n, H) for each in mx.split(xs, L + 1)]
+    seen = opened(observations).reshape(n, -1).astype(mx.bfloat16)
+    products = [dx.T @ seen, dy @ x[-1]]
+    layers_of = zip(mx.split(dus, L), x, strict=False)
+    products += [du.reshape(n, 3 * H).T @ each for du, each in layers_of]
+    encoder, decoder, *of_layers = cast(products, mx.float32)
+    grads = {"encoder": {"weight": encoder}, "decoder": {"weight": decoder}}
+    grads |= {"network": [{"weight": each} for each in of_layers]}
+    return {part: grads[part] for part in weights}, metrics, ratio, value, adv
+
+
+def _given(
+    policy: Policy,
+    scoring: Scoring,
+    weights: Any,
+    observations: mx.array | Strip,
+    actions: mx.array,
+    masks: mx.array | None,
+    keep: mx.array | None,
+    compared: Any,
+    state: list[mx.array] | None,
+    ent_coef: mx.array,
+) -> dict[str, mx.array]:
+    """What both kernels read, by name, but for layers and states."""
     strip = observations if isinstance(observations, Strip) else Strip(observations, numbers(0))
     T, N = strip.whole.shape[:2]
     S = len(actions) // T
@@ -245,11 +367,10 @@ def launch_minibatch(
         limits = live.rho_clip, live.c_clip, live.reward_clip
         discounts = live.gamma, live.gamma * live.gae_lambda, *limits
         form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
-    layers = [layer["weight"] for layer in weights["network"]]
     logstd = policy.decoder.logstd(weights["decoder"])
     seen = mx.uint8 if strip.whole.dtype == mx.uint8 else mx.float32
     steps = int(keep is not None), int(state is not None)
-    inputs = {
+    return {
         "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
         "strip": strip.rows,
         "actions": actions,
@@ -260,11 +381,9 @@ def launch_minibatch(
         "given": given,
         "further": further,
         "last": last,
-        **by_layer("first", state or []),
         "encoder": weights["encoder"]["weight"],
         "decoder": weights["decoder"]["weight"],
         "logstd": zeros if logstd is None else logstd,
-        **by_layer("layer", layers),
         "ent_coef": ent_coef.reshape(1),
         "settings": numbers(
             *(1 - clip, 1 + clip, clip, vf, vf_clip),
@@ -273,38 +392,43 @@ def launch_minibatch(
         "sizes": numbers(*action.sizes),
         "shape": numbers(S, *steps, *groups, *map(int, form), N),
     }
-    named: Any = dict(tree_flatten(weights))
-    layers_of = [name for name in named if name.startswith("network.")]
-    names = ["encoder.weight", "decoder.weight", *layers_of]
-    names += [] if logstd is None else ["decoder.logstd"]
-    shapes = [named[name].shape for name in names]
-    P, n, blocks = sum(named[name].size for name in names), T * S, plan.blocks
-    begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
-    outputs = {
-        "grads": (blocks, P),
-        "partial": (6, blocks),
-        **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
-        "begins": begins,
-    }
+
+
+def _launch(
+    file: str,
+    name: str,
+    policy: Policy,
+    plan: Plan,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, tuple[int, ...]],
+    low: mx.Dtype,
+) -> list[mx.array]:
+    """A kernel of the network's folder."""
     threads, folder = plan.sizes["THREADS"], forms_of(policy.network).matrix_units
     assert folder is not None
-    grads, partial, ratio, value, adv, _ = launch(
-        *(folder / MINIBATCH, "minibatch", inputs, outputs),
-        threads=blocks * threads,
+    zeros, masks = nothing(mx.uint8), inputs["masks"]
+    return launch(
+        *(folder / file, name, inputs, outputs),
+        threads=plan.blocks * threads,
         block=threads,
         shared=4 * plan.sizes["POOL"],
         **plan.sizes,
-        BLOCKS=blocks,
-        Low=mx.bfloat16 if low else mx.float32,
-        Observed=seen,
-        MASKED=int(masks is not None),
+        BLOCKS=plan.blocks,
+        Low=low,
+        Observed=inputs["observations"].dtype,
+        MASKED=int(masks is not zeros),
         EXACT=exact_products(),
     )
-    arrays = {**inputs, "grads": grads, "partial": partial, "shape": numbers(P, n, blocks)}
-    shape = {"sum": (P,), "metrics": (len(METRICS),)}
-    total, metrics = launch(TEXT, "add_blocks", arrays, shape, -(-P // THREADS) * THREADS)
-    found = dict(zip(names, unpack(total, shapes), strict=True))
-    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
+
+
+def _finished(
+    inputs: dict[str, mx.array], grads: mx.array, partial: mx.array, P: int, n: int
+) -> list[mx.array]:
+    """The blocks' gradients by P weights added up, and the loss's statistics."""
+    shape = numbers(P, n, partial.shape[1])
+    arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
+    shapes = {"sum": (max(P, FEWEST),), "metrics": (len(METRICS),)}
+    return launch(TEXT, "add_blocks", arrays, shapes, -(-max(P, 1) // THREADS) * THREADS)
 
 
 def _moments(batch: Minibatch) -> mx.array:

@@ -12,13 +12,14 @@ A minibatch whose loss or gradient isn't finite changes nothing, in any precisio
 ``TOLERATED`` of them in a row are an error.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import cast
+from puffer_mlx.ops import cast, pack
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import launch, numbers
@@ -105,11 +106,21 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     }
 
 
+def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
+    """The state after several minibatches, one after the other."""
+    kernel = kernel_on_gpu(launch_next_scaler, REFERENCE)
+    if kernel is not None:
+        return kernel(scaler, pack(oks)[0], precision)
+    for ok in oks:
+        scaler = next_scaler(scaler, ok, precision)
+    return scaler
+
+
 def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """``next_scaler`` on a GPU, in one launch; ``ok`` may be a number that is 0 or 1."""
-    inputs = {name: array.reshape(1) for name, array in {**scaler, "ok": ok}.items()}
+    """``next_scaler`` on a GPU, in one launch; ``ok``: of any minibatches, also numbers 0 or 1."""
+    inputs = {name: array.reshape(-1) for name, array in {**scaler, "ok": ok}.items()}
     inputs["limits"] = numbers(SMALLEST_SCALE, LARGEST_SCALE)
-    inputs["growth"] = numbers(int(precision == "fp16"), GROWTH_INTERVAL)
+    inputs["growth"] = numbers(int(precision == "fp16"), GROWTH_INTERVAL, ok.size)
     names = "scale", "good", "skipped", "in_a_row", "longest"
     shapes = {f"next_{name}": () for name in names}
     return dict(zip(names, launch(TEXT, "next_scaler", inputs, shapes, threads=1), strict=True))

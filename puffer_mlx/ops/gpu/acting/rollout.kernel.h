@@ -16,8 +16,8 @@
 #include "rules"
 #include "gpu/acting/seat.kernel.h"
 
-KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LOGS>: Low first_observations, float
-  first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise weights, int sizes horizon
+KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LOGS>: Low first_observations,
+  float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise weights, int sizes horizon
   -> Low all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions
   all_logprobs all_values, int games_after, float after {
   SHARED Rows<R> room[ROOM];

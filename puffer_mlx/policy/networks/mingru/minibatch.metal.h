@@ -20,9 +20,7 @@
 
 #pragma once
 
-#include "../../../ppo/closed_form/sample.metal.h"
-#include "advantages/step.metal.h"
-#include "rows.metal.h"
+#include "walks.metal.h"
 
 // A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing.
 template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
@@ -47,121 +45,6 @@ FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint 
         uint row = (item / ACROSS * R + (uint)i) * 16 + row_of(v, me), column = (item % ACROSS * C + (uint)j) * 8 + column_of(v, me);
         if (row < rows && column < columns) to[row * columns + column] = sums[i][j][v];
       }
-}
-
-// Of a thread's steps, how many are read before the first of them is computed: a divisor.
-#define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
-
-// A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
-// any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
-// the one after the stretch.
-template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
-FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
-                    float state) {
-  constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH % 8 == 0 ? 8 : AHEAD_OF(STRETCH), UNITS = SEGMENTS * H;
-  uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, begin = part * STRETCH;
-  if (PARTS > 1) {
-    float sum = 0.0f, factor = 1.0f;
-#pragma unroll 4
-    for (uint t = 0; t < STRETCH; ++t) {
-      uint row = (begin + t) * SEGMENTS + segment;
-      float z = u.at(row, channel + H), kept = keep[row];
-      sum = mingru_state(z, u.at(row, channel) + 0.5f, kept * sum);
-      factor = mingru_state(z, 0.0f, kept * factor);
-    }
-    sums[me] = sum, factors[me] = factor;
-    BARRIER
-    for (uint k = me % UNITS; k < me; k += UNITS) state = sums[k] + factors[k] * state;
-  }
-  for (uint t = 0; t < STRETCH; t += AHEAD) {
-    float g[AHEAD], z[AHEAD], kept[AHEAD];
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      uint row = (begin + t + v) * SEGMENTS + segment;
-      g[v] = u.at(row, channel) + 0.5f, z[v] = u.at(row, channel + H), kept[v] = keep[row];
-    }
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      state = mingru_state(z[v], g[v], kept[v] * state);
-      s.put((begin + t + v) * SEGMENTS + segment, channel, state);
-    }
-  }
-  return state;
-}
-
-// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. first: the state
-// before the chunk; carry: dL/dstate after it. Returns dL/dstate before the stretch.
-template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
-FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, IN_SHARED float* sums,
-                         IN_SHARED float* factors, uint me, float first, float carry) {
-  constexpr int STRETCH = STEPS / PARTS, AHEAD = AHEAD_OF(STRETCH), UNITS = SEGMENTS * H;
-  uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, end = (part + 1) * STRETCH;
-  if (PARTS > 1) {
-    float sum = 0.0f, factor = 1.0f;
-#pragma unroll 4
-    for (uint t = 0; t < STRETCH; ++t) {
-      uint row = (end - 1 - t) * SEGMENTS + segment;
-      float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = keep[row];
-      float ds = sum + dout.at(row, channel) * q;
-      sum = mingru_carry(z, kept, ds);
-      factor = mingru_carry(z, kept, factor);
-    }
-    sums[me] = sum, factors[me] = factor;
-    BARRIER
-    for (uint k = (PARTS - 1) * UNITS + me % UNITS; k > me; k -= UNITS) carry = sums[k] + factors[k] * carry;
-  }
-  float after = s.at((end - 1) * SEGMENTS + segment, channel);
-  for (uint t = 0; t < STRETCH; t += AHEAD) {
-    float g[AHEAD], z[AHEAD], q[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      uint row = (end - 1 - t - v) * SEGMENTS + segment;
-      g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), q[v] = u.at(row, channel + 2 * H);
-      input[v] = x.at(row, channel), gradient[v] = dout.at(row, channel), kept[v] = keep[row];
-      before[v] = row >= SEGMENTS ? s.at(row - SEGMENTS, channel) : first;
-    }
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      uint row = (end - 1 - t - v) * SEGMENTS + segment;
-      float slope = g[v] >= 0.0f ? 1.0f : (0.5f + g[v]) * (0.5f - g[v]), whole = g[v] + 0.5f;
-      MinGRUGradient<float> by;
-      mingru_gradient_of(z[v], q[v], whole, slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
-      u.put(row, channel, by.hidden);
-      u.put(row, channel + H, by.gate);
-      u.put(row, channel + 2 * H, by.projection);
-      dout.put(row, channel, by.x);
-      after = before[v];
-    }
-  }
-  return carry;
-}
-
-// A row's place among the samples (T, S).
-template <int SEGMENTS, int STEPS>
-FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
-  return (uint)(chunk * STEPS + row / SEGMENTS) * S + segment + (uint)(row % SEGMENTS);
-}
-
-// A chunk's observations (M, D), and zeros up to SEEN of them.
-template <int SEGMENTS, int STEPS, int D, int SEEN, int THREADS, class Observed, class Seen>
-FUNCTION void see(IN_DEVICE const Observed* observations, Seen seen, int chunk, uint segment, uint S, uint me) {
-  constexpr int ALL = SEGMENTS * STEPS * SEEN, AHEAD = 8;
-  for (int k = (int)me; k < ALL; k += AHEAD * THREADS) {
-    float numbers[AHEAD];
-#pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      int at = k + v * THREADS, row = at / SEEN, d = at % SEEN;
-      bool there = at < ALL && d < D;
-      uint place = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S) * (uint)D + (uint)d;
-      float x = (float)observations[there ? place : 0];
-      numbers[v] = there ? x : 0.0f;
-    }
-#pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      int at = k + v * THREADS;
-      if (at < ALL) seen.put((uint)(at / SEEN), (uint)(at % SEEN), numbers[v]);
-    }
-  }
 }
 
 KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
@@ -289,70 +172,10 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), of_y, false, me);
         BARRIER
       }
-      if (LIVE && !back && (int)me < M) {
-        int row = (int)me, at = chunk * M + row;
-        values[at] = y[row * Y + A];
-        if (has_ratios) {
-          uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-          float log_sums[HEADS + 1], entropies[HEADS + 1];
-          IN_SHARED const float* logits = y + row * Y;
-          float logprob = of_choices<MASKED, HEADS>(logits, masks + (MASKED ? sample * (uint)A : 0), acted, heads, 1, (uint)row,
-                                                    log_sums, entropies);
-          if (NUMBERS > 0) logprob = of_numbers(logits, acted, logstd, limit, 1, (uint)A, (uint)row);
-          ratios[at] = exp(logprob - old_logprobs[row]);
-        }
-      }
-      if (LIVE && turn == CHUNKS - 1) {
-        BARRIER
-        Discounts by = {settings[6], settings[7], settings[8], settings[9], settings[10], shape[5] != 0, shape[6] != 0};
-        for (int k = (int)me; k < TIMES - SEGMENTS; k += THREADS) {
-          int next = k + SEGMENTS;
-          AdvantageStep step = advantage_step(by, values[k], values[next], ratios[k], rewards[next], terminals[next], finals[k],
-                                              finals[next]);
-          advantages[k] = step.delta, ratios[k] = step.decay;
-        }
-        BARRIER
-        if ((int)me < SEGMENTS) {
-          float a = 0.0f;
-          advantages[TIMES - SEGMENTS + (int)me] = a;
-#pragma unroll 4
-          for (int k = TIMES - 2 * SEGMENTS + (int)me; k >= 0; k -= SEGMENTS) {
-            a = discounted(advantages[k], ratios[k], a);
-            advantages[k] = a;
-          }
-        }
-        BARRIER
-      }
+#include "live.metal.h"
       if (!back) continue;
 
-      if ((int)me < M) {
-        int row = (int)me;
-        uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-        IN_SHARED float* mine = y + row * Y;
-        IN_SHARED const float* logits = mine;
-        IN_DEVICE const uint8_t* legal = masks + (MASKED ? sample * (uint)A : 0);
-        float log_sums[HEADS + 1], entropies[HEADS + 1];
-        float logprob = of_choices<MASKED, HEADS>(logits, legal, acted, heads, 1, (uint)row, log_sums, entropies);
-        if (NUMBERS > 0) logprob = of_numbers(logits, acted, logstd, limit, 1, (uint)A, (uint)row);
-        float target = LIVE ? advantages[chunk * M + row] : targets[row], now = mine[A];
-        float gain = LIVE ? -target : -shares[row] * ((target - mean) / (deviation + 1e-8f));
-        Compared by = {old_logprobs[row], old_values[row], gain, LIVE ? now : old_values[row], target};
-        PPOTerms terms;
-        float by_logprob = sample_gradients<float, MASKED, HEADS>(logits, mine, legal, acted, heads, 1, (uint)A, (uint)row, logprob,
-                                                                  log_sums, entropies, by, numbers, vf_coef, entropy_weight,
-                                                                  1.0f / (float)n, terms, sums);
-#pragma unroll
-        for (int k = 0; k < NUMBERS; ++k) {
-          float s = logstd[k], distance = distance_of(acted[row * ACTS + k], mine[k], limit, s);
-          mine[k] = by_logprob * distance * exp(-s);
-          of_logstd[k] += by_logprob * normal_by_logstd(distance);
-          sums.of[5] += normal_entropy(s);
-        }
-        for (uint k = 0; k <= (uint)A; ++k) dy.put((uint)row, k, mine[k]);
-        ratio[sample] = terms.ratio;
-        value[sample] = now;
-        adv[sample] = target;
-      }
+#include "loss.metal.h"
       BARRIER
       add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), dout, me, of_decoder);
       BARRIER

@@ -282,7 +282,8 @@ def launch_step(
     if at.small:
         *new, ok = _by_blocks(at, inputs, low)
     elif at.middling and gpu.cluster_blocks() > 1:
-        *new, ok = _by_clusters(at, inputs, low, gpu.cluster_blocks())
+        by = _spread if low and _room_of(at) else _by_clusters
+        *new, ok = by(at, inputs, low, gpu.cluster_blocks())
     else:
         *new, ok = _in_groups(at, inputs, low)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
@@ -313,6 +314,31 @@ def _by_clusters(
     shapes |= {"even": flat, "odd": flat, "gram": grams, "poly": grams}
     sizes = {"Low": _kind(low), "EXACT": int(not low), "CLUSTER": cluster}
     weights, momentum, _, ok, *_ = _launch("muon_step", inputs, shapes, blocks, **sizes)
+    return weights, momentum, ok
+
+
+def _room_of(at: Layout) -> tuple[int, int] | None:
+    """Of the bf16 form: columns of x that a block keeps, numbers of its memory; None: no room."""
+    cluster, (block, room) = gpu.cluster_blocks(), pool_block()
+    columns = max(1, -(-at.columns // (32 * cluster))) * 32
+    pool = ROWS_OF_A_CLUSTER * (ROWS_OF_A_CLUSTER + columns) // 2 + block
+    return (columns, pool) if 32 * cluster >= ROWS_OF_A_CLUSTER and 4 * pool <= room else None
+
+
+def _spread(
+    at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
+) -> tuple[mx.array, ...]:
+    """The same in bf16, each block with a part of x in its shared memory."""
+    columns, pool = _room_of(at) or (0, 0)
+    block, count, r = pool_block()[0], len(at.starts), ROWS_OF_A_CLUSTER
+    shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
+    shapes |= {"x": (count, r, cluster * columns)} | dict.fromkeys(("gram", "poly"), (count, r, r))
+    sizes = {"Low": _kind(low), "COLUMNS": columns, "THREADS": block, "POOL": pool}
+    sizes["CLUSTER"] = cluster
+    threads = count * cluster * block
+    weights, momentum, _, ok, *_ = launch(
+        TEXT, "muon_spread", inputs, shapes, threads, block, 4 * pool, **sizes
+    )
     return weights, momentum, ok
 
 

@@ -231,6 +231,219 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
   }
 }
 
+// What follows is of 16 bits: each block of a cluster keeps COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed where it is
+// tall, in its shared memory, and makes 32 rows of gram and poly (256, 256). What the others need of it is in memory. Zeros are
+// beyond r and c; of rows only so many count as fill 64 are there.
+
+// A thread's numbers of the r times `columns` of a tensor's x from column `first` on, THREADS apart: in lines of `by`.
+template <int THREADS>
+struct Spot {
+  int by, some, rest;
+
+  FUNCTION Spot(IN_THREAD const Tensor& tensor, int columns, uint me) {
+    by = tensor.tall ? tensor.r : columns > 0 ? columns : 1;
+    some = (int)me / by, rest = (int)me % by;
+  }
+  FUNCTION int number(IN_THREAD const Tensor& tensor, int first) const {
+    return tensor.tall ? (first + some) * tensor.r + rest : some * tensor.c + first + rest;
+  }
+  FUNCTION uint row(IN_THREAD const Tensor& tensor) const { return (uint)(tensor.tall ? rest : some); }
+  FUNCTION uint column(IN_THREAD const Tensor& tensor) const { return (uint)(tensor.tall ? some : rest); }
+  FUNCTION void next(int down, int across) {
+    some += down, rest += across;
+    if (rest >= by) rest -= by, ++some;
+  }
+};
+
+// 64 columns of a matrix (rows, ACROSS), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
+template <int ACROSS, int THREADS, class Low>
+FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARED Low* places, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // rows of a thread: all alike in a tile
+  uint row = me / LINES, column = me % LINES * WIDTH;
+  Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + column / 32 * (256 * 32)};
+  IN_DEVICE const Low* read = from + row * ACROSS + (uint)n * 64 + column;
+  IN_SHARED Low* write = tile.numbers + tile.place(row, column % 32);
+#pragma unroll
+  for (uint k = 0; k < 256; k += APART)
+    if ((int)k < rows) copy_line(read + k * ACROSS, write + k * 32);
+}
+
+// Rows (32, 256) from `first` on of a matrix (rows, 64 count) times itself transposed: to 32 threads (32, 32) of them, half of the
+// inner columns. Of 256 threads the sums are whole then.
+template <int ACROSS, int THREADS, class Low>
+FUNCTION void multiply_itself(IN_DEVICE const Low* matrix, int rows, int count, int first, IN_SHARED Low* places, uint me,
+                              IN_THREAD float (&sums)[2][4][4]) {
+  static_assert(THREADS == 512, "two groups of threads");
+  uint half_of = me / 256, column = me % 256 / 32 * 32;
+  clear(sums);
+  for (int n = 0; n < 3; ++n) {
+    if (n < count) fetch_columns<ACROSS, THREADS>(matrix, rows, n, places, me);
+    END_OF_COPIES
+  }
+  for (int n = 0; n < count; ++n) {
+    WAIT_FOR_COPIES(2)
+    BARRIER
+    if (n + 3 < count) fetch_columns<ACROSS, THREADS>(matrix, rows, n + 3, places, me);
+    END_OF_COPIES
+    Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + half_of * (256 * 32)};
+    if ((int)column < rows) add_product<0, 32, 2, 4, 8>(tile, (uint)first, transposed(tile), column, me, sums);
+  }
+  BARRIER
+  IN_SHARED float* others = (IN_SHARED float*)(IN_SHARED void*)places + me % 256;
+#pragma unroll
+  for (int v = 0; v < 32; ++v)
+    if (half_of) others[v * 256] = sums[v / 16][v / 4 % 4][v % 4];
+  BARRIER
+#pragma unroll
+  for (int v = 0; v < 32; ++v)
+    if (!half_of) sums[v / 16][v / 4 % 4][v % 4] += others[v * 256];
+}
+
+KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
+  -> float weights momentum sums ok, Low x gram poly {
+  constexpr int ACROSS = CLUSTER * COLUMNS, TILES = COLUMNS / 16, WIDTH = 16 / sizeof(Low), AT_ONCE = 16;
+  static_assert((256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4 + THREADS <= POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
+  Swizzled<Low, COLUMNS> own = {places + 256 * 256};
+  IN_SHARED float* part = pool + (256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4;
+  int all = tensors[0], t = (int)block / CLUSTER, mine = (int)block % CLUSTER;
+  Tensor tensor;
+  read_tensor(tensors, t, tensor);
+  int start = tensor.start, size = tensor.size, rows = (tensor.r + 63) / 64 * 64, begin = mine * COLUMNS;
+  int columns = tensor.c < begin ? 0 : tensor.c - begin < COLUMNS ? tensor.c - begin : COLUMNS, count = tensor.r * columns;
+  IN_DEVICE Low* all_x = x + t * (256 * ACROSS);
+  IN_DEVICE Low* all_gram = gram + t * (256 * 256);
+  IN_DEVICE Low* all_poly = poly + t * (256 * 256);
+  float lr_ = lr[0], beta = settings[0], decay = settings[1];
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
+  if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
+
+  for (uint k = me; k < 256 * COLUMNS; k += THREADS) own.numbers[k] = (Low)0.0f;
+  BARRIER
+  float sum = 0.0f;
+  const Spot<THREADS> mine_first(tensor, columns, me);
+  const int down = THREADS / mine_first.by, beside = THREADS % mine_first.by;
+  Spot<THREADS> ahead = mine_first, at = mine_first;
+  for (int n = (int)me; n < count; n += AT_ONCE * THREADS) {
+    float by[AT_ONCE], before[AT_ONCE];
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v) {
+      int e = start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0);
+      by[v] = packed[all + e];
+      before[v] = packed[2 * all + e];
+      ahead.next(down, beside);
+    }
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v) {
+      if (n + v * THREADS < count) {
+        float m = before[v], u = nesterov(clip.scale, by[v], beta, m);
+        momentum[start + at.number(tensor, begin)] = clip.ok ? m : before[v];
+        own.put(at.row(tensor), at.column(tensor), u);
+        sum += u * u;
+      }
+      at.next(down, beside);
+    }
+  }
+  for (int k = mine * THREADS + (int)me; tensor.r == 0 && k < size; k += CLUSTER * THREADS) {
+    float u = momentum_of(tensor, k, all, clip, beta, packed, momentum), before = packed[start + k];
+    weights[start + k] = clip.ok ? moved(before, u, tensor, lr_, decay) : before;
+  }
+  sum = block_sum(sum, part, me, THREADS);
+  if (me == 0) sums[block] = sum;
+
+  int lines = clip.ok && tensor.r > 0 ? 5 : 0, first = 32 * mine;
+  float factor = 1.0f;
+  uint row = me / 64 * 32, column = me / 32 % 2 * (COLUMNS / 2);
+  for (int line = 0; line < lines; ++line) {
+    for (int k = (int)me; k < rows * (COLUMNS / WIDTH); k += THREADS) {
+      uint p = (uint)k / (COLUMNS / WIDTH), q = (uint)k % (COLUMNS / WIDTH) * WIDTH;
+      write_line(own.numbers + own.place(p, q), all_x + p * ACROSS + (uint)begin + q);
+    }
+    CLUSTER_BARRIER(CLUSTER)
+    if (line == 0) {
+      sum = 0.0f;
+      for (int k = 0; k < CLUSTER; ++k) sum += sums[(int)block - mine + k];
+      factor = one_over_norm(sqrt(sum));
+    }
+    float a = coefficients[3 * line], b = coefficients[3 * line + 1], cubic = coefficients[3 * line + 2];
+    float square[2][4][4], kept[2][4][4];
+    bool makes = first < rows, whole = me < 256 && (int)(me / 32 * 32) < rows;
+    if (makes) {
+      multiply_itself<ACROSS, THREADS>(all_x, rows, (tensor.c + 63) / 64, first, places, me, square);
+#pragma unroll
+      for (int v = 0; v < 32; v += 2) {
+        IN_THREAD float* y = square[v / 16][v / 4 % 4] + v % 4;
+        y[0] *= factor * factor, y[1] *= factor * factor;
+        kept[v / 16][v / 4 % 4][v % 4] = (float)(Low)y[0], kept[v / 16][v / 4 % 4][v % 4 + 1] = (float)(Low)y[1];
+        int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
+        if (whole) put_pair<Low>(all_gram + p * 256 + q, y[0], y[1]);
+      }
+    }
+    CLUSTER_BARRIER(CLUSTER)
+    if (makes) {
+      multiply_itself<256, THREADS>(all_gram, rows, rows / 64, first, places, me, square);
+#pragma unroll
+      for (int v = 0; v < 32; v += 2) {
+        IN_THREAD const float *y = kept[v / 16][v / 4 % 4] + v % 4, *z = square[v / 16][v / 4 % 4] + v % 4;
+        int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
+        if (whole) put_pair<Low>(all_poly + p * 256 + q, b * y[0] + cubic * z[0], b * y[1] + cubic * z[1]);
+      }
+    }
+    CLUSTER_BARRIER(CLUSTER)
+    if (columns > 0) {
+      float next[2][TILES][4];
+      clear(next);
+      for (int n = 0; n < 4; ++n) {
+        if (64 * n < rows) fetch_columns<256, THREADS>(all_poly, rows, n, places, me);
+        END_OF_COPIES
+      }
+      for (int n = 0; n < rows / 32; ++n) {
+        if (n % 2 == 0) {  // the next 64 columns are there
+          WAIT_FOR_COPIES(3)
+          END_OF_COPIES
+          BARRIER
+        }
+        Swizzled<Low, 32> tile = {places + n * (256 * 32)};
+        Swizzled<Low, COLUMNS> inner = {own.numbers + n * 32 * COLUMNS};
+        if ((int)row < rows) add_product<0, 32, 2, TILES, 8>(tile, row, inner, column, me, next);
+      }
+      BARRIER
+#pragma unroll
+      for (int v = 0; v < 8 * TILES; v += 2) {
+        uint p = row + v / (4 * TILES) * 16 + row_of(v % 4, me), q = column + v / 4 % TILES * 8 + column_of(v % 4, me);
+        IN_SHARED Low* to = own.numbers + own.place(p, q);
+        IN_THREAD const float* y = next[v / (4 * TILES)][v / 4 % TILES] + v % 4;
+        if ((int)row < rows) put_pair<Low>(to, factor * (a * (float)to[0] + y[0]), factor * (a * (float)to[1] + y[1]));
+      }
+    }
+    factor = 1.0f;
+    BARRIER
+  }
+
+  ahead = mine_first, at = mine_first;
+  for (int n = (int)me; n < count; n += AT_ONCE * THREADS) {
+    float before[AT_ONCE];
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v) {
+      before[v] = packed[start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0)];
+      ahead.next(down, beside);
+    }
+#pragma unroll
+    for (int v = 0; v < AT_ONCE; ++v) {
+      if (n + v * THREADS < count) {
+        float u = own.at(at.row(tensor), at.column(tensor));
+        weights[start + at.number(tensor, begin)] = clip.ok ? moved(before[v], u, tensor, lr_, decay) : before[v];
+      }
+      at.next(down, beside);
+    }
+  }
+  for (int k = size + mine * THREADS + (int)me; k < (size + 1023) / 1024 * 1024; k += CLUSTER * THREADS) {
+    weights[start + k] = 0.0f;
+    momentum[start + k] = 0.0f;
+  }
+}
+
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.

@@ -8,10 +8,6 @@
 
 #include "gpu/matrix.metal.h"
 
-// What a thread reads at once.
-template <class Low>
-struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
-
 template <class Low>
 struct Stored {
   IN_DEVICE const Low* numbers;

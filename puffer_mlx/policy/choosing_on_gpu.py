@@ -1,0 +1,67 @@
+"""Choosing actions on a GPU as one kernel, behind a policy's step through MLX.
+
+In plain MLX it is some twenty launches, a third of which MLX would fuse and compile at a first
+start, for 15 s on CUDA.
+"""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.policy.distributions import Categorical, Gaussian
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system.backend import backend
+
+REFERENCE = Reference(
+    "the kernel that chooses actions",
+    ("policy.policy:Policy.act",),
+    test="tests/policy/test_choosing_on_gpu.py",
+    cost="a GPU gets some twenty launches more for a step",
+)
+TEXT = Path(__file__).with_name("choose_actions.metal.h")
+
+
+def chooses_on_gpu(policy: Policy, n: int) -> bool:
+    """Whether the default device chooses by the kernel for n agents: a GPU, if they aren't few."""
+    known = type(policy.distribution) in (Categorical, Gaussian)
+    if backend() == "cpu" or n < FEWEST or not known:
+        return False
+    return REFERENCE.holds(policy.act, policy.distribution.sample)
+
+
+def choose(
+    policy: Policy,
+    outputs: mx.array | tuple[mx.array, mx.array],
+    values: mx.array,
+    noise: mx.array,
+    mask: mx.array | None,
+) -> mx.array:
+    """What ``distribution.sample`` chooses, with the values, in one launch.
+
+    Args:
+        policy: whose step gave ``outputs`` and ``values`` (n,), float32.
+        outputs: see ``Policy.step``.
+        values: see there.
+        noise: (n, heads) float32, from ``distribution.noise``.
+        mask: (n, A) uint8, non-zero where legal, or None.
+
+    Returns:
+        Actions, their log-probabilities and the values: (heads + 2, n) float32.
+    """
+    action, n, masked = policy.decoder.action, len(values), mask is not None
+    means, logstd = outputs if action.continuous else (outputs, nothing(mx.float32))  # type: ignore
+    inputs = {
+        "outputs": means,
+        "values": values,
+        "noise": noise,
+        "logstd": logstd,
+        "limit": numbers(policy.decoder.limits.for_kernels),
+        "masks": mask if masked else nothing(mx.uint8),
+        "sizes": numbers(*action.sizes),
+        "shape": numbers(n, action.logits),
+    }
+    heads = 0 if action.continuous else action.heads
+    shape, constants = (action.heads + 2, n), {"HEADS": heads, "MASKED": int(masked)}
+    return launch(TEXT, "choose_actions", inputs, {"chosen": shape}, n, **constants)[0]  # type: ignore

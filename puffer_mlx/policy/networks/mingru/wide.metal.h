@@ -1,0 +1,229 @@
+// The same as minibatch.metal.h of layers whose weights and gradients a block has no room for, in 16 bits: what the gradients by
+// the weights are products of goes to memory.
+//
+// A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
+// of which one is on its way while another is multiplied. A layer's gates are kept in `dus` (L, T, S, 3H), where the gradients by
+// its products take their place; its input is in `xs` (L + 1, T, S, H), and the gradient by the first one in `dx` (T, S, H). dy is
+// (A + 1, T S). Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
+
+#pragma once
+
+#include "walks.metal.h"
+
+// A tile (ROWS, COLUMNS) of a matrix whose rows are ACROSS apart.
+template <int ROWS, int COLUMNS, int ACROSS, int THREADS, class Low>
+FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
+  for (uint k = me; k < ROWS * LINES; k += THREADS) {
+    uint row = k / LINES, column = k % LINES * WIDTH;
+    copy_line(from + row * ACROSS + column, tile.numbers + tile.place(row, column));
+  }
+}
+
+// A block's rows to their samples' in memory, or from there.
+template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
+FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint segment, uint S, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
+  for (uint k = me; k < SEGMENTS * STEPS * LINES; k += THREADS) {
+    uint row = k / LINES, column = k % LINES * WIDTH, sample = sample_of<SEGMENTS, STEPS>((int)row, 0, segment, S);
+    write_line(rows.numbers + rows.place(row, column), to + sample * COLUMNS + column);
+  }
+}
+
+template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
+FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows, uint segment, uint S, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
+  for (uint k = me; k < SEGMENTS * STEPS * LINES; k += THREADS) {
+    uint row = k / LINES, column = k % LINES * WIDTH, sample = sample_of<SEGMENTS, STEPS>((int)row, 0, segment, S);
+    copy_line(from + sample * COLUMNS + column, rows.numbers + rows.place(row, column));
+  }
+}
+
+// Of rows x (64, H) the gates, as make_gates has them, by a weight (3H, H) whose tiles (H, 64) take turns in two places.
+template <int H, int THREADS, class Low>
+FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swizzled<Low, 3 * H> u, IN_SHARED Low* place0,
+                           IN_SHARED Low* place1, uint me) {
+  constexpr int TILES = H / 64, EACH = H / 64;  // of 8 columns a group of threads has; chunks of a gate
+  uint row = me / 256 * 32, column = me / 32 % 8 * (8 * TILES);
+  float sums[2][TILES][4];
+  fetch_tile<H, 64, H, THREADS>(weight, Swizzled<Low, 64>{place0}, me);
+  END_OF_COPIES
+  for (int n = 0; n < 3 * EACH; ++n) {
+    int next = n + 1, chunk = n % EACH, gate = n / EACH;
+    WAIT_FOR_COPIES(0)
+    BARRIER
+    if (next < 3 * EACH)
+      fetch_tile<H, 64, H, THREADS>(weight + next / EACH * (H * H) + next % EACH * 64, Swizzled<Low, 64>{next % 2 ? place1 : place0}, me);
+    END_OF_COPIES
+    if (chunk == 0) clear(sums);
+    Swizzled<Low, H> left = {x.numbers + chunk * 64};
+    Swizzled<Low, 64> tile = {n % 2 ? place1 : place0};
+    add_product<0, 64, 2, TILES, 8>(left, row, transposed(tile), column, me, sums);
+    if (chunk == EACH - 1) {
+#pragma unroll
+      for (int v = 0; v < 8 * TILES; v += 2) {
+        float y[2];
+#pragma unroll
+        for (int w = 0; w < 2; ++w) {
+          float product = sums[v / (4 * TILES)][v / 4 % TILES][v % 4 + w];
+          MinGRUGates<float> gates = mingru_gates(product, product, product);
+          y[w] = gate == 0 ? gates.g - 0.5f : gates.z;
+        }
+        uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
+        put_pair<Low>(u.numbers + u.place(r, c + (uint)(gate * H)), y[0], y[1]);
+      }
+    }
+  }
+  BARRIER
+}
+
+// Rows du (64, 3H) times the weight (3H, H), added to `to`; its tiles (64, H) take turns likewise.
+template <int H, int THREADS, class Low>
+FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, Swizzled<Low, H> to, IN_SHARED Low* place0,
+                          IN_SHARED Low* place1, uint me) {
+  constexpr int TILES = H / 64, CHUNKS = 3 * H / 64;
+  uint row = me / 256 * 32, column = me / 32 % 8 * (8 * TILES);
+  float sums[2][TILES][4];
+  clear(sums);
+  fetch_tile<64, H, H, THREADS>(weight, Swizzled<Low, H>{place0}, me);
+  END_OF_COPIES
+  for (int n = 0; n < CHUNKS; ++n) {
+    int next = n + 1;
+    WAIT_FOR_COPIES(0)
+    BARRIER
+    if (next < CHUNKS) fetch_tile<64, H, H, THREADS>(weight + next * (64 * H), Swizzled<Low, H>{next % 2 ? place1 : place0}, me);
+    END_OF_COPIES
+    Swizzled<Low, 3 * H> left = {du.numbers + n * 64};
+    Swizzled<Low, H> tile = {n % 2 ? place1 : place0};
+    add_product<0, 64, 2, TILES, 8>(left, row, tile, column, me, sums);
+  }
+#pragma unroll
+  for (int v = 0; v < 8 * TILES; v += 2) {
+    uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
+    IN_SHARED Low* at = to.numbers + to.place(r, c);
+    IN_THREAD const float* both = sums[v / (4 * TILES)][v / 4 % TILES] + v % 4;
+    put_pair<Low>(at, (float)at[0] + both[0], (float)at[1] + both[1]);
+  }
+  BARRIER
+}
+
+KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
+  Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
+  logstd, Low layers, float ent_coef settings, int sizes shape strip
+  -> Low xs dus dx dy_samples, float partial ratio value adv {
+  constexpr int STEPS = T, M = SEGMENTS * T, CHUNKS = 1, TIMES = M, UNITS = SEGMENTS * H;
+  constexpr int SEEN = (D + 15) / 16 * 16, W = (SEEN + 31) / 32 * 32, U = 3 * H;
+  constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, ACTS = HEADS, NUMBERS = 0;
+  // Where arrays begin: those of float, then those of Low.
+  constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (ACTS + (LIVE ? 2 : 4));
+  constexpr int FLOATS = (AT_TIMES + (LIVE ? 6 * TIMES : 0) + 31) / 32 * 32;
+  constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
+  constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
+  constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
+  static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
+  static_assert(4 * FLOATS + (int)sizeof(Low) * LOWS <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED float *y = pool, *kept = pool + AT_KEEP, *acted = pool + AT_ROWS, *old_logprobs = acted + M * ACTS;
+  IN_SHARED float *old_values = old_logprobs + M, *targets = old_values + M, *shares = targets + M;
+  IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
+  IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES;
+  IN_SHARED Low* low = (IN_SHARED Low*)(IN_SHARED void*)(pool + FLOATS);
+  IN_SHARED float* part = (IN_SHARED float*)(IN_SHARED void*)(low + AT_U);
+  Apart<Y> of_y = {y};
+  Swizzled<Low, H> states = {low + AT_S}, decodes = {low + AT_DECODER};
+  Swizzled<Low, U> u = {low + AT_U};
+  Swizzled<Low, DY> dy = {low + AT_DY};
+  Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
+  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
+  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
+  const bool has_ratios = shape[7] != 0;
+  float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3], limit = settings[5];
+  int heads[HEADS + 1];
+#pragma unroll
+  for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
+  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
+  keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
+  for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
+  float of_logstd[1];
+  SampleSums sums;
+#pragma unroll
+  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
+  PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
+
+  for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
+    const int chunk = 0, turn = 0;
+    const bool back = false;
+    BARRIER
+    for (int row = (int)me; row < M; row += THREADS) {
+      uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
+      kept[row] = keep[sample * keep_step];
+      old_logprobs[row] = old_logprob[sample], old_values[row] = old_value[sample];
+      if (!LIVE) targets[row] = given[sample], shares[row] = further[sample];
+#pragma unroll
+      for (int k = 0; k < ACTS; ++k) acted[row * ACTS + k] = actions[sample * (uint)ACTS + (uint)k];
+      if (LIVE) {
+        rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
+        ratios[row] = 1.0f;
+      }
+    }
+    see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+    keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
+    BARRIER
+    multiply_rows<0, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encodes), Swizzled<Low, H>{low}, false, me);
+    BARRIER
+    write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, xs, segment, S, me);
+    for (int l = 0; l < L; ++l) {  // x and out take turns
+      Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
+      stream_gates<H, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
+      for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+        uint unit = segment * (uint)H + k % UNITS;
+        walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[((uint)l * S * (uint)H + unit) * first_step]);
+      }
+      BARRIER
+      for (uint k = me; k < M * H; k += THREADS) {
+        uint row = k / H, channel = k % H;
+        out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), states.at(row, channel)));
+      }
+      BARRIER
+      write_rows<SEGMENTS, STEPS, H, THREADS>(out, xs + (uint)(l + 1) * n * H, segment, S, me);
+      if (l < L - 1) write_rows<SEGMENTS, STEPS, U, THREADS>(u, dus + (uint)l * n * U, segment, S, me);
+    }
+    Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
+    multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
+    BARRIER
+#include "live.metal.h"
+#include "loss.metal.h"
+    BARRIER
+    for (int k = (int)me; k < M * (A + 1); k += THREADS)
+      dy_samples[(uint)(k / M) * n + sample_of<SEGMENTS, STEPS>(k % M, chunk, segment, S)] = (Low)dy.at((uint)(k % M), (uint)(k / M));
+    multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
+    BARRIER
+    for (int l = L - 1; l >= 0; --l) {
+      Swizzled<Low, H> x = {low + (L - 1) % 2 * (M * H)};
+      IN_DEVICE Low* of_layer = dus + (uint)l * n * U;
+      if (l < L - 1) {
+        fetch_rows<SEGMENTS, STEPS, H, THREADS>(xs + (uint)l * n * H, x, segment, S, me);
+        fetch_rows<SEGMENTS, STEPS, U, THREADS>(of_layer, u, segment, S, me);
+        END_OF_COPIES
+        WAIT_FOR_COPIES(0)
+        BARRIER
+      }
+      for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+        uint unit = segment * (uint)H + k % UNITS;
+        float before = first[((uint)l * S * (uint)H + unit) * first_step];
+        if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
+        if (PARTS > 1) BARRIER
+        walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+      }
+      BARRIER
+      write_rows<SEGMENTS, STEPS, U, THREADS>(u, of_layer, segment, S, me);
+      stream_back<H, THREADS>(u, layers + l * (3 * H * H), dout, x.numbers, states.numbers, me);
+    }
+    write_rows<SEGMENTS, STEPS, H, THREADS>(dout, dx, segment, S, me);
+  }
+  BARRIER
+  block_sums<6>(sums.of, part, me, (uint)THREADS);
+#pragma unroll
+  for (int row = 0; row < 6; ++row)
+    if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sums.of[row];
+}
