@@ -177,13 +177,13 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
         ]
     if kernel.name == "minibatch_wide":
         block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
-        found = {}
+        wide = []
         for n, (T, D, H, L, A) in enumerate(((16, 40, 128, 2, 3), (64, 126, 192, 1, 40))):
             plan = minibatch.choose_wide(T, 64, D, H, L, A, n + 1, n > 0, True, block, room)
             assert plan is not None
             seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
-            found[n] = {**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)}
-        return [*found.values()]
+            wide.append({**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)})
+        return wide
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
