@@ -162,15 +162,15 @@ def test_what_is_not_finite_changes_nothing(form, name):
 
 @pytest.mark.parametrize("low", [False, True])
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch):
+def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
     """In one launch, of matrices that are larger than a block's tile."""
     monkeypatch.setattr(muon, "fits_a_block", lambda matrix: True)
     monkeypatch.setattr(muon, "pool_block", lambda: (512, 0))
+    request.addfinalizer(muon.layout.cache_clear)
     muon.layout.cache_clear()
     case, trees = "of a cluster", drawn("muon", "of a cluster")
     step, given = stepping("muon", case, low=low), arguments(trees)
     kernels = Functions(backend, tmp_path, {case: (step, *given)})
-    muon.layout.cache_clear()
     assert len(kernels.calls[case]) == 2  # one of them packs
     names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
     assert names[1].startswith("muon_step")
