@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
 TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
+AGAIN = 1.0  # seconds in which one is the same that the handler came too early for
 PATIENCE = 0.5  # seconds until a main thread that hasn't answered is taken to be in C code
 GRACE = 2.0  # seconds that the main thread has to end after a second signal
 RESCUE = 20.0  # seconds that saving may take after that
@@ -51,7 +52,7 @@ class Watch:
         self._together = 0.0  # until when further signals are the same one
         self._say_by: float | None = None  # when the thread says what the main thread hasn't
         self._deadline: float | None = None  # when the thread ends the process
-        self._raise = self._closed = False
+        self._raise = self._late = self._closed = False
         self._lock = threading.RLock()  # the handler may interrupt itself
         self._reader = self._writer = -1
         self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
@@ -99,9 +100,9 @@ class Watch:
         """The handler, in the main thread; maybe in the middle of a line that it prints.
 
         The watching thread may hold the lock and wait for that line's end, to print one of its own:
-        so this doesn't wait for the lock for long.
+        so this doesn't wait for the lock for long; then that thread has the signal come again.
         """
-        self._take(BRIEFLY)
+        self._late = not self._take(BRIEFLY)
         self._nudge()
         if self._say_by:
             self._announce(lambda line: print(line, file=sys.stderr, flush=True))
@@ -109,15 +110,16 @@ class Watch:
             self._raise = False
             raise KeyboardInterrupt
 
-    def _take(self, patience: float = -1.0) -> None:
+    def _take(self, patience: float = -1.0) -> bool:
         if not self._lock.acquire(timeout=patience):
-            return
+            return False
         try:
             for number in self._arrived():
                 if number in self.minded:  # not a window's new size, say
                     self._count(number)
         finally:
             self._lock.release()
+        return True
 
     def _arrived(self) -> bytes:
         try:
@@ -163,6 +165,9 @@ class Watch:
                 times = [t for t in (self._say_by, self._deadline) if t is not None]
                 selector.select(max(0.0, min(times) - time.monotonic()) if times else None)
                 self._take()
+                if self._late and self._raise:
+                    self._late, self._together = False, time.monotonic() + AGAIN
+                    signal.pthread_kill(threading.main_thread().ident or 0, self.number)
                 now = time.monotonic()
                 if self._say_by is not None and now >= self._say_by:
                     self._announce(_write)

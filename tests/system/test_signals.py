@@ -218,3 +218,31 @@ def test_the_handler_does_not_wait_for_a_thread_that_waits_for_it():
     assert not handler.is_alive()
     prints.set()
     watching.join(60)
+
+
+def test_a_signal_that_the_thread_counts_late_interrupts(monkeypatch):
+    """On a busy machine: the thread has taken it, and the handler waited long enough for that."""
+    monkeypatch.setattr(signals, "BRIEFLY", 0.01)
+    with signals.watched() as watch:
+        arrived, taken, handled = watch._arrived, threading.Event(), threading.Event()
+
+        def stalled() -> bytes:
+            found = arrived()
+            taken.set()
+            handled.wait(30)  # with the lock
+            return found
+
+        def handle(*_: object) -> None:
+            taken.wait(30)
+            try:
+                watch.handle()
+            finally:
+                handled.set()
+
+        watch._arrived = stalled
+        signal.signal(signal.SIGINT, handle)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            threading.Event().wait(5)
+        assert watch.number == signal.SIGINT
+        signal.signal(signal.SIGINT, watch.handle)
