@@ -71,6 +71,19 @@ class Scoring(NamedTuple):
     vtrace: bool = False
 
 
+class Arguments(NamedTuple):
+    """What a minibatch's gradients are computed from: see ``ppo.gradients.gradients``."""
+
+    weights: Any
+    observations: mx.array | Strip
+    actions: mx.array
+    masks: mx.array | None
+    keep: mx.array | None
+    compared: Any
+    state: list[mx.array] | None
+    ent_coef: mx.array
+
+
 class Plan(NamedTuple):
     """How the kernel divides a minibatch: its template's numbers, and its shared memory."""
 
@@ -117,11 +130,12 @@ def in_one(
         wanted: see there.
     """
 
-    def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        arguments = weights, observations, actions, masks, keep, compared, state, ent_coef
+    def step(*given):
         if not is_wanted(policy, kind, scoring, wanted):
-            return plain(*arguments, scale)
+            return plain(*given)
         assert scoring is not None
+        arguments = Arguments(*given[:-1])  # loss scaling is fp16's
+        weights, observations, actions, *_ = arguments
         whole = observations.whole if isinstance(observations, Strip) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
@@ -132,10 +146,10 @@ def in_one(
         )
         plan, wide = choose_plan(*shape), choose_wide(*shape)
         if plan is not None and whole.size < MOST_NUMBERS:
-            return launch_minibatch(policy, scoring, plan, low, *arguments)
+            return launch_minibatch(policy, scoring, plan, low, arguments)
         if wide is not None and whole.size < MOST_NUMBERS:
-            return launch_wide(policy, scoring, wide, *arguments)
-        return plain(*arguments, scale)
+            return launch_wide(policy, scoring, wide, arguments)
+        return plain(*given)
 
     return step
 
@@ -256,28 +270,21 @@ def launch_minibatch(
     scoring: Scoring,
     plan: Plan,
     low: bool,
-    weights: Any,
-    observations: mx.array | Strip,
-    actions: mx.array,
-    masks: mx.array | None,
-    keep: mx.array | None,
-    compared: Any,
-    state: list[mx.array] | None,
-    ent_coef: mx.array,
+    arguments: Arguments,
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
-    given = observations, actions, masks, keep, compared, state, ent_coef
-    inputs = _given(policy, scoring, weights, *given)
-    T, S = len(inputs["observations"]), len(actions) // len(inputs["observations"])
+    inputs, weights = _given(policy, scoring, arguments), arguments.weights
+    T, n = len(inputs["observations"]), len(arguments.actions)
+    S = n // T
     layers = [layer["weight"] for layer in weights["network"]]
-    inputs |= {**by_layer("first", state or []), **by_layer("layer", layers)}
+    inputs |= {**by_layer("first", arguments.state or []), **by_layer("layer", layers)}
     logstd = policy.decoder.logstd(weights["decoder"])
     named: Any = dict(tree_flatten(weights))
     layers_of = [name for name in named if name.startswith("network.")]
     names = ["encoder.weight", "decoder.weight", *layers_of]
     names += [] if logstd is None else ["decoder.logstd"]
     shapes = [named[name].shape for name in names]
-    P, n, blocks = sum(named[name].size for name in names), T * S, plan.blocks
+    P, blocks = sum(named[name].size for name in names), plan.blocks
     begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
     outputs = {
         "grads": (blocks, P),
@@ -297,20 +304,13 @@ def launch_wide(
     policy: Policy,
     scoring: Scoring,
     plan: Plan,
-    weights: Any,
-    observations: mx.array | Strip,
-    actions: mx.array,
-    masks: mx.array | None,
-    keep: mx.array | None,
-    compared: Any,
-    state: list[mx.array] | None,
-    ent_coef: mx.array,
+    arguments: Arguments,
 ) -> tuple:
     """``launch_minibatch`` in bf16; the gradients by the weights are MLX's products."""
-    given = observations, actions, masks, keep, compared, state, ent_coef
-    inputs = _given(policy, scoring, weights, *given)
+    inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
     T, H, L, A = (plan.sizes[name] for name in "THLA")
-    n, S = len(actions), len(actions) // T
+    n = len(arguments.actions)
+    S = n // T
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
     zeros = nothing(mx.float32)
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
@@ -326,7 +326,7 @@ def launch_wide(
     xs, dus, dx, dy, partial, ratio, value, adv = made
     _, metrics = _finished(inputs, zeros, partial, 0, n)
     x = [each.reshape(n, H) for each in mx.split(xs, L + 1)]
-    seen = opened(observations).reshape(n, -1).astype(mx.bfloat16)
+    seen = opened(arguments.observations).reshape(n, -1).astype(mx.bfloat16)
     products = [dx.T @ seen, dy @ x[-1]]
     layers_of = zip(mx.split(dus, L), x, strict=False)
     products += [du.reshape(n, 3 * H).T @ each for du, each in layers_of]
@@ -339,16 +339,10 @@ def launch_wide(
 def _given(
     policy: Policy,
     scoring: Scoring,
-    weights: Any,
-    observations: mx.array | Strip,
-    actions: mx.array,
-    masks: mx.array | None,
-    keep: mx.array | None,
-    compared: Any,
-    state: list[mx.array] | None,
-    ent_coef: mx.array,
+    arguments: Arguments,
 ) -> dict[str, mx.array]:
     """What both kernels read, by name, but for layers and states."""
+    weights, observations, actions, masks, keep, compared, state, ent_coef = arguments
     strip = observations if isinstance(observations, Strip) else Strip(observations, numbers(0))
     T, N = strip.whole.shape[:2]
     S = len(actions) // T
