@@ -16,17 +16,8 @@ TEST, MORE_LAUNCHES = "tests/ppo/test_minibatch_kernels.py", "a GPU gets more la
 
 
 def launch_take_rows(source, rows, steps):
-    """In one launch; a row outside [0, N) reads row 0 or N - 1."""
-    (_, N, *tail), S = source.shape, rows.size
-    flat = source.reshape(*source.shape[:2], -1)
-    words = flat.shape[-1] * source.itemsize % 4 == 0
-    flat = flat.view(mx.float32 if words else mx.uint8)
-    D = flat.shape[-1]
-    lanes = min(LANES, 1 << (D - 1).bit_length())
-    arrays = [flat, rows, numbers(steps, S, N, D, lanes)]
-    name, threads = "take_words" if words else "take_bytes", steps * S * lanes
-    (out,) = launch(FOLDER / "take_rows.metal.h", name, arrays, [(steps, S, D)], threads)
-    return out.view(source.dtype).reshape(steps, S, *tail)
+    """As ``launch_take_several``."""
+    return launch_take_several([source], rows, steps)[0]
 
 
 @fused(
@@ -51,7 +42,9 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
 
 
 def launch_take_several(sources, rows, steps):
-    """In one launch for each four of them."""
+    """In one launch for each four of them; a row outside [0, N) reads row 0 or N - 1."""
+    if min(array.nbytes for array in sources) < FEWEST:  # a kernel's pointers are to more on Metal
+        return [mx.take(array[:steps], rows, axis=1) for array in sources]
     S, found = rows.size, []
     for k in range(0, len(sources), SEVERAL):
         some, sizes, shapes = sources[k : k + SEVERAL], [], []
