@@ -22,6 +22,7 @@ from emulated_gpu import COMMON_TYPES
 import puffer_mlx
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.ops.gpu import launch, nvrtc, text
+from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import choose_rows
 from puffer_mlx.ppo import minibatch
@@ -44,6 +45,7 @@ MINIBATCHES = [
     )
     for T in (8, 64, 128)
 ]
+LAYERS = {each.block_layer.kernel: each.block_layer for each in FORMS.values() if each.block_layer}
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
@@ -187,14 +189,15 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
-    if kernel.name != "minibatch":
+    if kernel.name not in LAYERS:
         return [{}]
+    layer = LAYERS[kernel.name]
     found: dict[tuple, dict[str, Any]] = {}
     room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
-        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room)
+        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room, layer)
         if plan is not None:
             chosen = which[-1] > 0
             way = chosen, plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
@@ -464,7 +467,7 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "-Wconditional-uninitialized",
     ),
     "a device's memory for a block's": (
-        "minibatch",
+        "mingru_minibatch",
         "auto encoding =",
         "IN_SHARED const float* there = encoder; auto encoding =",
         None,

@@ -17,6 +17,7 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
+from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch
@@ -54,6 +55,7 @@ class Case:
     strip: bool = False  # its observations are a part of a rollout's
     bytes: bool = False  # observations
     limits: Limits = OPEN  # of actions that are numbers
+    network: str = "MinGRU"
 
     @property
     def numbers(self) -> bool:
@@ -62,7 +64,11 @@ class Case:
     @property
     def policy(self) -> Policy:
         decoder = Fused(ActionSpec(self.sizes), self.H, self.limits, 0.1)
-        return Policy(Linear(self.D, self.H), MinGRU(self.H, self.L), decoder)
+        return Policy(Linear(self.D, self.H), NETWORKS[self.network](self.H, self.L), decoder)
+
+    @property
+    def layer(self) -> Any:
+        return FORMS[self.network].block_layer
 
     @property
     def scoring(self) -> minibatch.Scoring:
@@ -172,7 +178,7 @@ def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
     return minibatch.choose_plan(
         *(case.T, case.S, case.D, case.H, case.L, sum(case.sizes)),
         *(0 if case.numbers else len(case.sizes), case.live),
-        *(case.kind == "bf16", threads, min(room, case.room or room)),
+        *(case.kind == "bf16", threads, min(room, case.room or room), case.layer),
     )
 
 
@@ -297,7 +303,7 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 def test_plans(block, kind):
     """They divide what there is, in the room that there is."""
     for shape, ways in SHAPES.items():
-        plan = minibatch.choose_plan(*shape, 3, 1, True, kind == "bf16", *block)
+        plan = minibatch.choose_plan(*shape, 3, 1, True, kind == "bf16", *block, Case().layer)
         assert (plan is not None) == (kind in ways[block == H200]), shape
         if plan is not None:
             T, S, *_ = shape
