@@ -38,7 +38,7 @@ SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33
 SIZES["MASKED"] = 1
 # Of minibatches whose plans take every branch: T, S, D, H, layers, logits, heads; 0 of numbers.
 MINIBATCHES = [
-    (T, 8, *policy)
+    (T, 16, *policy)
     for policy in (
         *((4, 32, 1, 2, 1), (3, 32, 2, 40, 2), (49, 32, 4, 5, 2), (118, 32, 1, 2, 1)),
         *((118, 64, 2, 3, 1), (4, 64, 2, 2, 1), (49, 64, 3, 40, 2), (5, 32, 1, 3, 0)),
@@ -209,6 +209,9 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
                 "EXACT": n // 2 % 2,
             }
             found.setdefault(way, {**plan.sizes, **further})
+    if kernel.name != "mingru_minibatch":
+        assert found or (layer.recurrent and backend == "metal")
+        return [*found.values()][:2]
     ways = {(3, 1), (3, 0), *(() if low else ((2, 0), (1, 0)))}
     if backend == "metal" and not low:  # for more there is no room
         ways = {(2, 0), (1, 0), (0, 0)}

@@ -6,10 +6,9 @@
           bool ends = chunk + 1 == CHUNKS && t == STEPS - 1;
           for (uint k = me; k < UNITS; k += THREADS) {
             uint row = (uint)(t * SEGMENTS) + k / H, channel = k % H, unit = segment * (uint)H + k;
-            uint begin = (uint)(((chunk * L + l) * 2 + 1) * H) * S + unit;
             float input = u.at(row, channel), forget = u.at(row, channel + H), g = u.at(row, channel + 2 * H), o = u.at(row, channel + 3 * H);
             float before = t > 0 ? further_states.at(row - SEGMENTS, channel)
-                                 : chunk > 0 ? begins[begin] : OF_LAYER(first, 2 * l + 1)[unit * first_step];
+                                 : chunk > 0 ? begun[S * (uint)H + unit] : last_state[unit * first_step];
             float d = dout.at(row, channel) + (ends ? 0.0f : carried[k]), squashed = squash(further_states.at(row, channel));
             float dc = (ends ? 0.0f : carried[UNITS + k]) + d * o * (1.0f - squashed * squashed);
             u.put(row, channel, dc * g * input * (1.0f - input));

@@ -1,8 +1,8 @@
 // A chunk of a layer forward: x to out. u keeps the gates, `states` what they see of the step before, `further_states` the cells.
           for (uint k = me; k < UNITS; k += THREADS) {
-            uint unit = segment * (uint)H + k, begin = (uint)((chunk * L + l) * 2 * H) * S + unit;
-            float before = chunk == 0 ? OF_LAYER(first, 2 * l)[unit * first_step] : begins[begin];
-            latest[k] = chunk == 0 ? OF_LAYER(first, 2 * l + 1)[unit * first_step] : begins[begin + S * (uint)H];
+            uint unit = segment * (uint)H + k;
+            float before = chunk == 0 ? first_state[unit * first_step] : begun[unit];
+            latest[k] = chunk == 0 ? last_state[unit * first_step] : begun[S * (uint)H + unit];
             states.put(k / H, k % H, kept[k / H] * before);
           }
           BARRIER
@@ -30,8 +30,8 @@
                 if (t + 1 < STEPS) {
                   states.put(row + SEGMENTS, channel, kept[row + SEGMENTS] * cell.h);
                 } else if (!back && chunk + 1 < CHUNKS) {
-                  uint begin = (uint)(((chunk + 1) * L + l) * 2 * H) * S + segment * (uint)H + k;
-                  begins[begin] = cell.h, begins[begin + S * (uint)H] = cell.c;
+                  uint after = (uint)(2 * L * H) * S + segment * (uint)H + k;
+                  begun[after] = cell.h, begun[S * (uint)H + after] = cell.c;
                 }
               }
             }
