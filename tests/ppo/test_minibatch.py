@@ -18,7 +18,10 @@ from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
 from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
+from puffer_mlx.policy.networks.gru import GRU
+from puffer_mlx.policy.networks.lstm import LSTM
 from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.networks.mlp import MLP
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.advantage import Discounts, advantages
@@ -124,7 +127,8 @@ class Case:
         weights: Any = tree_unflatten([*zip(names, arrays, strict=False)])
         observations, actions, masks, keep, *rest = arrays[len(names) :]
         kind = puffer5.Segments if self.live else Minibatch
-        compared, state = kind(*rest[:5]), tree_unflatten([*zip(self.states, rest[5:], strict=True)])
+        compared: Any = kind(*rest[:5])
+        state = tree_unflatten([*zip(self.states, rest[5:], strict=True)])
         if self.strip:
             whole = mx.concatenate([observations * 2, observations, observations], axis=1)
             observations = Strip(whole, mx.arange(self.S, 2 * self.S, dtype=mx.int32))
@@ -305,6 +309,13 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
         assert not minibatch.is_wanted(other, "fp32", scoring)
+    for network in (MLP(32, 2), LSTM(32, 2)):  # nobody has measured them
+        other = dataclasses.replace(policy, network=network)
+        assert minibatch.is_wanted(other, "bf16", scoring)
+        assert not minibatch.is_wanted(other, "bf16", scoring, "auto")
+    for network in (MLP(32, 2, "tanh"), LSTM(32, 3), GRU(32, 1)):
+        other = dataclasses.replace(policy, network=network)
+        assert not minibatch.is_wanted(other, "bf16", scoring)
     patch.setattr(minibatch, "gpu_backend", lambda: "metal")
     assert minibatch.is_wanted(policy, "fp32", scoring)
     assert not minibatch.is_wanted(policy, "fp32", scoring, "auto")
