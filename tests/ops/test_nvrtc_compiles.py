@@ -1,7 +1,7 @@
 """GPU kernels compiled by CUDA's own compiler, NVRTC, to the code of an H200; nothing is run.
 
-The library is PyPI's `nvidia-cuda-nvrtc`. It needs no GPU and no driver. Since nothing is run, little
-is optimised, which takes a fifth of the time.
+The library is PyPI's `nvidia-cuda-nvrtc`. It needs no GPU and no driver. Little is optimised, since
+nothing is run: that takes a fifth of the time.
 """
 
 import ctypes
