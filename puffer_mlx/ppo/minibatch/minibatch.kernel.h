@@ -46,13 +46,13 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   // Where arrays of Low begin.
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * HELD * M * H, AT_SEEN = AT_DY + M * DY;
   constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
-  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), AT_ENDS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
-  constexpr int LOWS = AT_ENDS + (NORM ? M * H : 0);
+  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), AT_NORMED = AT_ENCODER + (KEPT > 2 ? H * W : 0);
+  constexpr int LOWS = AT_NORMED + (NORM ? M * H : 0);
   static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   IN_SHARED float* part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U);
   Swizzled<Low, DY> dy = {low + AT_DY};
-  Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, ends = {low + (NORM ? AT_ENDS : L * M * H)}, decodes = {low + AT_DECODER};
+  Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, normed = {low + (NORM ? AT_NORMED : L * M * H)}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
   auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
@@ -115,7 +115,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         if (NORM) {
 #include "norm_forward.metal.h"
         }
-        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(ends, transposed(decoding), of_y, false, me);
+        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(normed, transposed(decoding), of_y, false, me);
         BARRIER
       }
 #include "live.metal.h"
@@ -123,9 +123,9 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
 
 #include "loss.metal.h"
       BARRIER
-      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), ends, me, of_decoder);
+      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), normed, me, of_decoder);
       BARRIER
-      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decoding, ends, false, me);
+      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decoding, normed, false, me);
       BARRIER
       if (NORM) {
 #include "norm_back.metal.h"
@@ -144,7 +144,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         BARRIER
       }
       if (NORM) {
-        for (uint k = me; k < M * H; k += THREADS) dout.put(k / H, k % H, dout.at(k / H, k % H) + ends.at(k / H, k % H));
+        for (uint k = me; k < M * H; k += THREADS) dout.put(k / H, k % H, dout.at(k / H, k % H) + normed.at(k / H, k % H));
         BARRIER
       }
       if (!ALL) {

@@ -1,13 +1,13 @@
-// In `ends` the gradient by the norm becomes that by what it is of, which is `dout`, too.
+// In `normed` the gradient by the norm becomes that by what it is of, which is `dout`, too.
         for (uint k = me; k < M * 8; k += THREADS) {
           uint row = k / 8;
           float sum = 0.0f;
           for (uint channel = k % 8; channel < H; channel += 8)
-            sum += ends.at(row, channel) * norm[channel] * (features.at(row, channel) + dout.at(row, channel));
+            sum += normed.at(row, channel) * norm[channel] * (features.at(row, channel) + dout.at(row, channel));
           y[row * Y + k % 8] = sum;
         }
         for (uint row = 0; me < H && row < M; ++row)
-          of_norm += ends.at(row, me) * scales[row] * (features.at(row, me) + dout.at(row, me));
+          of_norm += normed.at(row, me) * scales[row] * (features.at(row, me) + dout.at(row, me));
         BARRIER
         for (uint row = me; row < M; row += THREADS) {
           float sum = 0.0f;
@@ -18,8 +18,8 @@
         for (uint k = me; k < M * H; k += THREADS) {
           uint row = k / H, channel = k % H;
           float total = features.at(row, channel) + dout.at(row, channel);
-          float by_total = ends.at(row, channel) * norm[channel] * scales[row] - total * shrinks[row];
-          ends.put(row, channel, by_total);
+          float by_total = normed.at(row, channel) * norm[channel] * scales[row] - total * shrinks[row];
+          normed.put(row, channel, by_total);
           dout.put(row, channel, by_total);
         }
         BARRIER

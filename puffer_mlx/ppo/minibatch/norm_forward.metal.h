@@ -1,4 +1,4 @@
-// Behind the layers RMSNorm of what they give and what the first one got (ops/norm), to `ends`. Eight threads have a row.
+// Behind the layers RMSNorm of what they give and what the first one got (ops/norm), to `normed`. Eight threads have a row.
         for (uint k = me; k < M * 8; k += THREADS) {
           uint row = k / 8;
           float squares = 0.0f;
@@ -17,6 +17,6 @@
         BARRIER
         for (uint k = me; k < M * H; k += THREADS) {
           uint row = k / H, channel = k % H;
-          ends.put(row, channel, (features.at(row, channel) + dout.at(row, channel)) * scales[row] * norm[channel]);
+          normed.put(row, channel, (features.at(row, channel) + dout.at(row, channel)) * scales[row] * norm[channel]);
         }
         BARRIER
