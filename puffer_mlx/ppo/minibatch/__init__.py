@@ -2,10 +2,9 @@
 
 Between them no activation leaves a block's shared memory: ``minibatch.kernel.h``, around the layers
 of a network that has them (``BlockLayer``). It is done for linear encoders, in fp32 and bf16, where
-a block has room. Of MinGRU's wider layers, up to 256 in bf16 on CUDA, a block streams the weights
-and leaves in memory what the gradients by them are products of (``wide.metal.h`` in its folder).
-Everything else is computed by
-``ppo/gradients.py``, which both are compared with.
+a block has room. Of wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves
+in memory what the gradients by them are products of (``wide.metal.h`` beside ``rows.metal.h``).
+Everything else is computed by ``ppo/gradients.py``, which both are compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
 """
