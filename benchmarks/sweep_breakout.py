@@ -79,8 +79,16 @@ def write_files(folder: Path, more: list[str], part: float) -> list[str]:
         f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
         for name, (kind, low, high) in ranges.items()
     )
-    head = f"\n[sweep]\nsweep_only = {', '.join(RANGES)}\nseeds = {SEEDS}\n"
-    head += f"downsample = 3\ngp_max_obs = 300\nseeds_score = worst\ntarget_score = {ENOUGH:g}\nnum_random_samples = 0\n"
+    head = f"""
+[sweep]
+sweep_only = {", ".join(RANGES)}
+seeds = {SEEDS}
+seeds_score = worst
+target_score = {ENOUGH:g}
+num_random_samples = 0
+downsample = 3
+gp_max_obs = 300
+"""
     (folder / "search.ini").write_text(settings(more, {}, part) + head + sections)
     words = ["sweep", str(folder / "search.ini")]
     for i, start in enumerate(STARTS):
@@ -142,15 +150,10 @@ def found(journal: Path) -> list[dict[str, Any]]:
         row |= {"seconds": round(statistics.fmean(end.cost for end in ends), 2)}
         made.append({**row, "values": trial.params})
 
-    def order(row: dict[str, Any]) -> tuple[bool, bool, float, float]:
+    def order(row: dict[str, Any]) -> tuple[bool, bool, float]:
         worst, whole = min(row["scores"]), len(row["scores"]) == SEEDS
         good = whole and worst >= ENOUGH
-        return (
-            not row["held out"],
-            not good,
-            row["seconds"] if good else 0.0,
-            -worst - 900 * whole,
-        )
+        return not row["held out"], not whole, row["seconds"] if good else 1e6 - worst
 
     return sorted(made, key=order)
 
