@@ -176,18 +176,23 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sweep-breakout-"))  # of the runs: they write much
     words, where = write_files(folder, more, options.part), (options.gpus, options.each)
+    rows: list[dict[str, Any]] = []
     for runs, confirm, seconds in (
         ("1000000", "0", options.seconds),
         ("1", str(options.confirm), options.confirming),
     ):
         limits = ["--sweep.max-runs", runs, "--sweep.confirm", confirm]
         sweep([*words, *limits], folder, *where, seconds)
-    rows = found(folder / "journal.log")
-    record = {"command": " ".join(sys.argv), "configurations": rows}
-    with publish(options.out / "found.json") as path:
-        path.write_text(json.dumps(record, indent=1) + "\n")
-    for path in [folder / "journal.log", *folder.glob("search-*.txt"), *folder.rglob("best.ini")]:
-        shutil.copy(path, options.out)
+        rows = found(folder / "journal.log")
+        record = {"command": " ".join(sys.argv), "configurations": rows}
+        with publish(options.out / "found.json") as path:
+            path.write_text(json.dumps(record, indent=1) + "\n")
+        for path in (
+            *folder.glob("*.log"),
+            *folder.glob("search-*.txt"),
+            *folder.rglob("best.ini"),
+        ):
+            shutil.copy(path, options.out)
     for row in rows[:12]:
         print(row, flush=True)
 
