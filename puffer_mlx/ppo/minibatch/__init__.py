@@ -114,7 +114,7 @@ def is_wanted(
         and layer.fits(policy.network)
         and policy.network.layers * layer.states <= LAYERS  # type: ignore
         and has_plain_ends(policy)
-        and (wanted != "auto" or (layer.faster and gpu_backend() == "cuda"))
+        and (wanted != "auto" or (kind in layer.faster and gpu_backend() == "cuda"))
         and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
     )
 
