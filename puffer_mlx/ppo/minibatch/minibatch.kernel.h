@@ -169,8 +169,8 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
     }
 #pragma unroll
     for (int k = 0; k < BIASES; ++k) {
-      bool there = k == 0 || GATES == ROWS ? me < (uint)(ROWS * H) : me < (uint)(GATES * H) && me / H != (uint)(ROWS - 1);
-      if (there) mine[k > 0 && me >= (uint)(ROWS * H) ? me - H : me] = of_biases[l];
+      bool has = k == 0 || GATES == ROWS ? me < (uint)(ROWS * H) : me < (uint)(GATES * H) && me / H != (uint)(ROWS - 1);
+      if (has) mine[k > 0 && me >= (uint)(ROWS * H) ? me - H : me] = of_biases[l];
       mine += ROWS * H;
     }
   }
