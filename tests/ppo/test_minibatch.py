@@ -316,7 +316,7 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
         assert not minibatch.is_wanted(other, "fp32", scoring)
-    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 4)):  # nobody has measured them
+    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 4)):  # that they learn as well isn't shown
         other = dataclasses.replace(policy, network=network)
         assert minibatch.is_wanted(other, "bf16", scoring)
         assert not minibatch.is_wanted(other, "bf16", scoring, "auto")

@@ -172,7 +172,8 @@ class BlockLayer:
     fits: Callable[[Any], bool] = lambda network: True
     """Whether it computes what a network of the class does."""
     faster: tuple[str, ...] = ()
-    """Of ``train.precision``: in which on CUDA it was measured to be faster than many launches."""
+    """Of ``train.precision``: in which on CUDA it was measured to be faster than many launches, and
+    to learn as well."""
 
     @property
     def kernel(self) -> str:
