@@ -4,55 +4,8 @@ import os
 import subprocess
 import sys
 
-from running import copied_package
+from running import planted_package
 
-FOLDER = {
-    "__init__.py": '''"""Half of each number."""
-
-from pathlib import Path
-
-import mlx.core as mx
-
-from puffer_mlx.ops.choice import fused
-from puffer_mlx.ops.gpu.launch import launch
-
-TEXT = Path(__file__).with_name("halve.metal.h")
-
-
-def launch_halve(x):
-    return launch(TEXT, "halve", {"x": x}, {"y": x.shape}, x.size, N=x.size)[0]
-
-
-@fused("one pass", test="", cost="", on_gpu=launch_halve, on_cpu="halve")
-def halve(x: mx.array) -> mx.array:
-    return x * 0.5
-''',
-    "halve.metal.h": """#pragma once
-
-KERNEL halve<Low, N>: Low x -> Low y {
-  if (i < (uint)N) y[i] = (Low)(0.5f * (float)x[i]);
-}
-""",
-    "halve.h": """#pragma once
-
-#include "ops/cpu/binding.h"
-#include "ops/cpu/node.h"
-
-namespace puffer {
-
-inline Array halve(const Array& x) {
-  expect_shapes("halve: x must be float32", {{x, x.shape()}});
-  auto kernel = [size = x.size()](const Buffers& in, const Outputs& to) {
-    for (size_t i = 0; i < size; ++i) floats(to, 0)[i] = 0.5f * floats(in, 0)[i];
-  };
-  return call("Halve", kernel, {x}, {x.shape()})[0];
-}
-
-OPERATION(halve);
-
-}  // namespace puffer
-""",
-}
 PROGRAM = """
 import puffer_mlx
 import mlx.core as mx
@@ -73,10 +26,7 @@ assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.kernels(TEXT, "cuda")["halve"
 
 
 def test_an_operation_is_one_folder(tmp_path):
-    folder = copied_package(tmp_path) / "ops" / "halve"
-    folder.mkdir()
-    for name, text in FOLDER.items():
-        (folder / name).write_text(text)
+    planted_package(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,

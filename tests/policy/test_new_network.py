@@ -3,28 +3,23 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from running import ROOT, copied_package
+from running import PLANTED, ROOT, planted_package
 
 from puffer_mlx.config.parts import network_folders
 
 PACKAGE = ROOT / "puffer_mlx"
-PLANTED = ROOT / "tests" / "planted"
 CLOSE = 2e-5  # float32, sums in another order
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> Path:
-    """A folder with a copy of the package, whose only change is one folder more."""
-    copy = tmp_path_factory.mktemp("planted")
-    networks = copied_package(copy) / "policy" / "networks"
-    shutil.copytree(PLANTED / "leaky", networks / "leaky")
-    return copy
+    """A folder with a copy of the package, which has one folder more in `policy/networks`."""
+    return planted_package(tmp_path_factory.mktemp("planted"))
 
 
 def run(planted: Path, *command: str, **variables: str) -> str:

@@ -1,4 +1,4 @@
-"""Leaky, a network that only tests have: `tests/policy/test_planted_network.py`."""
+"""Leaky, a network that only tests have: `tests/policy/test_new_network.py`."""
 
 from dataclasses import dataclass
 from pathlib import Path
