@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLANTED = ROOT / "tests" / "planted"
 
 BATCH = 8 * 8  # steps of an epoch of TINY
 EPOCHS = 6
@@ -58,17 +57,6 @@ def copied_package(folder: Path) -> Path:
     for name in ("configs", "envs"):
         (folder / name).symlink_to(ROOT / name)
     return copy
-
-
-def planted_package(folder: Path) -> Path:
-    """A folder with a copy of the package that has the network and the operation of `planted`.
-
-    The tests of both take this one, as its extension is compiled once: a minute.
-    """
-    copy = copied_package(folder)
-    shutil.copytree(PLANTED / "leaky", copy / "policy" / "networks" / "leaky")
-    shutil.copytree(PLANTED / "halve", copy / "ops" / "halve")
-    return folder
 
 
 def planted(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
