@@ -36,7 +36,7 @@ LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arr
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
 ENOUGH_BLOCKS = 128  # for the cores of an H200
 BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
-LARGE = 255  # words of a struct that registers may hold: REGISTERS of acting/seat.kernel.h
+REGISTERS = 255  # of a thread, 4 bytes each; a larger struct lies in memory in any case
 # Threads that a core of CUDA has at a time, by few enough registers each. With more they spill,
 # with fewer they wait; a large struct is in memory in any case, and its threads mostly wait.
 RESIDENT, RESIDENT_LARGE = 512, 1024
@@ -60,6 +60,11 @@ class Game:
     log: int
     logs: int
     agents: int = 1
+
+    @property
+    def large(self) -> bool:
+        """Whether its struct is more than a thread's registers hold."""
+        return self.words > REGISTERS
 
 
 class Arrived(NamedTuple):
@@ -266,7 +271,8 @@ class RolloutOnGPU:
             "after": states.shape,
         }
         sizes = {"SEEN": D, "HEADS": heads, "LEGAL": legal}
-        sizes |= {"WORDS": game.words, "LOG": game.log, "LOGS": game.logs}
+        sizes |= {"WORDS": game.words, "LARGE": int(game.large)}
+        sizes |= {"LOG": game.log, "LOGS": game.logs}
         gpu_step, rows = forms_of(self._policy.network).gpu_step, self.rows(N)
         assert gpu_step is not None
         if rows is None:
@@ -275,7 +281,7 @@ class RolloutOnGPU:
             inputs["weights"] = weights
             inputs["sizes"] = self.step.sizes(layout, N, weights.size, masked, copied=True)
             arrays = gpu_step.layers, game.rules, inputs, outputs
-            resident = RESIDENT_LARGE if game.words > LARGE else RESIDENT
+            resident = RESIDENT_LARGE if game.large else RESIDENT
             made = launch(*arrays, **layout.launch(N), RESIDENT=resident, **sizes)
         else:
             made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)

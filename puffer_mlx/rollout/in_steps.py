@@ -164,6 +164,7 @@ class RolloutInSteps:
             HEADS=spec.action.heads,
             LEGAL=legal,
             WORDS=words,
+            LARGE=int(self.game.large),
             THREADS=THREADS,
         )
         return [games, *rows, *([] if mask is None else [masks])]

@@ -23,7 +23,7 @@ import puffer_mlx
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.policy.rollout_on_gpu import choose_rows
+from puffer_mlx.policy.rollout_on_gpu import REGISTERS, choose_rows
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import building_for
@@ -331,7 +331,8 @@ def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
     seen = mx.uint8 if spec.observation_dtype == "uint8" else mx.float32
     row = {"Observed": seen, "SEEN": spec.observation_size, "HEADS": spec.action.heads}
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
-    return spec, text.Rules(*rules[:3]), {**row, **game, "LOGS": rules.logs}
+    game |= {"LOGS": rules.logs, "LARGE": int(rules.words > REGISTERS)}
+    return spec, text.Rules(*rules[:3]), {**row, **game}
 
 
 def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, Any]) -> str:

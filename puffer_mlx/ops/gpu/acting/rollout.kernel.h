@@ -7,16 +7,20 @@
 // actions are chosen from, last_observations (n, D) the ones behind them; rewards, terminals and masks have T + 1 rows.
 //
 // An agent's environment is stepped by one thread; neighbours in that are far apart, so that they take different ways at
-// the same time.
+// the same time. Where a new episode takes long to begin, a block's threads begin it together, each a part (c_begin of
+// envs/include/vecenv.h); on Metal a thread's environment is its own.
 
 #include "layers"
 #include "gpu/acting/choose.metal.h"
 #include "gpu/acting/encode.metal.h"
 #include "gpu/acting/rules.kernel.h"
+#ifndef __METAL_VERSION__
+#define BEGINS_LATER
+#endif
 #include "rules"
 #include "gpu/acting/seat.kernel.h"
 
-KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LOGS>: Low first_observations,
+KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORDS, LARGE, LOG, LOGS>: Low first_observations,
   float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise weights, int sizes horizon
   -> Low all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions
   all_logprobs all_values, int games_after, float after {
@@ -33,7 +37,7 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORD
   uint T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // whose environment this thread steps
   bool steps = me % APART == 0 && slot < AGENTS && player < n;
-  HOLD(held, WORDS, games_after + player * WORDS)
+  HOLD(held, WORDS, LARGE, games_after + player * WORDS)
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     bool in = first + k / SEEN < n;
@@ -61,13 +65,24 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORD
     choose(step);
     DEVICE_BARRIER
     if (steps)
-      play<WORDS, HEADS, LEGAL>(held, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded, ended, allowed,
+      play<WORDS, LARGE, HEADS, LEGAL>(held, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded, ended, allowed,
                                 all_rewards, all_terminals, all_masks);
     DEVICE_BARRIER
+#if defined(BEGINS_LATER) && defined(BEGIN_STAGES)
+    static_assert(LARGE, "a block's threads reach no environment that one of them has in registers");
+    for (uint at = 0; at < AGENTS && first + at < n; ++at) {
+      if (ended[at] == 0.0f) continue;
+      auto world = (Held<WORDS>*)(void*)(games_after + (first + at) * WORDS);
+      for (int stage = 0; stage < BEGIN_STAGES; ++stage) {
+        begin_apart(&world->env, stage, (int)me, (int)THREADS);
+        DEVICE_BARRIER
+      }
+    }
+#endif
   }
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
   }
-  if (steps) stand_up(held, games_after + player * WORDS);
+  if (steps) stand_up<LARGE>(held, games_after + player * WORDS);
 }

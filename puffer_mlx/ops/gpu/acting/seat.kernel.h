@@ -9,26 +9,28 @@ union Held {
   Game env;
 };
 
-#define REGISTERS 255  // of a thread, 4 bytes each; a larger struct lies in memory in any case
-
-// Where a thread has its environment: `held`, in its own memory, and in `kept` in the end. A thread's own memory lies word by
-// word beside its neighbours', so that a large struct in it takes a line of the caches for every word: on CUDA, whose
-// pointers say nothing of memories, such a one is played in `kept`, in one piece.
+// Where a thread has its environment: `held`, in its own memory, and in `kept` in the end. LARGE: registers can't hold it. A
+// thread's own memory lies word by word beside its neighbours', so that a large struct in it takes a line of the caches for
+// every word: on CUDA, whose pointers say nothing of memories, such a one is played in `kept`, in one piece.
 #ifdef __METAL_VERSION__
-#define HOLD(held, WORDS, kept) Held<WORDS> held;
+#define HOLD(held, WORDS, LARGE, kept) Held<WORDS> held;
 #else
-#define HOLD(held, WORDS, kept) \
-  Held<WORDS> own;              \
-  Held<WORDS>& held = WORDS > REGISTERS ? *(Held<WORDS>*)(void*)(kept) : own;
+#define HOLD(held, WORDS, LARGE, kept) \
+  Held<WORDS> own;                     \
+  Held<WORDS>& held = LARGE ? *(Held<WORDS>*)(void*)(kept) : own;
 #endif
 
 template <class Env>
 CALLED void step_apart(IN_THREAD Env* env) { game::c_step(env); }
 
+#if defined(BEGINS_LATER) && defined(BEGIN_STAGES)
+CALLED void begin_apart(Game* env, int stage, int part, int parts) { game::c_begin(env, stage, part, parts); }
+#endif
+
 // A step. A world's that is large is a function of its own: inlined into a loop, compilers take twenty times as long for it.
-template <int WORDS>
+template <int LARGE, int WORDS>
 FUNCTION void step_game(IN_THREAD Held<WORDS>& held) {
-  if (WORDS > REGISTERS) {
+  if (LARGE) {
     step_apart(&held.env);
   } else {
     game::c_step(&held.env);
@@ -78,14 +80,14 @@ FUNCTION void sit_down(IN_THREAD Held<WORDS>& held, IN_DEVICE const int* games, 
 }
 
 // A step by `actions`; what arrives is the row `next` of the rollout.
-template <int WORDS, int HEADS, int LEGAL>
+template <int WORDS, int LARGE, int HEADS, int LEGAL>
 FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE const float* actions, IN_SHARED float* acted,
                    IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed, IN_DEVICE float* all_rewards,
                    IN_DEVICE float* all_terminals, IN_DEVICE uint8_t* all_masks) {
   for (uint k = 0; k < HEADS; ++k) acted[at * HEADS + k] = actions[k];
   rewarded[at] = 0.0f;
   ended[at] = 0.0f;
-  step_game(held);
+  step_game<LARGE>(held);
   all_rewards[next] = rewarded[at];
   all_terminals[next] = ended[at];
 #ifdef MASKED
@@ -94,11 +96,11 @@ FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE co
 }
 
 // The environment to where it is kept, without where its rows were.
-template <int WORDS>
+template <int LARGE, int WORDS>
 FUNCTION void stand_up(IN_THREAD Held<WORDS>& held, IN_DEVICE int* kept) {
   leave_rows(held);
 #ifndef __METAL_VERSION__
-  if (WORDS > REGISTERS) return;  // it is there
+  if (LARGE) return;  // it is there
 #endif
   for (uint word = 0; word < WORDS; ++word) kept[word] = held.words[word];
 }
