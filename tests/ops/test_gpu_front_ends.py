@@ -278,6 +278,8 @@ def test_texts(tmp_path, backend, low, seats):
 ROLLOUTS = [
     *((environment, "mingru") for environment in ON_GPU),
     *(("connect4", network) for network in ("lstm", "gru", "mlp")),
+    *(("connect4_two", network) for network in ("mingru", "lstm", "gru", "mlp")),
+    ("soccer", "mlp"),
 ]
 # The union needs a constructor here; where there are no masks nobody reads them; Metal's pragma.
 UNION = "  Game env;\n};", "  Game env;\n  Held() {}\n};"
@@ -300,6 +302,7 @@ def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
     spec, rules, given = game(environment)
     block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
+    block["SEATS"] = {"connect4_two": 2, "soccer": 4}.get(environment, 0)
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
     kernel = text.rollout(layers, rules, language.split()[0])

@@ -52,10 +52,9 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   }
   for (uint row = me; row < M; row += THREADS) kept[row] = resets && first + row < n ? 1.0f - first_terminals[first + row] : 1.0f;
   if (plays) {
-    sit_down<WORDS, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed, first_masks,
-                                                   all_masks);
-    all_rewards[player] = first_rewards[player];
-    all_terminals[player] = first_terminals[player];
+    sit_down<WORDS, 1, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed,
+                                                      first_rewards, first_terminals, first_masks, all_rewards, all_terminals,
+                                                      all_masks);
   }
   DEVICE_BARRIER
 
@@ -88,7 +87,8 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       IN_DEVICE const uint8_t* legal = all_masks + now * LEGAL;
       all_logprobs[now] = draw_actions<1>(sizes, HEADS, mine, 0, all_noise + now * HEADS, logstd, legal, actions);
       all_values[now] = y[slot * Y + A];
-      play<WORDS, LARGE, HEADS, LEGAL>(held, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals, all_masks);
+      play<WORDS, LARGE, 1, HEADS, LEGAL>(held, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals,
+                                          all_masks);
       if (resets) kept[slot] = 1.0f - ended[slot];
     }
     BARRIER

@@ -1,6 +1,6 @@
 // An environment in the thread that steps it: behind its rules, in a kernel of whole rollouts or of a step.
 //
-// In whole rollouts it has one agent: `at` is the agent's place in the block, `player` that among all n. The rows of the
+// In whole rollouts `at` is its place in the block, `world` that among all environments; it has EACH agents. The rows of the
 // block's agents are in its shared memory: observations `rows`, then `acted`, `rewarded`, `ended` and masks `allowed`.
 
 template <int WORDS>
@@ -63,35 +63,44 @@ FUNCTION void leave_rows(IN_THREAD Held<WORDS>& held) {
 }
 
 // The environment, its log emptied, from memory; what arrived before its first step is the rollout's first row.
-template <int WORDS, int SEEN, int HEADS, int LEGAL, int LOG, int LOGS, class Number>
-FUNCTION void sit_down(IN_THREAD Held<WORDS>& held, IN_DEVICE const int* games, uint at, uint player, IN_SHARED Number* rows,
+template <int WORDS, int EACH, int SEEN, int HEADS, int LEGAL, int LOG, int LOGS, class Number>
+FUNCTION void sit_down(IN_THREAD Held<WORDS>& held, IN_DEVICE const int* games, uint at, uint world, IN_SHARED Number* rows,
                        IN_SHARED float* acted, IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed,
-                       IN_DEVICE const uint8_t* first_masks, IN_DEVICE uint8_t* all_masks) {
-  for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
+                       IN_DEVICE const float* first_rewards, IN_DEVICE const float* first_terminals,
+                       IN_DEVICE const uint8_t* first_masks, IN_DEVICE float* all_rewards, IN_DEVICE float* all_terminals,
+                       IN_DEVICE uint8_t* all_masks) {
+  uint row = at * EACH, player = world * EACH;
+  for (uint word = 0; word < WORDS; ++word) held.words[word] = games[world * WORDS + word];
   for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
-  take_rows(held, rows + at * SEEN, acted + at * HEADS, rewarded + at, ended + at, allowed + at * LEGAL);
+  take_rows(held, rows + row * SEEN, acted + row * HEADS, rewarded + row, ended + row, allowed + row * LEGAL);
+  for (uint k = 0; k < EACH; ++k) {
+    all_rewards[player + k] = first_rewards[player + k];
+    all_terminals[player + k] = first_terminals[player + k];
+  }
 #ifdef MASKED
-  for (uint k = 0; k < LEGAL; ++k) {
+  for (uint k = 0; k < EACH * LEGAL; ++k) {
     uint8_t before = first_masks[player * LEGAL + k];
-    allowed[at * LEGAL + k] = before;
+    allowed[row * LEGAL + k] = before;
     all_masks[player * LEGAL + k] = before;
   }
 #endif
 }
 
-// A step by `actions`; what arrives is the row `next` of the rollout.
-template <int WORDS, int LARGE, int HEADS, int LEGAL>
+// A step by `actions`; what arrives is the rollout's row `next` and those behind it.
+template <int WORDS, int LARGE, int EACH, int HEADS, int LEGAL>
 FUNCTION void play(IN_THREAD Held<WORDS>& held, uint at, uint next, IN_DEVICE const float* actions, IN_SHARED float* acted,
                    IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed, IN_DEVICE float* all_rewards,
                    IN_DEVICE float* all_terminals, IN_DEVICE uint8_t* all_masks) {
-  for (uint k = 0; k < HEADS; ++k) acted[at * HEADS + k] = actions[k];
-  rewarded[at] = 0.0f;
-  ended[at] = 0.0f;
+  uint row = at * EACH;
+  for (uint k = 0; k < EACH * HEADS; ++k) acted[row * HEADS + k] = actions[k];
+  for (uint k = 0; k < EACH; ++k) rewarded[row + k] = ended[row + k] = 0.0f;
   step_game<LARGE>(held);
-  all_rewards[next] = rewarded[at];
-  all_terminals[next] = ended[at];
+  for (uint k = 0; k < EACH; ++k) {
+    all_rewards[next + k] = rewarded[row + k];
+    all_terminals[next + k] = ended[row + k];
+  }
 #ifdef MASKED
-  for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[at * LEGAL + k];
+  for (uint k = 0; k < EACH * LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[row * LEGAL + k];
 #endif
 }
 
