@@ -3,7 +3,8 @@
 A block of threads takes some agents through all T steps: their observations stay in the memory
 that the block shares, and their environments in its threads'. So a rollout is one launch and one
 wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollout.kernel.h`` is the
-text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has.
+text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has. Where
+environments have several agents, several policies may act, as there.
 
 On CUDA, where a block has room for it, some policies step by matrix units, many agents at a
 time, with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).

@@ -94,7 +94,7 @@ class Run:
     ) -> None:
         self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
-        seats = seats_in_blocks(vec, opponents, 0.12) if opponents else None
+        seats = seats_in_blocks(vec, opponents, 0.17) if opponents else None
         width = 32 if precision else 8
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
