@@ -84,9 +84,7 @@ def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[Layou
             yield from (each for each in others if each != chosen)
 
 
-def sizes(
-    policy: Policy, spec: EnvSpec, n: int, seats: int
-) -> Iterator[tuple[str, str, str, Any]]:
+def sizes(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[tuple[str, str, str, Any]]:
     """What to try, the chosen size of each form first.
 
     A form, a size in words, and a name of ``rollout_on_gpu.py`` with what takes its place.
