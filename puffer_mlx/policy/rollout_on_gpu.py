@@ -19,6 +19,8 @@ import mlx.core as mx
 from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
+    SHARED_ON_CUDA,
+    backend,
     exact_products,
     launch,
     nothing,
@@ -193,7 +195,11 @@ def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) 
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
     # each of five arrays at its own alignment
-    return choose_layout(policy, step, n, BLOCKS, lambda layout: layout.agents * each * row + 64)
+    further = lambda layout: layout.agents * each * row + 64  # noqa: E731
+    chosen = choose_layout(policy, step, n, BLOCKS, further)
+    if chosen is None and backend() == "cuda":
+        chosen = choose_layout(policy, step, n, BLOCKS, further, SHARED_ON_CUDA)
+    return chosen
 
 
 class RolloutOnGPU:
