@@ -921,12 +921,17 @@ RULE float noise_at(const CraftaxClassic OWN* env, int noise, int row, int colum
     return (raw_noise(env, noise, row, column) - low) / (high - low);
 }
 
+// A part of all cells: some columns of some rows.
+#define EACH_CELL(part, parts)                                                                \
+    for (int row = (part) / least(parts, SIDE); row < SIDE; row += most(1, (parts) / SIDE))   \
+        for (int column = (part) % least(parts, SIDE); column < SIDE; column += least(parts, SIDE))
+
 // The least and the largest value of a part of the cells.
 RULE void seek_extremes(CraftaxClassic OWN* env, int noise, int part, int parts) {
-    float low = raw_noise(env, noise, part / SIDE, part % SIDE);
+    float low = raw_noise(env, noise, 0, 0);
     float high = low;
-    for (int cell = part + parts; cell < SIDE * SIDE; cell += parts) {
-        const float value = raw_noise(env, noise, cell / SIDE, cell % SIDE);
+    EACH_CELL(part, parts) {
+        const float value = raw_noise(env, noise, row, column);
         low = value < low ? value : low;
         high = value > high ? value : high;
     }
@@ -1029,8 +1034,8 @@ RULE void c_begin(CraftaxClassic OWN* env, int stage, int part, int parts) {
             env->observations[EXTREMES + kind] = extreme(env, kind, makers);
         }
     } else if (stage == 4) {
-        for (int cell = part; cell < SIDE * SIDE; cell += parts) {
-            env->cells[cell] = (uint8_t)plan(env, cell / SIDE, cell % SIDE);
+        EACH_CELL(part, parts) {
+            env->cells[row * SIDE + column] = (uint8_t)plan(env, row, column);
         }
     } else if (stage == 5 && part == 0) {
         draw_blocks(env);
