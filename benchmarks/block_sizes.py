@@ -44,7 +44,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.training.trainer import configured_policy
 from puffer_mlx.vec.native.vec import NativeVec
 
-ENVIRONMENTS = "craftax_classic", "breakout", "cartpole", "memory", "connect4"
+ENVIRONMENTS = "craftax_classic", "breakout", "cartpole", "memory", "connect4", "connect4_two"
 AGENTS, THREADS = (4, 8, 16), 256  # of a block; at most
 ROWS = (16, 32, 64)  # agents of a block, by matrix units
 
@@ -69,31 +69,32 @@ def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, ti
     return 1000 * min(seconds[1:])
 
 
-def layouts(policy: Policy, spec: EnvSpec, n: int) -> Iterator[Layout]:
-    """The one that is chosen, and others that fit."""
-    chosen = kernels.choose_rollout_layout(policy, spec, n)
+def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[Layout]:
+    """The one that is chosen for n agents, so many of them an environment, and others that fit."""
+    games = n // seats, seats
+    chosen = kernels.choose_rollout_layout(policy, spec, *games)
     assert chosen is not None
     yield chosen
     for agents in AGENTS:
         with patch.object(kernels, "BLOCKS", (agents,)):
-            usual = kernels.choose_rollout_layout(policy, spec, n)
+            usual = kernels.choose_rollout_layout(policy, spec, *games)
         if usual is not None:
             counts = usual.threads // 2, usual.threads, 2 * usual.threads
             others = (replace(usual, threads=each) for each in counts if 32 <= each <= THREADS)
             yield from (each for each in others if each != chosen)
 
 
-def sizes(policy: Policy, spec: EnvSpec, n: int) -> Iterator[tuple[str, str, str, Any]]:
+def sizes(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[tuple[str, str, str, Any]]:
     """What to try, the chosen size of each form first.
 
     A form, a size in words, and a name of ``rollout_on_gpu.py`` with what takes its place.
     """
-    for each in layouts(policy, spec, n):
+    for each in layouts(policy, spec, n, seats):
         words = f"{each.agents} agents, {each.threads} threads"
         yield "", words, "choose_rollout_layout", lambda *_, each=each: each
     for precision in ("fp32", "bf16"):
         chosen = kernels.choose_rows(policy, spec, n, precision == "bf16")
-        if chosen is None:
+        if chosen is None or seats > 1:
             continue
         for rows in (chosen["M"], *(each for each in ROWS if each != chosen["M"])):
             with patch.object(kernels, "ROWS_OF_A_BLOCK", (rows,)):
@@ -112,7 +113,8 @@ def tried(name: str, agents: int, horizon: int, times: int, until: float) -> lis
         assert isinstance(made, NativeVec)
         policy = configured_policy(made.spec, settings)
         chosen: dict[str, float] = {}
-        for form, words, place, instead in sizes(policy, made.spec, agents):
+        seats = agents // made.num_environments
+        for form, words, place, instead in sizes(policy, made.spec, agents, seats):
             if time.perf_counter() > until:
                 break
             try:

@@ -104,6 +104,9 @@ enum {
     WORLD_CHOICES
 };
 
+enum { WATERS, MOUNTAINS, PATHS, TREES, NOISES };
+#define MAKERS 128  // of a world, at most: each has its row of `extremes`
+
 #define BIT(n) (1u << (n))
 #define SOLID                                                                               \
     (BIT(WATER) | BIT(STONE) | BIT(TREE) | BIT(COAL) | BIT(IRON) | BIT(DIAMOND) |           \
@@ -195,7 +198,10 @@ typedef struct {
     Mob skeletons[SKELETONS];
     Arrow arrows[ARROWS];
     Plant plants[PLANTS];
-    uint8_t cells[SIDE * SIDE];  // row by row: a block, and MOB_HERE
+    union {
+        uint8_t cells[SIDE * SIDE];  // row by row: a block, and MOB_HERE
+        float extremes[MAKERS][2 * NOISES];  // while a world is made, before its cells
+    };
 } CraftaxClassic;
 
 // ---- Chance, numbers, cells ---------------------------------------------------------------------
@@ -752,132 +758,7 @@ RULE float light_at(int tick) {
     return 1.0f - cosine * cosine * cosine;
 }
 
-// ---- A new world --------------------------------------------------------------------------------
-
-// Perlin noise: a grid of directions, of which each cell mixes the four around it.
-typedef struct {
-    int first;         // of its directions among those of all
-    int nodes_across;  // directions in a row of the grid
-    int down;          // cells from one to the next are 2 to the power of this
-    int across;
-    float low;  // the least and the largest value of the world
-    float high;
-} Noise;
-
-RULE float fade(float t) {
-    return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
-}
-
-// The directions of all noises lie where the observation will be: 1272 numbers of its 1345.
-RULE float raw_noise(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
-    const int node_row = row >> noise->down;
-    const int node_column = column >> noise->across;
-    const int above = 2 * (noise->first + node_row * noise->nodes_across + node_column);
-    const int below = above + 2 * noise->nodes_across;
-    const float y = (float)row / (float)(1 << noise->down) - (float)node_row;
-    const float x = (float)column / (float)(1 << noise->across) - (float)node_column;
-    const float up = 1.0f - y;
-    const float right = x - 1.0f;
-    const float above_left = y * env->observations[above] + x * env->observations[above + 1];
-    const float below_left = x * env->observations[below + 1] - up * env->observations[below];
-    const float above_right =
-        y * env->observations[above + 2] + right * env->observations[above + 3];
-    const float below_right =
-        right * env->observations[below + 3] - up * env->observations[below + 2];
-    const float ty = fade(y);
-    const float tx = fade(x);
-    const float at_left = above_left * (1.0f - ty) + ty * below_left;
-    const float at_right = above_right * (1.0f - ty) + ty * below_right;
-    return (1.0f - tx) * at_left + tx * at_right;
-}
-
-// From 0 to 1.
-RULE float noise_at(const CraftaxClassic OWN* env, const Noise OWN* noise, int row, int column) {
-    return (raw_noise(env, noise, row, column) - noise->low) / (noise->high - noise->low);
-}
-
-RULE void draw_noise(CraftaxClassic OWN* env, Noise OWN* noise, int first, int down, int across) {
-    const int rows = SIDE >> down;
-    const int columns = SIDE >> across;
-    noise->first = first;
-    noise->nodes_across = columns + 1;
-    noise->down = down;
-    noise->across = across;
-    for (int node = first; node < first + NODES(rows, columns); node++) {
-        const float angle = 6.2831853f * ((float)DRAW(env, node) / 2147483648.0f);
-        env->observations[2 * node] = cosf(angle);
-        env->observations[2 * node + 1] = sinf(angle);
-    }
-    float low = raw_noise(env, noise, 0, 0);
-    float high = low;
-    for (int row = 0; row < SIDE; row++) {
-        for (int column = 0; column < SIDE; column++) {
-            const float value = raw_noise(env, noise, row, column);
-            low = value < low ? value : low;
-            high = value > high ? value : high;
-        }
-    }
-    noise->low = low;
-    noise->high = high;
-}
-
-RULE void make_world(CraftaxClassic OWN* env) {
-    Noise waters;
-    Noise mountains;
-    Noise paths;
-    Noise trees;
-    draw_noise(env, &waters, WATER_ANGLES, 4, 4);
-    draw_noise(env, &mountains, MOUNTAIN_ANGLES, 4, 4);
-    draw_noise(env, &paths, PATH_ANGLES, 3, 1);
-    draw_noise(env, &trees, TREE_ANGLES, 2, 2);
-    int stones = 0;
-    for (int cell = 0; cell < SIDE * SIDE; cell++) {
-        const int row = cell / SIDE;
-        const int column = cell % SIDE;
-        const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
-        const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
-        const float water = noise_at(env, &waters, row, column) + near - 1.0f;
-        const float mountain = noise_at(env, &mountains, row, column) + 0.05f + near - 1.0f;
-        const float tree = noise_at(env, &trees, row, column);
-        int block = water > 0.7f ? WATER : water > 0.6f ? SAND : GRASS;
-        if (mountain > 0.7f) {
-            const bool path = (mountain > 0.85f && water > 0.4f) ||
-                              noise_at(env, &paths, row, column) > 0.8f ||
-                              noise_at(env, &paths, column, row) > 0.8f;
-            block = path ? PATH : STONE;
-            if (block == STONE && LIKELY(DRAW(env, COAL_CHANCE + cell), 0.04f)) {
-                block = COAL;
-            }
-            if (block == STONE && LIKELY(DRAW(env, IRON_CHANCE + cell), 0.03f)) {
-                block = IRON;
-            }
-            if (block == STONE && mountain > 0.8f &&
-                LIKELY(DRAW(env, DIAMOND_CHANCE + cell), 0.005f)) {
-                block = DIAMOND;
-            }
-            if (mountain > 0.85f && tree > 0.7f) {
-                block = LAVA;
-            }
-        } else if (block == GRASS && tree > 0.5f) {
-            const bool grown = (float)DRAW(env, TREE_CHANCE + cell) > 0.8f * 2147483648.0f;
-            block = grown ? TREE : GRASS;
-        }
-        if (has_player(env, row, column)) {
-            block = GRASS;
-        }
-        env->cells[cell] = (uint8_t)block;
-        stones += block == STONE ? 1 : 0;
-    }
-    if (stones == 0) {
-        return;
-    }
-    int left = DRAW(env, DIAMOND_CELL) % stones;  // stones before the one that becomes a diamond
-    for (int cell = 0; cell < SIDE * SIDE; cell++) {
-        if (env->cells[cell] == STONE && left-- == 0) {
-            env->cells[cell] = DIAMOND;
-        }
-    }
-}
+// ---- A new life ---------------------------------------------------------------------------------
 
 RULE void bury(Mob OWN* mobs, int count, int health) {
     for (int i = 0; i < count; i++) {
@@ -889,7 +770,8 @@ RULE void bury(Mob OWN* mobs, int count, int health) {
     }
 }
 
-RULE void begin_episode(CraftaxClassic OWN* env) {
+// All that is new with an episode but its world.
+RULE void begin_life(CraftaxClassic OWN* env) {
     env->tick = 0;
     env->light = light_at(0);
     env->episode_return = 0.0f;
@@ -925,10 +807,9 @@ RULE void begin_episode(CraftaxClassic OWN* env) {
         env->plants[i].age = 0;
         env->plants[i].grows = 0;
     }
-    make_world(env);
 }
 
-// ---- Observation, step, episodes ----------------------------------------------------------------
+// ---- Observation --------------------------------------------------------------------------------
 
 // Mark a mob, or unmark it: one that is away or dead unmarks a cell that it doesn't stand in,
 // counted from the other side of the view, as the original.
@@ -985,6 +866,192 @@ RULE void write_observations(CraftaxClassic OWN* env) {
     env->observations[at + 5] = env->sleeping ? 1.0f : 0.0f;
 }
 
+// ---- A new world --------------------------------------------------------------------------------
+
+// A world is made in stages, each by several at a time, of whom each does a part: a GPU's threads, or
+// one. A stage begins when all parts of the one before are done. The choices are drawn by one.
+#define BEGIN_STAGES 6
+
+// Perlin noise: a grid of directions, of which each cell mixes the four around it.
+
+// All directions lie where the observation will be: 1272 numbers of its 1345. Behind them are the
+// least and the largest value of each noise.
+#define EXTREMES (2 * ANGLES)
+#define RICH 0x20    // of a cell of stone whose choices are to be drawn: there may be a diamond
+#define MOLTEN 0x40  // or there is lava, whatever they are
+
+RULE float fade(float t) {
+    return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
+}
+
+RULE float raw_noise(const CraftaxClassic OWN* env, int noise, int row, int column) {
+    // cells from one direction to the next are 2 to the power of these
+    const int down = noise == PATHS ? 3 : noise == TREES ? 2 : 4;
+    const int across = noise == PATHS ? 1 : noise == TREES ? 2 : 4;
+    const int first = noise == WATERS      ? WATER_ANGLES
+                      : noise == MOUNTAINS ? MOUNTAIN_ANGLES
+                      : noise == PATHS     ? PATH_ANGLES
+                                           : TREE_ANGLES;
+    const int nodes_across = (SIDE >> across) + 1;
+    const int node_row = row >> down;
+    const int node_column = column >> across;
+    const int above = 2 * (first + node_row * nodes_across + node_column);
+    const int below = above + 2 * nodes_across;
+    const float y = (float)row / (float)(1 << down) - (float)node_row;
+    const float x = (float)column / (float)(1 << across) - (float)node_column;
+    const float up = 1.0f - y;
+    const float right = x - 1.0f;
+    const float above_left = y * env->observations[above] + x * env->observations[above + 1];
+    const float below_left = x * env->observations[below + 1] - up * env->observations[below];
+    const float above_right =
+        y * env->observations[above + 2] + right * env->observations[above + 3];
+    const float below_right =
+        right * env->observations[below + 3] - up * env->observations[below + 2];
+    const float ty = fade(y);
+    const float tx = fade(x);
+    const float at_left = above_left * (1.0f - ty) + ty * below_left;
+    const float at_right = above_right * (1.0f - ty) + ty * below_right;
+    return (1.0f - tx) * at_left + tx * at_right;
+}
+
+// From 0 to 1.
+RULE float noise_at(const CraftaxClassic OWN* env, int noise, int row, int column) {
+    const float low = env->observations[EXTREMES + 2 * noise];
+    const float high = env->observations[EXTREMES + 2 * noise + 1];
+    return (raw_noise(env, noise, row, column) - low) / (high - low);
+}
+
+// A part of all cells: some columns of some rows.
+#define EACH_CELL(part, parts)                                                                \
+    for (int row = (part) / least(parts, SIDE); row < SIDE; row += most(1, (parts) / SIDE))   \
+        for (int column = (part) % least(parts, SIDE); column < SIDE; column += least(parts, SIDE))
+
+// The least and the largest value of a part of the cells.
+RULE void seek_extremes(CraftaxClassic OWN* env, int noise, int part, int parts) {
+    float low = raw_noise(env, noise, 0, 0);
+    float high = low;
+    EACH_CELL(part, parts) {
+        const float value = raw_noise(env, noise, row, column);
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+    }
+    env->extremes[part][2 * noise] = low;
+    env->extremes[part][2 * noise + 1] = high;
+}
+
+// Of all parts; `kind` is even of a least one.
+RULE float extreme(const CraftaxClassic OWN* env, int kind, int parts) {
+    float found = env->extremes[0][kind];
+    for (int part = 1; part < parts; part++) {
+        const float value = env->extremes[part][kind];
+        const bool further = kind % 2 == 0 ? value < found : value > found;
+        found = further ? value : found;
+    }
+    return found;
+}
+
+// A cell's block as far as noise decides it: of STONE and TREE choices are to be drawn.
+RULE int plan(const CraftaxClassic OWN* env, int row, int column) {
+    const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
+    const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
+    const float water = noise_at(env, WATERS, row, column) + near - 1.0f;
+    const float mountain = noise_at(env, MOUNTAINS, row, column) + 0.05f + near - 1.0f;
+    const float tree = noise_at(env, TREES, row, column);
+    if (mountain > 0.7f) {
+        const bool path = (mountain > 0.85f && water > 0.4f) ||
+                          noise_at(env, PATHS, row, column) > 0.8f ||
+                          noise_at(env, PATHS, column, row) > 0.8f;
+        const bool lava = mountain > 0.85f && tree > 0.7f;
+        if (path) {
+            return lava ? LAVA : PATH;
+        }
+        return STONE | (mountain > 0.8f ? RICH : 0) | (lava ? MOLTEN : 0);
+    }
+    return water > 0.7f ? WATER : water > 0.6f ? SAND : tree > 0.5f ? TREE : GRASS;
+}
+
+// The block of a cell that is planned.
+RULE int draw_block(CraftaxClassic OWN* env, int cell, int planned) {
+    int block = planned & BLOCK;
+    if (block == TREE) {
+        const bool grown = (float)DRAW(env, TREE_CHANCE + cell) > 0.8f * 2147483648.0f;
+        return grown ? TREE : GRASS;
+    }
+    if (block != STONE) {
+        return block;
+    }
+    if (LIKELY(DRAW(env, COAL_CHANCE + cell), 0.04f)) {
+        block = COAL;
+    }
+    if (block == STONE && LIKELY(DRAW(env, IRON_CHANCE + cell), 0.03f)) {
+        block = IRON;
+    }
+    if (block == STONE && (planned & RICH) && LIKELY(DRAW(env, DIAMOND_CHANCE + cell), 0.005f)) {
+        block = DIAMOND;
+    }
+    return planned & MOLTEN ? LAVA : block;
+}
+
+RULE void draw_blocks(CraftaxClassic OWN* env) {
+    int stones = 0;
+    for (int cell = 0; cell < SIDE * SIDE; cell++) {
+        const int block = draw_block(env, cell, env->cells[cell]);
+        env->cells[cell] = (uint8_t)block;
+        stones += block == STONE ? 1 : 0;
+    }
+    env->cells[env->row * SIDE + env->column] = GRASS;  // no stone: it is no mountain
+    if (stones == 0) {
+        return;
+    }
+    int left = DRAW(env, DIAMOND_CELL) % stones;  // stones before the one that becomes a diamond
+    for (int cell = 0; left >= 0; cell++) {
+        if (env->cells[cell] == STONE && left-- == 0) {
+            env->cells[cell] = DIAMOND;
+        }
+    }
+}
+
+// A part of a new world; in the end the observation is there, too.
+RULE void c_begin(CraftaxClassic OWN* env, int stage, int part, int parts) {
+    const int makers = least(parts, MAKERS);
+    if (stage == 0 && part == 0) {
+        for (int node = 0; node < ANGLES; node++) {
+            env->observations[2 * node] = 6.2831853f * ((float)DRAW(env, node) / 2147483648.0f);
+        }
+    } else if (stage == 1) {
+        for (int node = part; node < ANGLES; node += parts) {
+            const float angle = env->observations[2 * node];
+            env->observations[2 * node] = cosf(angle);
+            env->observations[2 * node + 1] = sinf(angle);
+        }
+    } else if (stage == 2 && part < makers) {
+        seek_extremes(env, WATERS, part, makers);
+        seek_extremes(env, MOUNTAINS, part, makers);
+        seek_extremes(env, PATHS, part, makers);
+        seek_extremes(env, TREES, part, makers);
+    } else if (stage == 3) {
+        for (int kind = part; kind < 2 * NOISES; kind += parts) {
+            env->observations[EXTREMES + kind] = extreme(env, kind, makers);
+        }
+    } else if (stage == 4) {
+        EACH_CELL(part, parts) {
+            env->cells[row * SIDE + column] = (uint8_t)plan(env, row, column);
+        }
+    } else if (stage == 5 && part == 0) {
+        draw_blocks(env);
+        write_observations(env);
+    }
+}
+
+RULE void begin_episode(CraftaxClassic OWN* env) {
+    begin_life(env);
+    for (int stage = 0; stage < BEGIN_STAGES; stage++) {
+        c_begin(env, stage, 0, 1);
+    }
+}
+
+// ---- Step, episodes -----------------------------------------------------------------------------
+
 // A step without what ends an episode. Returns its reward.
 RULE float play(CraftaxClassic OWN* env, int action) {
     const unsigned int unlocked = env->unlocked;
@@ -1035,19 +1102,23 @@ RULE void add_log(CraftaxClassic OWN* env) {
 
 RULE void c_reset(CraftaxClassic OWN* env) {
     begin_episode(env);
-    write_observations(env);
 }
 
 RULE void c_step(CraftaxClassic OWN* env) {
     const float reward = play(env, (int)env->actions[0]);
     env->rewards[0] = reward;
     env->episode_return += reward;
-    if (is_over(env)) {
-        env->terminals[0] = 1.0f;
-        add_log(env);
-        begin_episode(env);
+    if (!is_over(env)) {
+        write_observations(env);
+        return;
     }
-    write_observations(env);
+    env->terminals[0] = 1.0f;
+    add_log(env);
+#ifdef BEGINS_LATER
+    begin_life(env);
+#else
+    begin_episode(env);
+#endif
 }
 
 // Pictures are made in Python from the observation.

@@ -84,6 +84,14 @@
 //     no double, no static variables, no library but rand_r, fabsf, sinf,
 //     cosf, sqrtf, expf, logf, floorf, ceilf; no compound literals or designated initialisers
 //
+// An episode that takes long to begin, as a map does that is made of noise, keeps a GPU's other threads
+// waiting. They do it together where the header (of one agent, and a struct of more than 255 words) has
+//
+//     BEGIN_STAGES n       and c_begin(Env*, int stage, int part, int parts): part 0 to parts - 1 of stages 0
+//                          to n - 1, of which one begins when all parts of the one before are done. Results
+//                          may not depend on `parts`. With BEGINS_LATER defined c_step leaves this to be
+//                          called where it sets a terminal; else it calls all stages, as part 0 of 1
+//
 // What differs from upstream: a missing key doesn't abort (dict_get), a bad value can be refused
 // (dict_reject), counts that don't add up are errors, and threads step environments without OpenMP,
 // whose pragmas are comments unless one protects what environments share (critical, atomic).

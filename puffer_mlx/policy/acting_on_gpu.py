@@ -75,13 +75,14 @@ def choose_layout(
     n: int,
     blocks: Sequence[int] = BLOCKS,
     further: Callable[[Layout], int] = lambda layout: 0,
+    most: int = SHARED_BYTES,
 ) -> Layout | None:
     """That for n agents: many in a block, if there are many; None if nothing fits on any GPU.
 
-    ``further``: bytes of shared memory that a block needs besides.
+    ``further``: bytes of shared memory that a block needs besides. ``most``: that it may have.
     """
     layouts = [layout(policy, step, agents) for agents in blocks]
-    fitting = [each for each in layouts if 16 * each.room + further(each) <= SHARED_BYTES]
+    fitting = [each for each in layouts if 16 * each.room + further(each) <= most]
     enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
     return next(enough, fitting[-1] if fitting else None)
 

@@ -3,20 +3,24 @@
 A block of threads takes some agents through all T steps: their observations stay in the memory
 that the block shares, and their environments in its threads'. So a rollout is one launch and one
 wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollout.kernel.h`` is the
-text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has.
+text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has. Where
+environments have several agents, several policies may act, as there.
 
 On CUDA, where a block has room for it, some policies step by matrix units, many agents at a
 time, with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
+    SHARED_ON_CUDA,
+    backend,
     exact_products,
     launch,
     nothing,
@@ -25,7 +29,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
-from puffer_mlx.policy.acting_on_gpu import Layout, StepOnGPU, choose_layout, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import Crews, Layout, StepOnGPU, choose_layout, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -36,7 +40,7 @@ LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arr
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
 ENOUGH_BLOCKS = 128  # for the cores of an H200
 BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
-LARGE = 255  # words of a struct that registers may hold: REGISTERS of acting/seat.kernel.h
+REGISTERS = 255  # of a thread, 4 bytes each; a larger struct lies in memory in any case
 # Threads that a core of CUDA has at a time, by few enough registers each. With more they spill,
 # with fewer they wait; a large struct is in memory in any case, and its threads mostly wait.
 RESIDENT, RESIDENT_LARGE = 512, 1024
@@ -60,6 +64,11 @@ class Game:
     log: int
     logs: int
     agents: int = 1
+
+    @property
+    def large(self) -> bool:
+        """Whether its struct is more than a thread's registers hold."""
+        return self.words > REGISTERS
 
 
 class Arrived(NamedTuple):
@@ -101,18 +110,34 @@ def joined(launches: Sequence[Launched]) -> Launched:
 
 
 def rollout_on_gpu(
-    policy: Policy, spec: EnvSpec, game: Game, precision: str = ""
+    policy: Policy,
+    spec: EnvSpec,
+    game: Game,
+    precision: str = "",
+    environments: int = 1,
+    crews: Callable[[int], Crews] | None = None,
 ) -> "RolloutOnGPU | None":
     """Rollouts of a policy and an environment as one kernel.
 
-    None where the policy has a part that no kernel knows (``step_on_gpu``), an environment has
-    several agents, or not even few fit into a block's shared memory. ``precision``: what it is
-    trained in; then the kernel may have that arithmetic, else it is float32's.
+    None where the policy has a part that no kernel knows (``step_on_gpu``), an environment of
+    several agents is large, or not even few fit into a block's shared memory.
+
+    Args:
+        policy: what acts; in self-play what each of those is that do.
+        spec: what an agent sees and does.
+        game: the environment.
+        precision: what the policy is trained in; then the kernel may have that arithmetic, else it
+            is float32's.
+        environments: E.
+        crews: where they have several agents: who acts for which, in blocks of so many of them.
     """
     step = step_on_gpu(policy)
-    if step is None or game.agents > 1 or choose_rollout_layout(policy, spec, 1) is None:
+    if step is None or (game.agents > 1 and (game.large or crews is None)):
         return None
-    return RolloutOnGPU(policy, step, spec, game, precision)
+    layout = choose_rollout_layout(policy, spec, environments, game.agents)
+    if layout is None:
+        return None
+    return RolloutOnGPU(policy, step, spec, game, precision, crews and crews(layout.agents))
 
 
 def steps_by_rows(policy: Policy) -> bool:
@@ -164,14 +189,21 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     return None
 
 
-def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int) -> Layout | None:
-    """``choose_layout``, for a block that has a row of each agent's arrays, too."""
+def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) -> Layout | None:
+    """``choose_layout``, for a block that has a row of each agent's arrays, too.
+
+    Of n environments, ``each`` of so many agents: a block acts for one agent of each at a time.
+    """
     step = forms_of(policy.network).gpu_step
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
     # each of five arrays at its own alignment
-    return choose_layout(policy, step, n, BLOCKS, lambda layout: layout.agents * row + 64)
+    further = lambda layout: layout.agents * each * row + 64  # noqa: E731
+    chosen = choose_layout(policy, step, n, BLOCKS, further)
+    if chosen is None and backend() == "cuda":
+        chosen = choose_layout(policy, step, n, BLOCKS, further, SHARED_ON_CUDA)
+    return chosen
 
 
 class RolloutOnGPU:
@@ -183,21 +215,28 @@ class RolloutOnGPU:
         spec: what an agent sees and does.
         game: the environment.
         precision: see ``rollout_on_gpu``.
+        crews: of environments of several agents. Of self-play, weights are a list of each policy's.
     """
 
     form = "in one launch"
     acting_precision = "fp32"  # of the weights that it is given
 
     def __init__(
-        self, policy: Policy, step: StepOnGPU, spec: EnvSpec, game: Game, precision: str = ""
+        self,
+        policy: Policy,
+        step: StepOnGPU,
+        spec: EnvSpec,
+        game: Game,
+        precision: str = "",
+        crews: Crews | None = None,
     ) -> None:
         self.step, self.game = step, game
-        self._policy, self._spec, self._precision = policy, spec, precision
+        self._policy, self._spec, self._precision, self._crews = policy, spec, precision, crews
         self._rows: dict[int, dict[str, int] | None] = {}  # by n: it is asked in every epoch
 
     def rows(self, n: int) -> dict[str, int] | None:
         """How matrix units step n agents; None where they don't."""
-        if self._precision not in ("fp32", "bf16"):
+        if self._precision not in ("fp32", "bf16") or self._crews:
             return None
         if n not in self._rows:
             low = self._precision == "bf16"
@@ -210,15 +249,20 @@ class RolloutOnGPU:
 
     def weights(self, weights: Any, n: int) -> Any:
         """What ``launch`` takes of the policy's weights, for n agents."""
-        return self.step.weights(weights) if self.rows(n) is None else weights
+        if self.rows(n) is not None:
+            return weights
+        if not isinstance(weights, list):
+            return self.step.weights(weights)
+        each = [self.step.weights(of_one) for of_one in weights]
+        return pack(each)[0].reshape(len(each), -1)
 
     def state(self, *groups: Any) -> mx.array:
         """What ``launch`` takes of the network's states of groups of agents."""
-        return self.step.state(*groups)
+        return self.step.in_blocks(self.step.state(*groups), self._crews)
 
     def state_after(self, states: mx.array) -> Any:
         """The network's state of what ``launch`` returned."""
-        return self.step.state_after(states)
+        return self.step.state_after(self.step.by_rows(states, self._crews))
 
     def fits(self, horizon: int, agents: int) -> bool:
         """Whether the kernel can count the numbers of such a rollout, and Metal can write them."""
@@ -241,10 +285,10 @@ class RolloutOnGPU:
             weights: as the method of that name gives them.
             states: as the method ``state`` gives them.
             noise: (T, N, heads) float32, from ``distribution.noise``.
-            structs: (N, words) int32, the environments.
+            structs: (E, words) int32, the environments.
             arrived: before the first step.
         """
-        spec, game, N, T = self._spec, self.game, len(structs), horizon
+        spec, game, E, N, T = self._spec, self.game, len(structs), len(arrived.rewards), horizon
         masked, legal = arrived.masks is not None, max(1, spec.mask_size)
         heads, D = spec.action.heads, spec.observation_size
         inputs = {
@@ -255,7 +299,7 @@ class RolloutOnGPU:
             "games": structs,
             "states_before": states,
             "all_noise": noise,
-            "horizon": numbers(*[T] * FEWEST),
+            "horizon": numbers(T, N, *[0] * (FEWEST - 2)),
         }
         outputs = {
             "all_observations": (T, N, D),
@@ -270,17 +314,22 @@ class RolloutOnGPU:
             "after": states.shape,
         }
         sizes = {"SEEN": D, "HEADS": heads, "LEGAL": legal}
-        sizes |= {"WORDS": game.words, "LOG": game.log, "LOGS": game.logs}
+        sizes |= {"WORDS": game.words, "LARGE": int(game.large)}
+        sizes |= {"LOG": game.log, "LOGS": game.logs}
         gpu_step, rows = forms_of(self._policy.network).gpu_step, self.rows(N)
         assert gpu_step is not None
         if rows is None:
-            layout = choose_rollout_layout(self._policy, spec, N)
+            layout = choose_rollout_layout(self._policy, spec, E, game.agents)
             assert layout is not None
-            inputs["weights"] = weights
-            inputs["sizes"] = self.step.sizes(layout, N, weights.size, masked, copied=True)
-            arrays = gpu_step.layers, game.rules, inputs, outputs
-            resident = RESIDENT_LARGE if game.words > LARGE else RESIDENT
-            made = launch(*arrays, **layout.launch(N), RESIDENT=resident, **sizes)
+            seats = self._crews.seats if self._crews else nothing(mx.int32)
+            slots = len(seats) * layout.agents if self._crews else N
+            size = weights.shape[-1]
+            inputs |= {"weights": weights, "seats": seats}
+            inputs["sizes"] = self.step.sizes(layout, slots, size, masked, copied=True)
+            sizes |= {"SEATS": game.agents if self._crews else 0}
+            sizes |= {"RESIDENT": RESIDENT_LARGE if game.large else RESIDENT}
+            places = layout.launch(slots // game.agents)
+            made = launch(gpu_step.layers, game.rules, inputs, outputs, **places, **sizes)
         else:
             made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)
         observations, last, rewards, terminals, masks, *others = made

@@ -126,16 +126,27 @@ def crews_of(policies: np.ndarray, agents: int) -> Crews:
         policies: (n,), of each row who acts for it; a policy may have no row.
         agents: of a block.
     """
-    blocks = [_blocks(policies, policy, agents) for policy in np.unique(policies)]
-    seats = np.concatenate(blocks).astype(np.int32)
+    return crews_of_games(policies[:, None], agents)
+
+
+def crews_of_games(policies: np.ndarray, games: int) -> Crews:
+    """The same where agents play together: a block has so many of their games.
+
+    Args:
+        policies: (E, S), of each seat of the games who acts for it; rows are game by game.
+        games: of a block, which are alike, and for each of whose seats there is a crew.
+    """
+    S = policies.shape[1]
+    alike, kinds = np.unique(policies, axis=0, return_inverse=True)
+    crews = []
+    for kind, acting in enumerate(alike):
+        chosen = np.flatnonzero(kinds.reshape(-1) == kind)  # the last one as often as it takes
+        filled = np.pad(chosen, (0, -len(chosen) % games), mode="edge").reshape(-1, 1, games)
+        rows = S * filled + np.arange(S)[:, None]  # (blocks, S, games)
+        who = np.broadcast_to(acting[:, None], (len(rows), S, 1))
+        crews.append(np.concatenate([who, rows], axis=2).reshape(-1, 1 + games))
+    seats = np.concatenate(crews).astype(np.int32)
     order = seats[:, 1:].reshape(-1)
-    back = np.empty(len(policies), np.int32)
+    back = np.empty(policies.size, np.int32)
     back[order] = np.arange(len(order))
     return Crews(mx.array(seats), mx.array(order), mx.array(back))
-
-
-def _blocks(policies: np.ndarray, policy: int, agents: int) -> np.ndarray:
-    """(blocks, 1 + agents): a policy's number and its rows, the last one as often as it takes."""
-    rows = np.flatnonzero(policies == policy)
-    filled = np.pad(rows, (0, -len(rows) % agents), mode="edge").reshape(-1, agents)
-    return np.insert(filled, 0, policy, axis=1)

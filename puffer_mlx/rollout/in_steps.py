@@ -1,9 +1,9 @@
 """Rollouts on a GPU in a few launches a step: the policy through MLX, then all environments.
 
-For policies that one kernel can't hold, environments of several agents, and several policies. A
-step is the policy's compiled one, with the products of MLX and the arithmetic of training, and one
-kernel that steps all environments (``ops/gpu/acting/environments.kernel.h``). The host submits
-steps and waits for none: everything that passes from one to the next stays in the GPU's memory.
+For policies that one kernel can't hold, and large environments of several agents. A step is the
+policy's compiled one, with the products of MLX and the arithmetic of training, and one kernel that
+steps all environments (``ops/gpu/acting/environments.kernel.h``). The host submits steps and waits
+for none: everything that passes from one to the next stays in the GPU's memory.
 """
 
 from functools import partial
@@ -164,6 +164,7 @@ class RolloutInSteps:
             HEADS=spec.action.heads,
             LEGAL=legal,
             WORDS=words,
+            LARGE=int(self.game.large),
             THREADS=THREADS,
         )
         return [games, *rows, *([] if mask is None else [masks])]

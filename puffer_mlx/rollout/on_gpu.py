@@ -8,6 +8,7 @@ wherever they were stepped.
 """
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -26,6 +27,7 @@ from puffer_mlx.policy.rollout_on_gpu import (
 )
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.acting_in_kernel import crews_of_games
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.in_steps import RolloutInSteps
@@ -64,15 +66,24 @@ def game_of(environments: VecEnv) -> Game | None:
 
 
 def rollouts_in_one_launch(
-    policy: Policy, environments: VecEnv, horizon: int, precision: str = ""
+    policy: Policy,
+    environments: VecEnv,
+    horizon: int,
+    precision: str = "",
+    seats: Seats | None = None,
 ) -> RolloutOnGPU | None:
     """The kernel of a policy's rollouts in environments; None where they need several launches.
 
-    ``precision``: see ``rollout_on_gpu``.
+    Arguments as those of ``rollouts_in_steps``; for ``precision`` see ``rollout_on_gpu``.
     """
-    game = game_of(environments)
-    kernel = game and rollout_on_gpu(policy, environments.spec, game, precision)
-    return kernel if kernel and kernel.fits(horizon, environments.num_agents) else None
+    game, N = game_of(environments), environments.num_agents
+    if game is None:
+        return None
+    policies = np.zeros(N, np.int32) if seats is None else seats.policy
+    crews = partial(crews_of_games, policies.reshape(-1, game.agents)) if game.agents > 1 else None
+    E = environments.num_environments
+    kernel = rollout_on_gpu(policy, environments.spec, game, precision, E, crews)
+    return kernel if kernel and kernel.fits(horizon, N) else None
 
 
 def rollouts_in_steps(
@@ -108,7 +119,7 @@ def rollouts_on_gpu(
 
     Arguments as those of ``rollouts_in_one_launch`` and ``rollouts_in_steps``.
     """
-    one = None if seats else rollouts_in_one_launch(policy, environments, horizon, precision)
+    one = rollouts_in_one_launch(policy, environments, horizon, precision, seats)
     return one or rollouts_in_steps(run, environments, horizon, precision, seats)
 
 

@@ -24,7 +24,7 @@ from puffer_mlx.config import Policy, Torch
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.policy.rollout_on_gpu import choose_rows
+from puffer_mlx.policy.rollout_on_gpu import REGISTERS, choose_rows
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import building_for
@@ -284,6 +284,8 @@ def test_texts(tmp_path, backend, low, seats):
 ROLLOUTS = [
     *((environment, "mingru") for environment in ON_GPU),
     *(("connect4", network) for network in ("lstm", "gru", "mlp")),
+    *(("connect4_two", network) for network in ("mingru", "lstm", "gru", "mlp")),
+    ("soccer", "mlp"),
 ]
 # The union needs a constructor here; where there are no masks nobody reads them; Metal's pragma.
 UNION = "  Game env;\n};", "  Game env;\n  Held() {}\n};"
@@ -306,6 +308,7 @@ def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
     spec, rules, given = game(environment)
     block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
+    block["SEATS"] = {"connect4_two": 2, "soccer": 4}.get(environment, 0)
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
     kernel = text.rollout(layers, rules, language.split()[0])
@@ -337,7 +340,8 @@ def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
     seen = mx.uint8 if spec.observation_dtype == "uint8" else mx.float32
     row = {"Observed": seen, "SEEN": spec.observation_size, "HEADS": spec.action.heads}
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
-    return spec, text.Rules(*rules[:3]), {**row, **game, "LOGS": rules.logs}
+    game |= {"LOGS": rules.logs, "LARGE": int(rules.words > REGISTERS)}
+    return spec, text.Rules(*rules[:3]), {**row, **game}
 
 
 def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, Any]) -> str:

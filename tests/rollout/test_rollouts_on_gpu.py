@@ -94,14 +94,14 @@ class Run:
     ) -> None:
         self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
-        seats = seats_in_blocks(vec, opponents, 0.12) if opponents else None
+        seats = seats_in_blocks(vec, opponents, 0.17) if opponents else None
         width = 32 if precision else 8
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
         self.weights: Any = weights if opponents else weights[0]
         with building_for("cuda", lambda *_, **__: []):
-            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision)
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
             assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
         if in_steps:
             kernel = rollouts_in_steps(compile_update(self.policy), vec, T, "", seats)
@@ -172,15 +172,16 @@ def test_rollouts_are_the_hosts(name, network, precision):
     assert_alike(ours, host, form, 10 if name in LONG else 2, name)
 
 
+@pytest.mark.parametrize("form", ["rollout", "step"])
 @pytest.mark.parametrize("opponents", [0, 2])
 @pytest.mark.parametrize(
     ("name", "network"), [*zip(SEVERAL, ["MinGRU", "LSTM", "MLP"], strict=True)]
 )
-def test_agents_of_one_environment_and_opponents(name, network, opponents):
+def test_agents_of_one_environment_and_opponents(name, network, opponents, form):
     """Opponents have weights of their own."""
-    ours = Run(name, True, network, in_steps=True, opponents=opponents)
+    ours = Run(name, True, network, in_steps=form == "step", opponents=opponents)
     host = Run(name, False, network, opponents=opponents)
-    assert_alike(ours, host, f"step_{name}", 3 if name == "soccer" else 2, name)
+    assert_alike(ours, host, f"{form}_", 3 if name == "soccer" else 2, name)
 
 
 @pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
@@ -295,7 +296,7 @@ def on_gpu(monkeypatch, request):
         if asked == "steps":
             whole = rollouts_in_steps(run, vec, given.train.horizon, "", seats)
         else:
-            whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+            whole = rollouts_in_one_launch(policy, vec, given.train.horizon, seats=seats)
         return Placement(CPU, CPU, overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
@@ -311,7 +312,7 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
 
 @pytest.mark.parametrize(
     ("on_gpu", "name"),
-    [(False, "connect4"), ("steps", "connect4"), ("steps", "connect4_two-selfplay")],
+    [(way, name) for way in (False, "steps") for name in ("connect4", "connect4_two-selfplay")],
     indirect=["on_gpu"],
 )
 def test_training_is_the_hosts(on_gpu, monkeypatch, name):

@@ -33,7 +33,7 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
 
 EXACT = ("squared", "connect4", "g2048")  # their arithmetic is of whole numbers
-IN_STEPS = (*EXACT, "connect4_two", "soccer")  # compared in a few launches a step
+PLAYED = (*EXACT, "connect4_two", "soccer")  # the last two have several agents
 AGENTS, ROLLOUTS = 512, 8
 ROUNDING = 1e-3  # of breakout's sines and cosines
 LOSSES = 1e-2  # of a loss or 1: products in TF32, and minibatches that may differ by a row
@@ -67,8 +67,8 @@ HALVES = {  # of PufferLib 4.0's Breakout: GFLOP, GB, kernels of an epoch
 def one_launch(quick: bool) -> str:
     """A GPU's environments do what the host's do, for the same actions, and are trained with."""
     need_gpu()
-    rates = [_compared(env) for env in (*EXACT, "breakout")]
-    steps = [_compared(env, in_steps=True) for env in IN_STEPS]
+    rates = [_compared(env) for env in (*PLAYED, "breakout")]
+    steps = [_compared(env, in_steps=True) for env in PLAYED]
     with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as run:
         for _ in range(2):
             losses = [value for name, value in run.step().items() if name.startswith("loss/")]

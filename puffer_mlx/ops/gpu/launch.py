@@ -32,6 +32,7 @@ from puffer_mlx.system.backend import gpu_backend, stand_in
 # kernel takes many registers: an M2 Ultra 896, of which one learns only from its compiler.
 THREADS = 256
 SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
+SHARED_ON_CUDA = 49152  # the same there, of what is declared
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
 SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # and of a SHARED_POOL on CUDA

@@ -33,6 +33,7 @@ WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functio
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
 _INCLUDE, _ONCE = '#include "', "#pragma once\n"
 _WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
+_ASKED = "BEGIN_STAGES"  # of an environment: what a kernel asks, envs/include/vecenv.h
 _GAME = "game"  # the namespace of an environment's rules
 
 
@@ -143,7 +144,7 @@ def in_namespace(rules: Rules) -> str:
     text = expand(rules.header)
     words = (line.replace("#", " # ").replace("(", " ").split() for line in text.splitlines())
     defined = {line[2] for line in words if line[:2] == ["#", "define"]}
-    ends = "".join(f"#undef {name}\n" for name in sorted(defined - _WORDS))
+    ends = "".join(f"#undef {name}\n" for name in sorted(defined - _WORDS - {_ASKED}))
     masked = "#define MASKED\n" if rules.masked else ""
     contract = "#ifdef __METAL_VERSION__\n#pragma METAL fp contract(fast)\n#endif\n"
     game = f"using Game = {_GAME}::{rules.struct};\n"

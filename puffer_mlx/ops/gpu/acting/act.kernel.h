@@ -12,7 +12,7 @@ KERNEL act<Low, R, GROUPS, THREADS, ROOM, SEATS>: Low observations, float termin
   step.terminals = terminals, step.mask = mask, step.noise = noise, step.states = states, step.after = after;
   step.actions = WRITTEN(float, actions), step.logprobs = WRITTEN(float, logprobs);
   step.values = WRITTEN(float, values);
-  encode(step, observations, step.first, WRITTEN(Low, seen));
+  encode<SEATS>(step, observations, step.first, 1, WRITTEN(Low, seen));
   layers(step);
   choose(step);
 }

@@ -1,12 +1,13 @@
-// First part of a step: the encoder's features of the observations, whose row `observed` is that of the block's first agent;
-// with SEATS those that `place` says. From: a pointer to them, in whatever memory.
+// First part of a step: the encoder's features of the observations, whose row `observed` is that of the block's first agent,
+// and the next one's `apart` rows on; PLACED: those that `place` says. From: a pointer to them, in whatever memory.
 
 #pragma once
 
 #include "gpu/acting/functions.metal.h"
 
-template <typename Low, class From, int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From observations, uint observed, IN_DEVICE Low* seen) {
+template <int PLACED, typename Low, class From, int R, int GROUPS, int THREADS, int SEATS>
+FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From observations, uint observed, uint apart,
+                     IN_DEVICE Low* seen) {
   uint D = step.D, H = step.H, n = step.n, chunk = step.chunk, first = step.first, units = step.units, me = step.me;
   IN_SHARED Rows<R>* x = step.x = step.features;  // layers have swapped them, and this y has room for a chunk
   IN_SHARED Rows<R>* y = step.y = x + units;
@@ -19,7 +20,8 @@ FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From obser
       for (int v = 0; v < 8; ++v) {
         uint k = start + v * THREADS, agent = k / width;
         bool in = k < numbers && first + agent < n;
-        part[v] = in ? (float)observations[(SEATS > 0 ? step.place(agent) : observed + agent) * D + from + k % width] : 0.0f;
+        uint row = !PLACED ? observed + agent * apart : in ? step.place(agent) : 0;
+        part[v] = in ? (float)observations[row * D + from + k % width] : 0.0f;
       }
 #pragma unroll
       for (int v = 0; v < 8; ++v) {

@@ -13,7 +13,7 @@
 #include "rules"
 #include "gpu/acting/seat.kernel.h"
 
-KERNEL step<Low, THREADS, APART, SEATS, SEEN, HEADS, LEGAL, WORDS>:
+KERNEL step<Low, THREADS, APART, SEATS, SEEN, HEADS, LEGAL, WORDS, LARGE>:
   Low observations_before, uint8_t masks_before, float actions, int games count
   -> Low observations, float rewards terminals, uint8_t masks, int games_after {
   constexpr uint TOGETHER = THREADS / APART;
@@ -32,7 +32,7 @@ KERNEL step<Low, THREADS, APART, SEATS, SEEN, HEADS, LEGAL, WORDS>:
   row = environment * SEATS;
   take_rows(held, observations + row * SEEN, (IN_ROWS float*)actions + row * HEADS, rewards + row, terminals + row,
             masks + row * LEGAL);
-  step_game(held);
+  step_game<LARGE>(held);
   leave_rows(held);
   for (uint word = 0; word < WORDS; ++word) games_after[word * n + environment] = held.words[word];
 }

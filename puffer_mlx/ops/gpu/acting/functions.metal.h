@@ -24,7 +24,8 @@
 // Where several policies act (SEATS > 0) each block acts by one of them, for rows that need not be neighbours: `seats`
 // (blocks, 1 + R GROUPS) has of each block its policy's number, then its agents' rows; `weights` are the policies', one
 // after the other. States alone lie as the blocks do, agent by agent, and n counts those. A row that is there twice, because
-// a policy has too few for a block, is acted for twice: the same numbers are written to the same place.
+// a policy has too few for a block, is acted for twice: the same numbers are written to the same place. A block may act for
+// several such crews, one after the other.
 //
 // Actions (n, heads), log-probabilities and values (n,) are written where they are to be: to the rollout's memory, which
 // belongs to whoever fills it, as the environments do. So are the observations that a GPU with memory of its own has read
@@ -92,10 +93,16 @@ struct Step {
                 IN_SHARED Rows<R>* room, uint me_, uint block)
       : sizes(sizes_), me(me_) {
     D = (uint)sizes[0], H = (uint)sizes[1], L = (uint)sizes[2], A = (uint)sizes[3], heads = (uint)sizes[4];
-    n = (uint)sizes[5], chunk = (uint)sizes[6], first = block * R * GROUPS, units = H * GROUPS;
-    crew = seats + (SEATS > 0 ? block * (1 + R * GROUPS) : 0);
+    n = (uint)sizes[5], chunk = (uint)sizes[6], units = H * GROUPS;
     outputs = room, features = outputs + (A + 1) * GROUPS;
     own = features + units + (chunk > H ? chunk : H) * GROUPS;
+    turn_to(seats, weights, block);
+  }
+
+  // From now on it is the step of the agents of a block, or of one of its crews.
+  FUNCTION void turn_to(IN_DEVICE const int* seats, IN_DEVICE const float* weights, uint block) {
+    first = block * R * GROUPS;
+    crew = seats + (SEATS > 0 ? block * (1 + R * GROUPS) : 0);
     encoder = weights + (SEATS > 0 ? (uint)crew[0] * (uint)sizes[13] : 0);
     decoder = encoder + (D + 1) * H, logstd = decoder + (H + 1) * (A + 1), network = logstd + heads;
   }

@@ -6,44 +6,55 @@
 // log, which is emptied first. `first_*` (n, ...) is what arrived before the rollout. Observations (T, n, D) are those that
 // actions are chosen from, last_observations (n, D) the ones behind them; rewards, terminals and masks have T + 1 rows.
 //
-// An agent's environment is stepped by one thread; neighbours in that are far apart, so that they take different ways at
-// the same time.
+// With SEATS an environment has so many agents, and several policies may act. A block has as many environments as else agents,
+// and a crew (functions.metal.h) for each of their seats, who act one after the other: `seats` (blocks, SEATS, 1 + R GROUPS).
+// All of a block's environments have the same policies in the same seats. One that is there twice is played twice, in the same
+// way; so a large one, which is played where it is kept, may have no SEATS. `horizon` has T and n, the number of rows.
+//
+// An environment is stepped by one thread; neighbours in that are far apart, so that they take different ways at the same
+// time. Where a new episode takes long to begin, a block's threads begin it together, each a part (c_begin of
+// envs/include/vecenv.h); on Metal a thread's environment is its own.
 
 #include "layers"
 #include "gpu/acting/choose.metal.h"
 #include "gpu/acting/encode.metal.h"
 #include "gpu/acting/rules.kernel.h"
+#ifndef __METAL_VERSION__
+#define BEGINS_LATER
+#endif
 #include "rules"
 #include "gpu/acting/seat.kernel.h"
 
-KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LOGS>: Low first_observations,
-  float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise weights, int sizes horizon
+KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGAL, WORDS, LARGE, LOG, LOGS>:
+  Low first_observations, float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
+  weights, int sizes horizon seats
   -> Low all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions
   all_logprobs all_values, int games_after, float after {
   SHARED Rows<R> room[ROOM];
-  Step<R, GROUPS, THREADS, 0> step(sizes, sizes, weights, room, me, block);
-  uint n = step.n, first = step.first;
-  constexpr uint AGENTS = R * GROUPS, APART = THREADS / AGENTS;
+  constexpr uint WORLDS = R * GROUPS, APART = THREADS / WORLDS, EACH = SEATS > 0 ? SEATS : 1, AGENTS = WORLDS * EACH;
+  Step<R, GROUPS, THREADS, SEATS> step(sizes, seats, weights, room, me, block * EACH);
   static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");
+  static_assert(SEATS == 0 || !LARGE, "a large environment can't be played twice");
   SHARED Low rows[AGENTS * SEEN];
   SHARED float acted[AGENTS * HEADS];
   SHARED float rewarded[AGENTS];
   SHARED float ended[AGENTS];
   SHARED uint8_t allowed[AGENTS * LEGAL];
-  uint T = (uint)horizon[0];
-  uint slot = me / APART, player = first + slot;  // whose environment this thread steps
-  bool steps = me % APART == 0 && slot < AGENTS && player < n;
-  HOLD(held, WORDS, games_after + player * WORDS)
+  uint T = (uint)horizon[0], n = (uint)horizon[1];
+  uint worlds = step.n - step.first < WORLDS ? step.n - step.first : WORLDS;
+  uint slot = me / APART;  // the environment that this thread steps
+  bool steps = me % APART == 0 && slot < worlds;
+  uint player = steps ? step.place(slot) : 0;  // its first agent
+  HOLD(held, WORDS, LARGE, games_after + player / EACH * WORDS)
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
-    bool in = first + k / SEEN < n;
-    rows[k] = in ? first_observations[first * SEEN + k] : (Low)0;
+    uint at = k / SEEN;
+    rows[k] = at / EACH < worlds ? first_observations[(step.place(at / EACH) + at % EACH) * SEEN + k % SEEN] : (Low)0;
   }
   if (steps) {
-    sit_down<WORDS, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed, first_masks,
-                                                   all_masks);
-    all_rewards[player] = first_rewards[player];
-    all_terminals[player] = first_terminals[player];
+    sit_down<WORDS, EACH, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player / EACH, rows, acted, rewarded, ended, allowed,
+                                                         first_rewards, first_terminals, first_masks, all_rewards,
+                                                         all_terminals, all_masks);
   }
   DEVICE_BARRIER
 
@@ -56,18 +67,34 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEEN, HEADS, LEGAL, WORD
     step.actions = all_actions + t * n * HEADS;
     step.logprobs = all_logprobs + t * n;
     step.values = all_values + t * n;
-    encode(step, (IN_SHARED const Low*)rows, 0, all_observations + t * n * SEEN);
-    layers(step);
-    choose(step);
+    for (uint seat = 0; seat < EACH; ++seat) {
+      if (SEATS > 0) step.turn_to(seats, weights, block * EACH + seat);
+      encode<0>(step, (IN_SHARED const Low*)rows, seat, EACH, all_observations + t * n * SEEN);
+      layers(step);
+      choose(step);
+    }
     DEVICE_BARRIER
     if (steps)
-      play<WORDS, HEADS, LEGAL>(held, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded, ended, allowed,
-                                all_rewards, all_terminals, all_masks);
+      play<WORDS, LARGE, EACH, HEADS, LEGAL>(held, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded,
+                                             ended, allowed, all_rewards, all_terminals, all_masks);
     DEVICE_BARRIER
+#if defined(BEGINS_LATER) && defined(BEGIN_STAGES)
+    static_assert(LARGE, "a block's threads reach no environment that one of them has in registers");
+    for (uint at = 0; at < worlds; ++at) {
+      if (ended[at] == 0.0f) continue;
+      auto world = (Held<WORDS>*)(void*)(games_after + (step.first + at) * WORDS);
+      for (int stage = 0; stage < BEGIN_STAGES; ++stage) {
+        begin_apart(&world->env, stage, (int)me, (int)THREADS);
+        DEVICE_BARRIER
+      }
+    }
+#endif
   }
 
+  if (SEATS > 0) step.turn_to(seats, weights, block * EACH);
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
-    if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
+    uint at = k / SEEN;
+    if (at / EACH < worlds) last_observations[(step.place(at / EACH) + at % EACH) * SEEN + k % SEEN] = rows[k];
   }
-  if (steps) stand_up(held, games_after + player * WORDS);
+  if (steps) stand_up<LARGE>(held, games_after + player / EACH * WORDS);
 }

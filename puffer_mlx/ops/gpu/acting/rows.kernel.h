@@ -10,7 +10,8 @@
 #include "rules"
 #include "gpu/acting/seat.kernel.h"
 
-KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LOG, LOGS>:
+KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LARGE, LOG,
+  LOGS>:
   Observed first_observations, float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
   encoder decoder logstd layer0 layer1 layer2 layer3, int sizes horizon
   -> Observed all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions all_logprobs
@@ -35,7 +36,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   uint n = (uint)sizes[5], first = block * M, T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // for whom this thread chooses, and whose environment it steps
   bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
-  HOLD(held, WORDS, games_after + player * WORDS)
+  HOLD(held, WORDS, LARGE, games_after + player * WORDS)
 
   auto encoding = Either<(KEPT > 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
@@ -51,10 +52,9 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   }
   for (uint row = me; row < M; row += THREADS) kept[row] = resets && first + row < n ? 1.0f - first_terminals[first + row] : 1.0f;
   if (plays) {
-    sit_down<WORDS, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed, first_masks,
-                                                   all_masks);
-    all_rewards[player] = first_rewards[player];
-    all_terminals[player] = first_terminals[player];
+    sit_down<WORDS, 1, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed,
+                                                      first_rewards, first_terminals, first_masks, all_rewards, all_terminals,
+                                                      all_masks);
   }
   DEVICE_BARRIER
 
@@ -87,7 +87,8 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       IN_DEVICE const uint8_t* legal = all_masks + now * LEGAL;
       all_logprobs[now] = draw_actions<1>(sizes, HEADS, mine, 0, all_noise + now * HEADS, logstd, legal, actions);
       all_values[now] = y[slot * Y + A];
-      play<WORDS, HEADS, LEGAL>(held, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals, all_masks);
+      play<WORDS, LARGE, 1, HEADS, LEGAL>(held, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals,
+                                          all_masks);
       if (resets) kept[slot] = 1.0f - ended[slot];
     }
     BARRIER
@@ -99,5 +100,5 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
     uint agent = first + k / H % M;
     if (agent < n) after[(k / (M * H) * n + agent) * H + k % H] = held_states[k];
   }
-  if (plays) stand_up(held, games_after + player * WORDS);
+  if (plays) stand_up<LARGE>(held, games_after + player * WORDS);
 }
