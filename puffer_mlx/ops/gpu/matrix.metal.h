@@ -35,13 +35,14 @@ FUNCTION void put_pair(To to, float x, float y) {
 
 // Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
 // the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
-// stay side by side.
-template <class Low, int ROW>
+// stay side by side. Behind ROWS rows, if that is given, a power of 2, the first one follows.
+template <class Low, int ROW, int ROWS = 0>
 struct Swizzled {
   IN_SHARED Low* numbers;
 
   static constexpr int LOW = sizeof(Low) == 2 ? 1 : 0;
   FUNCTION uint place(uint row, uint column) const {
+    if (ROWS > 0) row %= (uint)ROWS;
     uint by = LOW ? (ROW % 64 ? row / 2 % 4 : row % 8) * 8 : (row % 4 * 8 + row / 4 % 2 * 4);
     return row * (uint)ROW + (column ^ by);
   }
@@ -148,8 +149,8 @@ FUNCTION void load_right(Swizzled<Low, ROW> matrix, uint k, uint column, uint me
   load_tiles<1>(matrix.numbers + matrix.place(k + me % 16, column), b);
 }
 
-template <class Low, int ROW>
-FUNCTION void load_right(Transposed<Swizzled<Low, ROW>> right, uint k, uint column, uint me, unsigned int (&b)[2]) {
+template <class Low, int ROW, int ROWS>
+FUNCTION void load_right(Transposed<Swizzled<Low, ROW, ROWS>> right, uint k, uint column, uint me, unsigned int (&b)[2]) {
   load_tiles<0>(right.matrix.numbers + right.matrix.place(column + me % 8, k + me / 8 % 2 * 8), b);
 }
 #endif
