@@ -10,16 +10,6 @@
 
 #include "walks.metal.h"
 
-// A tile (ROWS, COLUMNS) of a matrix whose rows are ACROSS apart.
-template <int ROWS, int COLUMNS, int ACROSS, int THREADS, class Low>
-FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile, uint me) {
-  constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
-  for (uint k = me; k < ROWS * LINES; k += THREADS) {
-    uint row = k / LINES, column = k % LINES * WIDTH;
-    copy_line(from + row * ACROSS + column, tile.numbers + tile.place(row, column));
-  }
-}
-
 // A block's rows to their samples' in memory, or from there.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint segment, uint S, uint me) {
@@ -37,44 +27,6 @@ FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows,
     uint row = k / LINES, column = k % LINES * WIDTH, sample = sample_of<SEGMENTS, STEPS>((int)row, 0, segment, S);
     copy_line(from + sample * COLUMNS + column, rows.numbers + rows.place(row, column));
   }
-}
-
-// Of rows x (64, H) the gates, as make_gates has them, by a weight (3H, H) whose tiles (H, 64) take turns in two places.
-template <int H, int THREADS, class Low>
-FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swizzled<Low, 3 * H> u, IN_SHARED Low* place0,
-                           IN_SHARED Low* place1, uint me) {
-  constexpr int TILES = H / 64, EACH = H / 64;  // of 8 columns a group of threads has; chunks of a gate
-  uint row = me / 256 * 32, column = me / 32 % 8 * (8 * TILES);
-  float sums[2][TILES][4];
-  fetch_tile<H, 64, H, THREADS>(weight, Swizzled<Low, 64>{place0}, me);
-  END_OF_COPIES
-  for (int n = 0; n < 3 * EACH; ++n) {
-    int next = n + 1, chunk = n % EACH, gate = n / EACH;
-    WAIT_FOR_COPIES(0)
-    BARRIER
-    if (next < 3 * EACH)
-      fetch_tile<H, 64, H, THREADS>(weight + next / EACH * (H * H) + next % EACH * 64, Swizzled<Low, 64>{next % 2 ? place1 : place0}, me);
-    END_OF_COPIES
-    if (chunk == 0) clear(sums);
-    Swizzled<Low, H> left = {x.numbers + chunk * 64};
-    Swizzled<Low, 64> tile = {n % 2 ? place1 : place0};
-    add_product<0, 64, 2, TILES, 8>(left, row, transposed(tile), column, me, sums);
-    if (chunk == EACH - 1) {
-#pragma unroll
-      for (int v = 0; v < 8 * TILES; v += 2) {
-        float y[2];
-#pragma unroll
-        for (int w = 0; w < 2; ++w) {
-          float product = sums[v / (4 * TILES)][v / 4 % TILES][v % 4 + w];
-          MinGRUGates<float> gates = mingru_gates(product, product, product);
-          y[w] = gate == 0 ? gates.g - 0.5f : gates.z;
-        }
-        uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
-        put_pair<Low>(u.numbers + u.place(r, c + (uint)(gate * H)), y[0], y[1]);
-      }
-    }
-  }
-  BARRIER
 }
 
 // Rows du (64, 3H) times the weight (3H, H), added to `to`; its tiles (64, H) take turns likewise.
@@ -174,7 +126,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, xs, segment, S, me);
     for (int l = 0; l < L; ++l) {  // x and out take turns
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
-      stream_gates<H, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
+      stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
       for (uint k = me; k < UNITS * PARTS; k += THREADS) {
         uint unit = segment * (uint)H + k % UNITS;
         walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[((uint)l * S * (uint)H + unit) * first_step]);
