@@ -18,6 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
+from puffer_mlx.ppo import update
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import in_steps
@@ -492,6 +493,20 @@ def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
         list(ours)
     first, sampled = ["collect", "judge"], ["collect", "collect", "judge"]
     assert done == [*first, *sampled, "collect", "judge", "judge"]
+
+
+def test_training_on_it_is_built_then(on_gpu, monkeypatch):
+    """And built again where the learning rate was changed meanwhile."""
+    monkeypatch.setattr(update, "device_memory", lambda: 2**30)
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for run in ours, serial:
+            run.step()
+            run.step()
+            run.schedule = lambda part: 0.5
+        assert ours.pending and ours.pending.built and not serial.pending
+        assert results(ours.step()) == results(serial.step())
+        assert_same(ours, serial)
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
