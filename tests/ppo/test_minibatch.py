@@ -231,6 +231,7 @@ WIDE = {  # T times as many segments as fill 64 rows
     "of bytes": Case(kind="bf16", H=128, S=4, D=40, bytes=True, masked=True, L=1, strip=True),
     "narrow": Case(kind="bf16", H=64, T=32, S=4, L=3, sizes=(3, 15), vtrace=True, live=True),
     "one step": Case(kind="bf16", H=128, T=1, S=64, L=2, together=1),
+    "channels in pairs": Case(kind="bf16", H=128, T=8, S=8, L=2, begins=True, resets=True),
 }
 
 

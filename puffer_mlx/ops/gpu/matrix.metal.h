@@ -33,6 +33,30 @@ FUNCTION void put_pair(To to, float x, float y) {
 #endif
 }
 
+// C numbers side by side of a matrix of 16 bits, one or two, the first at an even place.
+template <class Matrix>
+FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[1]) { x[0] = matrix.at(row, column); }
+template <class Matrix>
+FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[2]) {
+#if __CUDA_ARCH__ >= 800
+  using Low = typename Matrix::Number;
+  Pair<Low> pair = *(const Pair<Low>*)(const void*)(matrix.numbers + matrix.place(row, column));
+  x[0] = (float)pair.of[0], x[1] = (float)pair.of[1];
+#else
+  x[0] = matrix.at(row, column), x[1] = matrix.at(row, column + 1);
+#endif
+}
+template <class Matrix>
+FUNCTION void put_some(Matrix matrix, uint row, uint column, IN_THREAD const float (&x)[1]) { matrix.put(row, column, x[0]); }
+template <class Matrix>
+FUNCTION void put_some(Matrix matrix, uint row, uint column, IN_THREAD const float (&x)[2]) {
+#if __CUDA_ARCH__ >= 800
+  put_pair<typename Matrix::Number>(matrix.numbers + matrix.place(row, column), x[0], x[1]);
+#else
+  matrix.put(row, column, x[0]), matrix.put(row, column + 1, x[1]);
+#endif
+}
+
 // Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
 // the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
 // stay side by side. Behind ROWS rows, if that is given, a power of 2, the first one follows.
@@ -40,6 +64,7 @@ template <class Low, int ROW, int ROWS = 0>
 struct Swizzled {
   IN_SHARED Low* numbers;
 
+  using Number = Low;
   static constexpr int LOW = sizeof(Low) == 2 ? 1 : 0;
   FUNCTION uint place(uint row, uint column) const {
     if (ROWS > 0) row %= (uint)ROWS;

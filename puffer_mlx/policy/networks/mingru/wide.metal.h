@@ -71,7 +71,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   constexpr int FLOATS = (AT_TIMES + (LIVE ? 6 * TIMES : 0) + 31) / 32 * 32;
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
   constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
-  constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
+  constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
   static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
   static_assert(4 * FLOATS + (int)sizeof(Low) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
@@ -127,14 +127,23 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     for (int l = 0; l < L; ++l) {  // x and out take turns
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
       stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
-      for (uint k = me; k < UNITS * PARTS; k += THREADS) {
-        uint unit = segment * (uint)H + k % UNITS;
-        walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[((uint)l * S * (uint)H + unit) * first_step]);
+      for (uint k = me * C; k < UNITS * PARTS; k += C * THREADS) {
+        uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
+        if (C > 1) {
+          float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]};
+          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, before);
+        } else {
+          walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[unit * first_step]);
+        }
       }
       BARRIER
-      for (uint k = me; k < M * H; k += THREADS) {
+      for (uint k = me * 2; k < M * H; k += 2 * THREADS) {
         uint row = k / H, channel = k % H;
-        out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), states.at(row, channel)));
+        float projection[2], input[2], state[2];
+        get_some(u, row, channel + 2 * H, projection), get_some(x, row, channel, input), get_some(states, row, channel, state);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) state[v] = mingru_out(projection[v], input[v], state[v]);
+        put_some(out, row, channel, state);
       }
       BARRIER
       write_rows<SEGMENTS, STEPS, H, THREADS>(out, xs + (uint)(l + 1) * n * H, segment, S, me);
@@ -160,12 +169,19 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         WAIT_FOR_COPIES(0)
         BARRIER
       }
-      for (uint k = me; k < UNITS * PARTS; k += THREADS) {
-        uint unit = segment * (uint)H + k % UNITS;
-        float before = first[((uint)l * S * (uint)H + unit) * first_step];
-        if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
-        if (PARTS > 1) BARRIER
-        walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+      for (uint k = me * C; k < UNITS * PARTS; k += C * THREADS) {
+        uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
+        if (C > 1) {
+          float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]}, state[2] = {before[0], before[1]};
+          float carry[2] = {0.0f, 0.0f};
+          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, state);
+          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, kept, M - SEGMENTS + k / H, k % H, H, before, carry);
+        } else {
+          float before = first[unit * first_step];
+          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
+          if (PARTS > 1) BARRIER
+          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+        }
       }
       BARRIER
       write_rows<SEGMENTS, STEPS, U, THREADS>(u, of_layer, segment, S, me);
