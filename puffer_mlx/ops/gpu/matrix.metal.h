@@ -326,7 +326,7 @@ FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me
 // A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
 template <int ROWS, int COLUMNS, int THREADS, class Weight>
 FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
-  constexpr uint AHEAD = 8;
+  constexpr uint AHEAD = 16;
   for (uint first = me; first < ROWS * COLUMNS; first += AHEAD * THREADS) {
     float numbers[AHEAD];
 #pragma unroll
