@@ -274,53 +274,51 @@ FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARE
 // the next one's; the last is another line's, too. Of each 32 threads one line's from BEGIN to END are written, 8 numbers of a
 // thread side by side.
 template <int BEGIN, int END, int COLUMNS, class Low>
-FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, IN_DEVICE float* partial, uint me) {
+FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, IN_DEVICE Low* partial, uint me) {
+  constexpr int WIDTH = 16 / sizeof(Low);
   float sums[1][2 * (END - BEGIN)][4];
   uint line = me / 32;
   clear(sums);
   Swizzled<Low, COLUMNS, 256> around = {own.numbers};
   add_product<0, COLUMNS, 1, 2 * (END - BEGIN), 8>(own, line * 16, transposed(around), (line + BEGIN) * 16, me, sums);
 #pragma unroll
-  for (int v = 0; v < 8 * (END - BEGIN); v += 4) {
+  for (int v = 0; v < 8 * (END - BEGIN); v += WIDTH) {
     uint tile = (uint)(BEGIN + v / 8) * 16 + line;
-    Line<float> y;
+    Line<Low> y;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) y.of[w] = sums[0][v / 4][w];
-    if (tile < 136) *(IN_DEVICE Line<float>*)(IN_DEVICE void*)(partial + tile * 256 + me % 32 * 8 + v % 8) = y;
+    for (int w = 0; w < WIDTH; ++w) y.of[w] = (Low)sums[0][(v + w) / 4][(v + w) % 4];
+    if (tile < 136) *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)(partial + tile * 256 + me % 32 * 8 + v % 8) = y;
   }
 }
 
 // What the parts of some blocks are together, times `factor`, in gram (256, 256): a block's share of it.
 template <int CLUSTER, int THREADS, class Low>
-FUNCTION void add_parts(IN_DEVICE const float* partial, int parts, float factor, uint mine, uint rows, IN_DEVICE Low* gram, uint me) {
-  constexpr uint LINES = 136 * 64, SHARE = LINES / CLUSTER;
-  static_assert(LINES % CLUSTER == 0, "blocks' shares are alike");
-#pragma unroll
-  for (uint first = 0; first < SHARE; first += THREADS) {
-    uint n = mine * SHARE + first + me, tile = n / 64, across = (tile % 16 + tile / 16) % 16 * 16, down = tile % 16 * 16;
-    if (first + me >= SHARE || down >= rows || across >= rows) continue;
-    Line<float> each[CLUSTER];
-    float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int k = 0; k < CLUSTER; ++k)
-      each[k] = *(IN_DEVICE const Line<float>*)(IN_DEVICE const void*)(partial + (k < parts ? k : 0) * (4 * LINES) + n * 4);
+FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, uint mine, uint rows, IN_DEVICE Low* gram, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), SHARE = 136 * 256 / WIDTH / CLUSTER;
+  static_assert(SHARE * WIDTH * CLUSTER == 136 * 256, "blocks' shares are alike");
+  for (uint n = me; n < SHARE; n += THREADS) {
+    uint first = (mine * SHARE + n) * WIDTH, tile = first / 256, lane = first % 256 / 8;
+    uint down = tile % 16 * 16, across = (tile % 16 + tile / 16) % 16 * 16;
+    if (down >= rows || across >= rows) continue;
+    Line<Low> each[CLUSTER];
 #pragma unroll
     for (int k = 0; k < CLUSTER; ++k)
+      each[k] = *(IN_DEVICE const Line<Low>*)(IN_DEVICE const void*)(partial + (k < parts ? k : 0) * (136 * 256) + first);
 #pragma unroll
-      for (int v = 0; v < 4; ++v)
-        if (k < parts) y[v] += each[k].of[v];
+    for (uint v = 0; v < WIDTH; ++v) {
+      float sum = 0.0f;
 #pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      uint lane = n % 64 / 2, p = down + row_of(v, lane), q = across + n % 2 * 8 + column_of(v, lane);
-      Low sum = (Low)(factor * y[v]);
-      gram[p * 256 + q] = sum;
-      if (tile >= 16) gram[q * 256 + p] = sum;
+      for (int k = 0; k < CLUSTER; ++k) sum += k < parts ? (float)each[k].of[v] : 0.0f;
+      uint at = first % 8 + v, p = down + row_of((int)at % 4, lane), q = across + at / 4 * 8 + column_of((int)at % 4, lane);
+      Low y = (Low)(factor * sum);
+      gram[p * 256 + q] = y;
+      if (tile >= 16) gram[q * 256 + p] = y;
     }
   }
 }
 
 KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
-  -> float weights momentum sums ok partial, Low gram {
+  -> float weights momentum sums ok, Low partial gram {
   constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
   static_assert(THREADS == 512, "32 threads for each 16 rows");
   static_assert((256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4 + THREADS <= POOL, "a block's memory is too small");
@@ -333,7 +331,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   read_tensor(tensors, t, tensor);
   int start = tensor.start, size = tensor.size, rows = (tensor.r + 63) / 64 * 64, begin = mine * COLUMNS;
   int columns = tensor.c < begin ? 0 : tensor.c - begin < COLUMNS ? tensor.c - begin : COLUMNS, count = tensor.r * columns;
-  IN_DEVICE float* all_parts = partial + t * CLUSTER * (136 * 256);
+  IN_DEVICE Low* all_parts = partial + t * CLUSTER * (136 * 256);
   IN_DEVICE Low* all_gram = gram + t * (256 * 256);
   float lr_ = lr[0], beta = settings[0], decay = settings[1];
   Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
