@@ -184,6 +184,9 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
             wide.append({**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)})
         return wide
+    if kernel.name == "wide_gradients":
+        sizes = {"D": 126, "H": 192, "L": 2, "A": 40, "SLICES": 4, "THREADS": 256, "RESIDENT": 512}
+        return [{**sizes, "POOL": 3 * 64 * 128 * (1 if low else 2)}]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from puffer_mlx.ops import cast
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import (
@@ -37,7 +36,7 @@ from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, ste
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
-from puffer_mlx.ppo.sections import Strip, opened
+from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
@@ -54,6 +53,8 @@ MINIBATCH, WIDE = "minibatch.metal.h", "wide.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
+TILE, STAGES = 128, 3  # of wide layers' gradients: of a block's tile, and parts of its factors at once
+TILES_AT_ONCE = 264  # of them, that an H200's cores have room for
 WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's shared memory
 
 
@@ -306,34 +307,44 @@ def launch_wide(
     plan: Plan,
     arguments: Arguments,
 ) -> tuple:
-    """``launch_minibatch`` in bf16; the gradients by the weights are MLX's products."""
+    """``launch_minibatch`` in bf16, with a launch more for the gradients by the weights."""
     inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
-    T, H, L, A = (plan.sizes[name] for name in "THLA")
+    T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(arguments.actions)
-    S = n // T
+    S, wide, dy = n // T, -(-D // 32) * 32, 32 if A < 32 else 64
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
     zeros = nothing(mx.float32)
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
+    kept = {"xs": (L + 1, n, H), "dus": (L, n, 3 * H), "dx": (n, H), "dys": (n, dy)}
     outputs = {
-        "xs": (L + 1, n, H),
-        "dus": (L, n, 3 * H),
-        "dx": (n, H),
-        "dy_samples": (A + 1, n),
+        **kept,
+        "rows": (n, wide),
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
     made = _launch(WIDE, "minibatch_wide", policy, plan, inputs, outputs, mx.bfloat16)
-    xs, dus, dx, dy, partial, ratio, value, adv = made
-    _, metrics = _finished(inputs, zeros, partial, 0, n)
-    x = [each.reshape(n, H) for each in mx.split(xs, L + 1)]
-    seen = opened(arguments.observations).reshape(n, -1).astype(mx.bfloat16)
-    products = [dx.T @ seen, dy @ x[-1]]
-    layers_of = zip(mx.split(dus, L), x, strict=False)
-    products += [du.reshape(n, 3 * H).T @ each for du, each in layers_of]
-    encoder, decoder, *of_layers = cast(products, mx.float32)
-    grads = {"encoder": {"weight": encoder}, "decoder": {"weight": decoder}}
-    grads |= {"network": [{"weight": each} for each in of_layers]}
-    return {part: grads[part] for part in weights}, metrics, ratio, value, adv
+    *kept, partial, ratio, value, adv = made
+    named: Any = dict(tree_flatten(weights))
+    names = ["encoder.weight", "decoder.weight", *(f"network.{l}.weight" for l in range(L))]
+    shapes = [named[name].shape for name in names]
+    P, across = sum(named[name].size for name in names), -(-H // TILE)
+    tiles = L * -(-3 * H // TILE) * across + across * -(-wide // TILE) + across
+    slices = 1
+    while 2 * slices * tiles <= TILES_AT_ONCE and n // ROWS % (2 * slices) == 0:
+        slices *= 2
+    sizes = {"D": D, "H": H, "L": L, "A": A, "SLICES": slices}
+    sizes |= {"THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": STAGES * ROWS * TILE}
+    (grads,) = launch(
+        *(forms_of(policy.network).matrix_units / WIDE, "wide_gradients"),  # type: ignore
+        inputs=[*kept, numbers(*[n] * FEWEST)],
+        outputs=[(slices, P)],
+        threads=tiles * slices * THREADS,
+        shared=4 * sizes["POOL"],
+        **sizes,
+    )
+    total, metrics = _finished(inputs, grads, partial, P, n)
+    found = dict(zip(names, unpack(total, shapes), strict=True))
+    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
 
 
 def _given(
@@ -419,7 +430,7 @@ def _finished(
     inputs: dict[str, mx.array], grads: mx.array, partial: mx.array, P: int, n: int
 ) -> list[mx.array]:
     """The blocks' gradients by P weights added up, and the loss's statistics."""
-    shape = numbers(P, n, partial.shape[1])
+    shape = numbers(P, n, partial.shape[1], len(grads))
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
     shapes = {"sum": (max(P, FEWEST),), "metrics": (len(METRICS),)}
     return launch(TEXT, "add_blocks", arrays, shapes, -(-max(P, 1) // THREADS) * THREADS)

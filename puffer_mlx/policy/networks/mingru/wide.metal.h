@@ -3,8 +3,8 @@
 //
 // A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
 // of which one is on its way while another is multiplied. A layer's gates are kept in `dus` (L, T, S, 3H), where the gradients by
-// its products take their place; its input is in `xs` (L + 1, T, S, H), and the gradient by the first one in `dx` (T, S, H). dy is
-// (A + 1, T S). Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
+// its products take their place; its input is in `xs` (L + 1, T, S, H), and the gradient by the first one in `dx` (T, S, H). Rows of
+// observations are in `rows` (T, S, W), those of dy in `dys` (T, S, DY): zeros fill them up. Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
 
 #pragma once
 
@@ -62,7 +62,7 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings, int sizes shape strip
-  -> Low xs dus dx dy_samples, float partial ratio value adv {
+  -> Low xs dus dx dys rows, float partial ratio value adv {
   constexpr int STEPS = T, M = SEGMENTS * T, CHUNKS = 1, TIMES = M, UNITS = SEGMENTS * H;
   constexpr int SEEN = (D + 15) / 16 * 16, W = (SEEN + 31) / 32 * 32, U = 3 * H;
   constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, ACTS = HEADS, NUMBERS = 0;
@@ -118,12 +118,13 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         ratios[row] = 1.0f;
       }
     }
-    see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+    see<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER
     multiply_rows<0, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encodes), Swizzled<Low, H>{low}, false, me);
     BARRIER
     write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, xs, segment, S, me);
+    write_rows<SEGMENTS, STEPS, W, THREADS>(seen, rows, segment, S, me);
     for (int l = 0; l < L; ++l) {  // x and out take turns
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
       stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
@@ -155,8 +156,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 #include "live.metal.h"
 #include "loss.metal.h"
     BARRIER
-    for (int k = (int)me; k < M * (A + 1); k += THREADS)
-      dy_samples[(uint)(k / M) * n + sample_of<SEGMENTS, STEPS>(k % M, chunk, segment, S)] = (Low)dy.at((uint)(k % M), (uint)(k / M));
+    write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
     BARRIER
     for (int l = L - 1; l >= 0; --l) {
@@ -194,4 +194,51 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 #pragma unroll
   for (int row = 0; row < 6; ++row)
     if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sums.of[row];
+}
+
+// The gradients by all weights, products of those over n samples, by SLICES of them: (SLICES, P), the encoder's, the decoder's and
+// the layers'. A block makes a tile (128, 128) of one product and one slice, 32 threads (64, 32) of that; of STAGES parts of the
+// samples all but one are on their way.
+KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low xs dus dx dys rows, int shape -> float grads {
+  constexpr uint SIDE = 128, STEP = 64, STAGES = 3, W = (D + 31) / 32 * 32, DY = A + 1 > 32 ? 64 : 32;
+  constexpr uint ACROSS = (H + 127) / 128, OF_LAYER = (3 * H + 127) / 128 * ACROSS, SEEN = (W + 127) / 128, PLACE = STEP * SIDE;
+  constexpr uint P = H * D + (A + 1) * H + L * 3 * H * H, WIDTH = 16 / sizeof(Low);
+  static_assert(THREADS == 256 && 2 * STAGES * PLACE * sizeof(Low) <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
+  uint n = (uint)shape[0], tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
+  bool of_layer = tile < L * OF_LAYER, of_encoder = !of_layer && tile < L * OF_LAYER + ACROSS * SEEN;
+  uint l = of_layer ? tile / OF_LAYER : L, own = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
+  uint beside = of_encoder ? SEEN : ACROSS, down = own / beside * SIDE, across = own % beside * SIDE;
+  uint left_width = of_layer ? 3 * H : of_encoder ? H : DY, right_width = of_encoder ? W : H;
+  uint height = of_layer ? 3 * H : of_encoder ? H : A + 1, width = of_encoder ? D : H;
+  IN_DEVICE const Low* left = (of_layer ? dus + l * n * (3 * H) : of_encoder ? dx : dys) + slice * steps * STEP * left_width + down;
+  IN_DEVICE const Low* right = (of_encoder ? rows : xs + l * n * H) + slice * steps * STEP * right_width + across;
+  uint row = me / 32 % 2 * 64, column = me / 64 * 32;
+  float sums[4][4][4];
+  clear(sums);
+  for (uint step = 0; step < steps + STAGES - 1; ++step) {
+    if (step >= STAGES - 1) {  // the part of STAGES - 1 steps before is there
+      WAIT_FOR_COPIES(1)
+      BARRIER
+    }
+    for (uint k = me; step < steps && k < STEP * (SIDE / WIDTH); k += THREADS) {
+      uint sample = k / (SIDE / WIDTH), at = k % (SIDE / WIDTH) * WIDTH;
+      Swizzled<Low, SIDE> a = {places + step % STAGES * (2 * PLACE)}, b = {places + step % STAGES * (2 * PLACE) + PLACE};
+      if (down + at < left_width) copy_line(left + (step * STEP + sample) * left_width + at, a.numbers + a.place(sample, at));
+      if (across + at < right_width) copy_line(right + (step * STEP + sample) * right_width + at, b.numbers + b.place(sample, at));
+    }
+    END_OF_COPIES
+    if (step >= STAGES - 1) {
+      IN_SHARED Low* now = places + (step + 1) % STAGES * (2 * PLACE);
+      Swizzled<Low, SIDE> a = {now}, b = {now + PLACE};
+      add_product<0, STEP, 4, 4, 8>(transposed(a), row, b, column, me, sums);
+    }
+  }
+  IN_DEVICE float* mine = grads + slice * P + (of_encoder ? 0u : H * D + (of_layer ? (A + 1) * H + l * (3 * H * H) : 0u));
+#pragma unroll
+  for (int v = 0; v < 64; ++v) {
+    uint p = down + row + (uint)(v / 16) * 16 + row_of(v % 4, me), q = across + column + (uint)(v / 4 % 4) * 8 + column_of(v % 4, me);
+    if (p < height && q < width) mine[p * width + q] = sums[v / 16][v / 4 % 4][v % 4];
+  }
 }
