@@ -183,7 +183,7 @@ def headers(package: Path = PACKAGE) -> list[Path]:
     return sorted(
         path
         for path in paths
-        if not path.name.endswith(".metal.h") and package / TEXTS not in path.parents
+        if not path.name.endswith((".metal.h", ".kernel.h")) and package / TEXTS not in path.parents
     )
 
 

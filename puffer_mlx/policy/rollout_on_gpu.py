@@ -119,9 +119,13 @@ def rollout_on_gpu(
 
 def steps_by_rows(policy: Policy) -> bool:
     """Whether matrix units can step a policy: linear encoder and decoder, a network with texts."""
+    return has_plain_ends(policy) and forms_of(policy.network).matrix_units is not None
+
+
+def has_plain_ends(policy: Policy) -> bool:
+    """Whether encoder and decoder are a product each, around a few layers for matrix units."""
     return (
         type(policy.encoder) is Linear
-        and forms_of(policy.network).matrix_units is not None
         and policy.network.hidden % 32 == 0
         and policy.network.layers <= LAYERS  # type: ignore
         and type(policy.decoder) is Fused

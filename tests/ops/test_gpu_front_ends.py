@@ -22,6 +22,7 @@ from emulated_gpu import COMMON_TYPES
 import puffer_mlx
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.ops.gpu import launch, nvrtc, text
+from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import choose_rows
 from puffer_mlx.ppo import minibatch
@@ -37,13 +38,14 @@ SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33
 SIZES["MASKED"] = 1
 # Of minibatches whose plans take every branch: T, S, D, H, layers, logits, heads; 0 of numbers.
 MINIBATCHES = [
-    (T, 8, *policy)
+    (T, 16, *policy)
     for policy in (
         *((4, 32, 1, 2, 1), (3, 32, 2, 40, 2), (49, 32, 4, 5, 2), (118, 32, 1, 2, 1)),
         *((118, 64, 2, 3, 1), (4, 64, 2, 2, 1), (49, 64, 3, 40, 2), (5, 32, 1, 3, 0)),
     )
     for T in (8, 64, 128)
 ]
+LAYERS = {each.block_layer.kernel: each.block_layer for each in FORMS.values() if each.block_layer}
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
@@ -190,14 +192,15 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
-    if kernel.name != "minibatch":
+    if kernel.name not in LAYERS:
         return [{}]
+    layer = LAYERS[kernel.name]
     found: dict[tuple, dict[str, Any]] = {}
     room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
-        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room)
+        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room, layer)
         if plan is not None:
             chosen = which[-1] > 0
             way = chosen, plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
@@ -209,6 +212,9 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
                 "EXACT": n // 2 % 2,
             }
             found.setdefault(way, {**plan.sizes, **further})
+    if kernel.name != "mingru_minibatch":
+        assert found or (layer.recurrent and backend == "metal")
+        return [*found.values()][:2]
     ways = {(3, 1), (3, 0), *(() if low else ((2, 0), (1, 0)))}
     if backend == "metal" and not low:  # for more there is no room
         ways = {(2, 0), (1, 0), (0, 0)}
@@ -467,7 +473,7 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "-Wconditional-uninitialized",
     ),
     "a device's memory for a block's": (
-        "minibatch",
+        "mingru_minibatch",
         "auto encoding =",
         "IN_SHARED const float* there = encoder; auto encoding =",
         None,

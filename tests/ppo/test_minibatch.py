@@ -11,13 +11,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_gpu import Functions, pretend_gpu
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.encoders.default import Affine, Linear
+from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
+from puffer_mlx.policy.networks.gru import GRU
+from puffer_mlx.policy.networks.lstm import LSTM
 from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.networks.mlp import MLP
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.advantage import Discounts, advantages
@@ -54,6 +58,7 @@ class Case:
     strip: bool = False  # its observations are a part of a rollout's
     bytes: bool = False  # observations
     limits: Limits = OPEN  # of actions that are numbers
+    network: str = "MinGRU"
 
     @property
     def numbers(self) -> bool:
@@ -62,7 +67,16 @@ class Case:
     @property
     def policy(self) -> Policy:
         decoder = Fused(ActionSpec(self.sizes), self.H, self.limits, 0.1)
-        return Policy(Linear(self.D, self.H), MinGRU(self.H, self.L), decoder)
+        return Policy(Linear(self.D, self.H), NETWORKS[self.network](self.H, self.L), decoder)
+
+    @property
+    def states(self) -> list[str]:
+        """Names of the network's."""
+        return [name for name, _ in tree_flatten(self.policy.initial_state(1))]
+
+    @property
+    def layer(self) -> Any:
+        return FORMS[self.network].block_layer
 
     @property
     def scoring(self) -> minibatch.Scoring:
@@ -72,7 +86,9 @@ class Case:
         """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
         rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
         n, A, shape = T * S, sum(self.sizes), (T, S, self.D)
-        weights = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
+        large = 1 if self.layer.recurrent else 3
+        initial = [np.array(w) * large for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
+        weights = [w if w.any() else rng.normal(size=w.shape) * 0.5 for w in initial]
         actions: Any = np.stack([rng.integers(0, size, n) for size in self.sizes], axis=1)
         if self.numbers:
             actions = rng.normal(size=(n, A))
@@ -96,7 +112,7 @@ class Case:
             masks if self.masked else None,
             (rng.random((T, S)) < 0.9) if self.resets else None,
             *compared,
-            *(rng.random((S, self.H)) if self.begins else None for _ in range(self.L)),
+            *(rng.random((S, self.H)) if self.begins else None for _ in self.states),
         ]
         bytes_ = [None if a is None else a.astype(np.float32) for a in arrays]
         if self.masked:
@@ -108,15 +124,11 @@ class Case:
     def called(self, step: Any, *arrays: Any) -> list[mx.array]:
         """The results of a step, gradients first."""
         names = [name for name, _ in tree_flatten(self.policy.init(mx.random.key(1)))]
-        found = dict(zip(names, arrays, strict=False))
-        weights: Any = {
-            "encoder": {"weight": found["encoder.weight"]},
-            "decoder": {n.removeprefix("decoder."): a for n, a in found.items() if "decoder" in n},
-            "network": [{"weight": found[f"network.{n}.weight"]} for n in range(self.L)],
-        }
+        weights: Any = tree_unflatten([*zip(names, arrays, strict=False)])
         observations, actions, masks, keep, *rest = arrays[len(names) :]
         kind = puffer5.Segments if self.live else Minibatch
-        compared, state = kind(*rest[:5]), list(rest[5:])
+        compared: Any = kind(*rest[:5])
+        state = tree_unflatten([*zip(self.states, rest[5:], strict=True)])
         if self.strip:
             whole = mx.concatenate([observations * 2, observations, observations], axis=1)
             observations = Strip(whole, mx.arange(self.S, 2 * self.S, dtype=mx.int32))
@@ -159,12 +171,30 @@ CASES = {
         T=48, S=2, H=64, D=10, sizes=(17,), live=True, begins=True, resets=True
     ),
     "wide": Case(T=16, S=4, H=64, D=70, sizes=(17,)),
+    "MLP": Case(network="MLP", L=1, D=5, sizes=(2, 3), together=1),
+    "MLP, live": Case(network="MLP", L=3, D=70, live=True, vtrace=True, masked=True, strip=True),
+    "MLP, bf16": Case(network="MLP", kind="bf16", H=64, D=20, live=True),
+    "LSTM": Case(network="LSTM", S=16, T=4, L=1, D=5, begins=True, resets=True),
+    "LSTM, two layers": Case(
+        network="LSTM", S=32, T=12, live=True, vtrace=True, begins=True, resets=True, strip=True
+    ),
+    "LSTM, bf16": Case(network="LSTM", kind="bf16", H=64, S=16, T=8, L=1, D=20, live=True),
+    "LSTM, bf16, two layers": Case(
+        network="LSTM", kind="bf16", S=32, T=6, masked=True, begins=True, resets=True
+    ),
     "bf16": Case(kind="bf16", live=True, begins=True, resets=True),
     "bf16, wide": Case(kind="bf16", H=64, S=4, D=70, masked=True),
     "bf16, bytes and numbers": Case(kind="bf16", bytes=True, sizes=(1, 1)),
 }
-CHUNKS = {("metal", "in chunks"): 3, ("cuda", "in chunks"): 3, ("metal", "Breakout"): 4}  # else 1
-ON_CUDA_ALONE = "wide", "bf16, wide", "stretches of six steps"  # on a Mac there is no room
+CHUNKS = {  # else 1
+    **{("metal", "in chunks"): 3, ("cuda", "in chunks"): 3, ("metal", "Breakout"): 4},
+    **{("metal", "LSTM"): 4, ("cuda", "LSTM, two layers"): 3, ("cuda", "LSTM, bf16"): 2},
+    ("cuda", "LSTM, bf16, two layers"): 2,
+}
+ON_CUDA_ALONE = (  # on a Mac there is no room
+    *("wide", "bf16, wide", "stretches of six steps", "MLP, bf16"),
+    *("LSTM, two layers", "LSTM, bf16", "LSTM, bf16, two layers"),
+)
 
 
 def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
@@ -172,7 +202,7 @@ def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
     return minibatch.choose_plan(
         *(case.T, case.S, case.D, case.H, case.L, sum(case.sizes)),
         *(0 if case.numbers else len(case.sizes), case.live),
-        *(case.kind == "bf16", threads, min(room, case.room or room)),
+        *(case.kind == "bf16", threads, min(room, case.room or room), case.layer),
     )
 
 
@@ -217,7 +247,8 @@ def test_gradients_are_the_plain_ones(kernels, name):
         assert name == LIMITED
         return
     assert plan is not None and plan.chunks == CHUNKS.get((backend, name), 1), plan
-    assert len(functions.calls[name]) == (2 if case.live or case.together else 3)
+    launches = 2 + (not case.live and not case.together) + (len(case.layer.tensors) > 1)
+    assert len(functions.calls[name]) == launches
     for one, other in zip(functions.run(name), expected(case), strict=True):
         assert one.shape == other.shape
         if case.kind == "fp32":
@@ -280,6 +311,13 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
         assert not minibatch.is_wanted(other, "fp32", scoring)
+    for network in (MLP(32, 2), LSTM(32, 2)):  # nobody has measured them
+        other = dataclasses.replace(policy, network=network)
+        assert minibatch.is_wanted(other, "bf16", scoring)
+        assert not minibatch.is_wanted(other, "bf16", scoring, "auto")
+    for network in (MLP(32, 2, "tanh"), LSTM(32, 3), GRU(32, 1)):
+        other = dataclasses.replace(policy, network=network)
+        assert not minibatch.is_wanted(other, "bf16", scoring)
     patch.setattr(minibatch, "gpu_backend", lambda: "metal")
     assert minibatch.is_wanted(policy, "fp32", scoring)
     assert not minibatch.is_wanted(policy, "fp32", scoring, "auto")
@@ -299,7 +337,7 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 def test_plans(block, kind):
     """They divide what there is, in the room that there is."""
     for shape, ways in SHAPES.items():
-        plan = minibatch.choose_plan(*shape, 3, 1, True, kind == "bf16", *block)
+        plan = minibatch.choose_plan(*shape, 3, 1, True, kind == "bf16", *block, Case().layer)
         assert (plan is not None) == (kind in ways[block == H200]), shape
         if plan is not None:
             T, S, *_ = shape

@@ -21,6 +21,7 @@ from puffer_mlx.trees import named
 
 T, S, H = 16, 70, 48  # no multiple of a block
 TOGETHER = 32  # H where a minibatch is one launch: a multiple of it
+TILE = 16  # S likewise
 # Of the largest number: the reference rounds only its inputs, a fused form what it stores too. In
 # float32 it is the order of sums, over T steps.
 FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
@@ -119,10 +120,10 @@ def small_policy(
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
-def inputs() -> mx.array:
-    """Observations (T, S, 20) for it."""
+def inputs(segments: int = 0) -> mx.array:
+    """Observations (T, S, 20) for it; ``segments``: another S."""
     rng = np.random.default_rng(1)
-    return mx.array(rng.normal(size=(T, S, 20)).astype(np.float32))
+    return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
 
 
 class MinibatchCase:
@@ -134,11 +135,12 @@ class MinibatchCase:
     Args:
         policy: its actions are choices of one head, or numbers.
         as_bytes: whether observations are.
+        segments: S.
     """
 
-    def __init__(self, policy: Policy, as_bytes: bool = False) -> None:
+    def __init__(self, policy: Policy, as_bytes: bool = False, segments: int = 0) -> None:
         rng = np.random.default_rng(4)
-        self.policy, observations = policy, inputs()
+        self.policy, observations = policy, inputs(segments)
         if as_bytes:
             observations = mx.array(rng.integers(0, 2, observations.shape), mx.uint8)
         T, S = observations.shape[:2]
@@ -204,13 +206,14 @@ def minibatch(quick: bool) -> str:
     together = [
         (network, TOGETHER, True, actions)
         for network in NETWORKS
-        if FORMS[network].matrix_units
+        if FORMS[network].block_layer
         for actions in ((5,), (1, 1))
     ]
     for network, hidden, one_launch, actions in (*several, *together):
         numbers = actions == (1, 1)  # then observations are bytes
         with on(mx.Device(mx.cpu)):
-            case = MinibatchCase(small_policy(network, actions, True, hidden), numbers)
+            policy, whole = small_policy(network, actions, True, hidden), -(-S // TILE) * TILE
+            case = MinibatchCase(policy, numbers, whole if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:
             bound = unit(precision) ** 0.5  # what rounding carries to the other side of a kink

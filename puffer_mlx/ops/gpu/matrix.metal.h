@@ -19,6 +19,9 @@ FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
 FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 #endif
 
+// Arrays of up to four layers, by a number that the compiler knows.
+#define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
+
 // Two numbers side by side, the first at an even place: `to` points to it, in whatever memory.
 template <class Low>
 struct alignas(2 * sizeof(Low)) Pair { Low of[2]; };

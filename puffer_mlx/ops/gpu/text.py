@@ -25,6 +25,8 @@ FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
 LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
 ROWS = "rows.metal.h"  # the same of many rows, by matrix units
+MINIBATCH = "minibatch.metal.h"  # of a network: a minibatch's kernel, around PARTS beside it
+PARTS = "forward", "back"  # of a layer
 ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # their step, without a policy's
 WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
@@ -90,12 +92,18 @@ def _included(path: Path, name: str) -> Path:
 def kernels(path: Path, backend: str) -> dict[str, Kernel]:
     """The kernels of a file for ``metal`` or ``cuda``, by name.
 
-    Of a network's layers (``layers.metal.h``) it is ``{folder}_act``, a rollout's step.
+    Of a network's layers (``layers.metal.h``) it is ``{folder}_act``, a rollout's step; of its
+    minibatches (``minibatch.metal.h``) it is ``{folder}_minibatch``.
     """
     if path.name == LAYERS:
         (step,) = _kernels(_around(path, "act.kernel.h", {}), backend)
         step = step._replace(name=f"{path.parent.name}_act")
         return {step.name: step}
+    if path.name == MINIBATCH:
+        parts = {part: expand(path.with_name(f"{part}.metal.h")) for part in PARTS}
+        (kernel,) = _kernels(_expand(path, set(), parts), backend)
+        kernel = kernel._replace(name=f"{path.parent.name}_{kernel.name}")
+        return {kernel.name: kernel}
     return {kernel.name: kernel for kernel in _kernels(expand(path), backend)}
 
 

@@ -11,6 +11,7 @@ A folder's files, of which only the first must be there:
 | ``step.h`` | a layer of the compiled step, likewise |
 | ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |
 | ``kernels.metal.h`` | the kernels' text, for Metal and CUDA; ``__init__.py`` launches them |
+| ``minibatch.metal.h`` | a minibatch in one launch, likewise: see ``ppo/minibatch`` |
 
 Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
 Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
@@ -150,6 +151,44 @@ class GPUStep:
 
 
 @dataclass(frozen=True)
+class BlockLayer:
+    """A layer whose training a block of a GPU's threads does in its shared memory.
+
+    ``minibatch.kernel.h`` of ``ppo/minibatch`` says of its template's numbers what these are.
+    """
+
+    text: Path
+    """``minibatch.metal.h``, with ``forward.metal.h`` and ``back.metal.h`` beside it."""
+    tensors: tuple[str, ...]
+    """Of a layer: matrices (rows H, H), then biases (rows H,)."""
+    rows: int
+    gates: int
+    held: int = 0
+    states: int = 0
+    recurrent: bool = False
+    highway: bool = False
+    fits: Callable[[Any], bool] = lambda network: True
+    """Whether it computes what a network of the class does."""
+    faster: bool = False
+    """Whether on CUDA it was measured to be faster than many launches."""
+
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        return f"{self.text.parent.name}_minibatch"
+
+    @property
+    def biases(self) -> int:
+        """How many of its tensors are biases."""
+        return sum(name.startswith("bias") for name in self.tensors)
+
+    @property
+    def matrices(self) -> int:
+        """And matrices."""
+        return len(self.tensors) - self.biases
+
+
+@dataclass(frozen=True)
 class Forms:
     """All of a network's forms."""
 
@@ -161,7 +200,8 @@ class Forms:
     gpu_step: GPUStep | None = None
     matrix_units: Path | None = None
     """The folder of its texts for a GPU's matrix units: ``rows.metal.h`` has a rollout's layers,
-    ``minibatch.metal.h`` a minibatch's gradients. A layer is one ``weight`` and one state."""
+    ``wide.metal.h`` a minibatch of wide ones. A layer is one ``weight`` and one state."""
+    block_layer: BlockLayer | None = None
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
     """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
     the names of the features and of the next states."""

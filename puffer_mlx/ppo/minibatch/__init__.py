@@ -1,9 +1,10 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
-Between them no activation leaves a block's shared memory: ``minibatch.metal.h`` in the folder of a
-network that has one. It is done for linear encoders, in fp32 and bf16, where a block has room. Of
-wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves in memory what the
-gradients by them are products of (``wide.metal.h``). Everything else is computed by
+Between them no activation leaves a block's shared memory: ``minibatch.kernel.h``, around the layers
+of a network that has them (``BlockLayer``). It is done for linear encoders, in fp32 and bf16, where
+a block has room. Of MinGRU's wider layers, up to 256 in bf16 on CUDA, a block streams the weights
+and leaves in memory what the gradients by them are products of (``wide.metal.h`` in its folder).
+Everything else is computed by
 ``ppo/gradients.py``, which both are compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
@@ -29,10 +30,11 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.pack import launch_cast, unpack
+from puffer_mlx.ops.pack import launch_cast, launch_pack, unpack
+from puffer_mlx.policy.networks import BlockLayer
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
-from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, steps_by_rows
+from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, has_plain_ends
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
@@ -49,7 +51,7 @@ REFERENCE = Reference(
     cost="a GPU computes a minibatch in some twenty launches",
 )
 TEXT = Path(__file__).with_name("blocks.metal.h")
-MINIBATCH, WIDE = "minibatch.metal.h", "wide.metal.h"  # in the network's folder
+WIDE = "wide.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
@@ -102,14 +104,19 @@ def is_wanted(
         policy: what is trained.
         kind: ``train.precision``.
         scoring: None: a loss or advantages of the user's own.
-        wanted: ``train.one_launch``; auto: on CUDA, as nobody has measured it on a Mac.
+        wanted: ``train.one_launch``; auto: on CUDA, of networks for which it was measured to be
+            faster there; nobody has measured it on a Mac.
     """
+    layer = forms_of(policy.network).block_layer
     return bool(
         scoring is not None
         and wanted
         and kind in ("fp32", "bf16")
-        and steps_by_rows(policy)
-        and (wanted != "auto" or gpu_backend() == "cuda")
+        and layer is not None
+        and layer.fits(policy.network)
+        and policy.network.layers * layer.states <= LAYERS  # type: ignore
+        and has_plain_ends(policy)
+        and (wanted != "auto" or (layer.faster and gpu_backend() == "cuda"))
         and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
     )
 
@@ -145,7 +152,10 @@ def in_one(
             *(action.logits, 0 if action.continuous else action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
-        plan, wide = choose_plan(*shape), choose_wide(*shape)
+        forms = forms_of(network)
+        assert forms.block_layer is not None
+        plan = choose_plan(*shape, forms.block_layer)
+        wide = choose_wide(*shape) if forms.matrix_units is not None else None
         if plan is not None and whole.size < MOST_NUMBERS:
             return launch_minibatch(policy, scoring, plan, low, arguments)
         if wide is not None and whole.size < MOST_NUMBERS:
@@ -168,37 +178,43 @@ def choose_plan(
     low: bool,
     threads: int,
     room: int,
+    layer: BlockLayer,
 ) -> Plan | None:
     """How blocks of some threads divide T steps of S segments; None where no way fits.
 
     The widest tile of whole segments that a block's shared memory, ``room`` bytes, has room for,
     and beside it as much as fits of weights and activations that needn't be computed again; else
-    the widest of some steps of them. Of 16 bits (``low``), all weights must fit. With 0
-    ``heads`` actions are A numbers.
+    the widest of some steps of them. A recurrent layer's steps are products of 16 segments or more,
+    and its weights come first. Of 16 bits (``low``), all weights must fit. With 0 ``heads`` actions
+    are A numbers.
     """
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
-    gradients = _gradients(seen, H, L, out, threads // 32)
-    if out > 64 or gradients is None:
+    gradients = _gradients(seen, H, L, out, threads // 32, layer)
+    if out > 64 or gradients is None or (layer.biases and layer.gates * H > threads):
         return None
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
-    for steps, segments in _tiles(T, S):
+    for steps, segments, every, kept in _ways(T, S, low, layer.recurrent):
         rows = steps * segments
         floats = rows * (out + 2 + (heads or A) + (2 if live else 4)) + (
             6 * T * segments if live else 0
         )
-        floats += L * segments * H if steps < T else 0
-        for every, kept in ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]:
-            u = 3 * H if every else max(3 * H, wide)
-            lows = rows * ((L + 1) * H + (L if every else 1) * (u + H) + dy + every * wide)
-            sizes_of_weights = out * H, L * 3 * H * H, H * wide
-            lows += sum(sizes_of_weights[:kept])
-            pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
-            if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
-                sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
-                sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
-                sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
-                sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
-                return Plan(sizes, min(BLOCKS, S // segments), T // steps)
+        floats += layer.states * L * segments * H if steps < T or layer.recurrent else 0
+        floats += segments * H if layer.recurrent else 0
+        u = layer.gates * H if every else max(layer.gates * H, wide)
+        held = u + layer.held * H
+        lows = rows * ((L + 1) * H + (L if every else 1) * held + dy + every * wide)
+        sizes_of_weights = out * H, L * layer.matrices * layer.rows * H * H, H * wide
+        lows += sum(sizes_of_weights[:kept])
+        pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
+        if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
+            sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
+            sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
+            sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
+            sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
+            sizes |= {"GATES": layer.gates, "ROWS": layer.rows, "MATRICES": layer.matrices}
+            sizes |= {"BIASES": layer.biases, "HELD": layer.held, "STATES": layer.states}
+            sizes |= {"RECURRENT": int(layer.recurrent), "HIGHWAY": int(layer.highway)}
+            return Plan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
 
@@ -242,13 +258,28 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
                 yield steps, segments
 
 
-def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
+def _ways(T: int, S: int, low: bool, recurrent: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Steps, segments, ALL and KEPT of the kernel's template, the best first."""
+    ways = ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]
+    tiles = _tiles(T, S)
+    if not recurrent:
+        yield from ((*tile, *way) for tile in tiles for way in ways)
+        return
+    tiles = [tile for tile in tiles if tile[1] % 16 == 0]
+    for keeps in True, False:  # the layers' weights
+        for tile in tiles:
+            yield from ((*tile, *way) for way in ways if (way[1] > 1) == keeps)
+
+
+def _gradients(
+    seen: int, H: int, L: int, out: int, groups: int, layer: BlockLayer
+) -> dict[str, int] | None:
     """How the gradients by the weights are divided among groups of 32 threads; None: too large."""
-    layers = _share(3 * H // 16, H // 8, groups)
+    layers = _share(layer.rows * H // 16, H // 8, groups)
     encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
-    counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
+    counts = L * layer.matrices * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
     if 4 * sum(counts) > GRADIENTS * 16 // groups:
         return None
     names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
@@ -277,24 +308,30 @@ def launch_minibatch(
     inputs, weights = _given(policy, scoring, arguments), arguments.weights
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
-    layers = [layer["weight"] for layer in weights["network"]]
-    inputs |= {**by_layer("first", arguments.state or []), **by_layer("layer", layers)}
+    forms, layers = forms_of(policy.network), weights["network"]
+    layer, stacks = forms.block_layer, forms.stacks
+    assert layer is not None and stacks is not None
+    arrays = [each[name] for each in layers for name in layer.tensors]
+    packed = arrays if len(layer.tensors) == 1 else list(launch_pack(arrays)[:1])
+    parts = stacks(arguments.state).values() if arguments.state else ()
+    states = [array for of_layer in zip(*parts, strict=True) for array in of_layer]
+    inputs |= {**by_layer("first", states), **by_layer("layer", packed)}
     logstd = policy.decoder.logstd(weights["decoder"])
     named: Any = dict(tree_flatten(weights))
-    layers_of = [name for name in named if name.startswith("network.")]
-    names = ["encoder.weight", "decoder.weight", *layers_of]
+    names = ["encoder.weight", "decoder.weight"]
+    names += [f"network.{n}.{name}" for n in range(len(layers)) for name in layer.tensors]
     names += [] if logstd is None else ["decoder.logstd"]
     shapes = [named[name].shape for name in names]
-    P, blocks = sum(named[name].size for name in names), plan.blocks
-    begins = (plan.chunks, len(layers), S, policy.network.hidden) if plan.chunks > 1 else (FEWEST,)
+    P, blocks, H = sum(named[name].size for name in names), plan.blocks, policy.network.hidden
+    chunked = layer.states > 0 and plan.chunks > 1
     outputs = {
         "grads": (blocks, P),
         "partial": (6, blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
-        "begins": begins,
+        "begins": (plan.chunks, layer.states * len(layers), S, H) if chunked else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
-    made = _launch(MINIBATCH, "minibatch", policy, plan, inputs, outputs, low_type)
+    made = _launch(layer.text, layer.kernel, plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
     total, metrics = _finished(inputs, grads, partial, P, n)
     found = dict(zip(names, unpack(total, shapes), strict=True))
@@ -322,7 +359,9 @@ def launch_wide(
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
-    made = _launch(WIDE, "minibatch_wide", policy, plan, inputs, outputs, mx.bfloat16)
+    folder = forms_of(policy.network).matrix_units
+    assert folder is not None
+    made = _launch(folder / WIDE, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
     *kept, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
     names = ["encoder.weight", "decoder.weight", *(f"network.{l}.weight" for l in range(L))]
@@ -335,7 +374,7 @@ def launch_wide(
     sizes = {"D": D, "H": H, "L": L, "A": A, "SLICES": slices}
     sizes |= {"THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": STAGES * ROWS * TILE}
     (grads,) = launch(
-        *(forms_of(policy.network).matrix_units / WIDE, "wide_gradients"),  # type: ignore
+        *(folder / WIDE, "wide_gradients"),
         inputs=[*kept, numbers(*[n] * FEWEST)],
         outputs=[(slices, P)],
         threads=tiles * slices * THREADS,
@@ -400,20 +439,17 @@ def _given(
 
 
 def _launch(
-    file: str,
+    text: Path,
     name: str,
-    policy: Policy,
     plan: Plan,
     inputs: dict[str, mx.array],
     outputs: dict[str, tuple[int, ...]],
     low: mx.Dtype,
 ) -> list[mx.array]:
-    """A kernel of the network's folder."""
-    threads, folder = plan.sizes["THREADS"], forms_of(policy.network).matrix_units
-    assert folder is not None
-    zeros, masks = nothing(mx.uint8), inputs["masks"]
+    """A kernel of the network's."""
+    threads, zeros, masks = plan.sizes["THREADS"], nothing(mx.uint8), inputs["masks"]
     return launch(
-        *(folder / file, name, inputs, outputs),
+        *(text, name, inputs, outputs),
         threads=plan.blocks * threads,
         block=threads,
         shared=4 * plan.sizes["POOL"],

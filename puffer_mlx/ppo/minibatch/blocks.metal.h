@@ -1,4 +1,4 @@
-// What becomes of the blocks of a minibatch's gradients: minibatch.metal.h in a network's folder.
+// What becomes of the blocks of a minibatch's gradients: minibatch.kernel.h.
 
 #pragma once
 

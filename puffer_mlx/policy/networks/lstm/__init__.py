@@ -20,7 +20,15 @@ from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, Puffer3Form, TorchForm, count
+from puffer_mlx.policy.networks import (
+    BlockLayer,
+    Forms,
+    FusedCase,
+    GPUStep,
+    Puffer3Form,
+    TorchForm,
+    count,
+)
 from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
@@ -250,6 +258,9 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
+    block_layer=BlockLayer(
+        FOLDER / "minibatch.metal.h", GATED, rows=4, gates=4, held=2, states=2, recurrent=True
+    ),
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),

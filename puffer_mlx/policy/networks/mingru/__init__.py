@@ -23,7 +23,7 @@ from puffer_mlx.ops.gpu.launch import launch, numbers
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 NAME = "MinGRU"
@@ -237,6 +237,16 @@ FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights),
     matrix_units=FOLDER,
+    block_layer=BlockLayer(
+        FOLDER / "minibatch.metal.h",
+        ("weight",),
+        rows=3,
+        gates=3,
+        held=1,
+        states=1,
+        highway=True,
+        faster=True,
+    ),
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),

@@ -104,6 +104,3 @@ FUNCTION void step_rows(Features x, Features out, Gates u, IN_SHARED float* stat
     out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), out.rounded(state)));
   }
 }
-
-// Arrays of up to four layers, by a number that the compiler knows.
-#define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)

@@ -1,9 +1,7 @@
-// A block's rows through MinGRU's recurrence, forward and back, and the samples that they are.
+// A block's rows through MinGRU's recurrence, forward and back.
 
 #pragma once
 
-#include "../../../ppo/closed_form/sample.metal.h"
-#include "advantages/step.metal.h"
 #include "rows.metal.h"
 
 // Of a thread's steps, how many are read before the first of them is computed: a divisor.
@@ -115,32 +113,4 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
   float firsts[1] = {first}, carries[1] = {carry};
   walk_back_on<STRETCH, AHEAD, SEGMENTS>(u, x, dout, s, keep, (end - 1) * SEGMENTS + segment, channel, H, firsts, carries);
   return carries[0];
-}
-
-// A row's place among the samples (T, S).
-template <int SEGMENTS, int STEPS>
-FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
-  return (uint)(chunk * STEPS + row / SEGMENTS) * S + segment + (uint)(row % SEGMENTS);
-}
-
-// A chunk's observations (M, D), and zeros up to SEEN of them.
-template <int SEGMENTS, int STEPS, int D, int SEEN, int THREADS, class Observed, class Seen>
-FUNCTION void see(IN_DEVICE const Observed* observations, Seen seen, int chunk, uint segment, uint S, uint me) {
-  constexpr int ALL = SEGMENTS * STEPS * SEEN, AHEAD = 8;
-  for (int k = (int)me; k < ALL; k += AHEAD * THREADS) {
-    float numbers[AHEAD];
-#pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      int at = k + v * THREADS, row = at / SEEN, d = at % SEEN;
-      bool there = at < ALL && d < D;
-      uint place = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S) * (uint)D + (uint)d;
-      float x = (float)observations[there ? place : 0];
-      numbers[v] = there ? x : 0.0f;
-    }
-#pragma unroll
-    for (int v = 0; v < AHEAD; ++v) {
-      int at = k + v * THREADS;
-      if (at < ALL) seen.put((uint)(at / SEEN), (uint)(at % SEEN), numbers[v]);
-    }
-  }
 }

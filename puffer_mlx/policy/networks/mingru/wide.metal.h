@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include "../../../ppo/minibatch/samples.metal.h"
 #include "walks.metal.h"
 
 // A block's rows to their samples' in memory, or from there.
@@ -63,60 +64,31 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings, int sizes shape strip
   -> Low xs dus dx dys rows, float partial ratio value adv {
-  constexpr int STEPS = T, M = SEGMENTS * T, CHUNKS = 1, TIMES = M, UNITS = SEGMENTS * H;
-  constexpr int SEEN = (D + 15) / 16 * 16, W = (SEEN + 31) / 32 * 32, U = 3 * H;
-  constexpr int OUT = (A + 16) / 16 * 16, DY = OUT > 32 ? 64 : 32, Y = OUT + 1, ACTS = HEADS, NUMBERS = 0;
-  // Where arrays begin: those of float, then those of Low.
-  constexpr int AT_KEEP = M * Y, AT_ROWS = AT_KEEP + M, AT_TIMES = AT_ROWS + M * (ACTS + (LIVE ? 2 : 4));
-  constexpr int FLOATS = (AT_TIMES + (LIVE ? 6 * TIMES : 0) + 31) / 32 * 32;
+  constexpr int STEPS = T, CARRIED = 0;
+#include "../../../ppo/minibatch/begin.metal.h"
+  constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
+  // Where arrays of Low begin.
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
-  constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
-  constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
   static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
   static_assert(4 * FLOATS + (int)sizeof(Low) * LOWS <= 4 * POOL, "a block's memory is too small");
-  SHARED_POOL(pool, POOL)
-  IN_SHARED float *y = pool, *kept = pool + AT_KEEP, *acted = pool + AT_ROWS, *old_logprobs = acted + M * ACTS;
-  IN_SHARED float *old_values = old_logprobs + M, *targets = old_values + M, *shares = targets + M;
-  IN_SHARED float *values = pool + AT_TIMES, *advantages = values + TIMES, *rewards = advantages + TIMES;
-  IN_SHARED float *terminals = rewards + TIMES, *finals = terminals + TIMES, *ratios = finals + TIMES;
-  IN_SHARED Low* low = (IN_SHARED Low*)(IN_SHARED void*)(pool + FLOATS);
   IN_SHARED float* part = (IN_SHARED float*)(IN_SHARED void*)(low + AT_U);
-  Apart<Y> of_y = {y};
   Swizzled<Low, H> states = {low + AT_S}, decodes = {low + AT_DECODER};
   Swizzled<Low, U> u = {low + AT_U};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
-  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
-  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
-  const bool has_ratios = shape[7] != 0;
-  float mean = 0.0f, deviation = 1.0f, entropy_weight = ent_coef[0], vf_coef = settings[3], limit = settings[5];
-  int heads[HEADS + 1];
-#pragma unroll
-  for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
-  float of_logstd[1];
-  SampleSums sums;
-#pragma unroll
-  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
-  PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     const int chunk = 0, turn = 0;
     const bool back = false;
     BARRIER
-    for (int row = (int)me; row < M; row += THREADS) {
+#include "../../../ppo/minibatch/read.metal.h"
+    for (int row = (int)me; LIVE && row < M; row += THREADS) {
       uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-      kept[row] = keep[sample * keep_step];
-      old_logprobs[row] = old_logprob[sample], old_values[row] = old_value[sample];
-      if (!LIVE) targets[row] = given[sample], shares[row] = further[sample];
-#pragma unroll
-      for (int k = 0; k < ACTS; ++k) acted[row * ACTS + k] = actions[sample * (uint)ACTS + (uint)k];
-      if (LIVE) {
-        rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
-        ratios[row] = 1.0f;
-      }
+      rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
+      ratios[row] = 1.0f;
     }
     see<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
@@ -153,8 +125,8 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
     multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
     BARRIER
-#include "live.metal.h"
-#include "loss.metal.h"
+#include "../../../ppo/minibatch/live.metal.h"
+#include "../../../ppo/minibatch/loss.metal.h"
     BARRIER
     write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);

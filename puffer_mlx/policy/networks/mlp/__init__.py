@@ -13,7 +13,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import Forms, GPUStep, Sb3Form, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, Sb3Form, TorchForm, count
 
 NAME = "MLP"
 LAYERS = Path(__file__).with_name("layers.metal.h")
@@ -82,6 +82,10 @@ def _pack(step: Any, network: Any, weights: Weights) -> None:
         step.add("dense", str(i), layer, {"weight": (H, H), "bias": (H,)}, H, H, code)
 
 
+def _has_gelu(network: Any) -> bool:
+    return network.activation == "gelu"
+
+
 def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
 
@@ -101,7 +105,10 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
 FORMS = Forms(
     sb3=Sb3Form("mlp_extractor", _sb3, _sb3_key),
     pack=_pack,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, fits=lambda network: network.activation == "gelu"),
+    gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
+    block_layer=BlockLayer(
+        LAYERS.with_name("minibatch.metal.h"), ("weight", "bias"), rows=1, gates=1, fits=_has_gelu
+    ),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
     layers=lambda names: count(r"(\d+)\.bias", names),

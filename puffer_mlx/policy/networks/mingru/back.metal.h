@@ -1,0 +1,15 @@
+// A chunk of a layer back: the gates in u become gradients by them, dout the highway's part of x's.
+        bool again = l < L - 1 && !ALL;
+        if (again) {
+          make_gates<EXACT, H, M, THREADS>(x, transposed(weight), u, me);
+          BARRIER
+        }
+        for (uint k = me; k < UNITS * PARTS; k += THREADS) {
+          uint unit = segment * (uint)H + k % UNITS, begin = (uint)(chunk * L + l) * S * (uint)H + unit;
+          float first = chunk == 0 ? OF_LAYER(first, l)[unit * first_step] : begins[begin];
+          float carry = chunk + 1 < CHUNKS ? carries[(uint)(l * UNITS) + k % UNITS] : 0.0f;
+          if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first);
+          if (PARTS > 1) BARRIER
+          carry = walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, first, carry);
+          if (CHUNKS > 1 && k < UNITS) carries[(uint)(l * UNITS) + k] = carry;
+        }

@@ -1,0 +1,4 @@
+// A minibatch's gradients in one launch: the MLP's.
+
+#include "gelu/activation.h"
+#include "../../../ppo/minibatch/minibatch.kernel.h"
