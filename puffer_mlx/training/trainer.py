@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
+from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
@@ -475,7 +475,7 @@ class Trainer:
 
     def _waits(self, epoch: int) -> bool:
         """Whether an epoch's rollout is waited for, which tells how long it takes."""
-        return self.profiler.samples(epoch) or epoch % SAMPLE_EVERY == 1
+        return self.profiler.samples(epoch) or self.profiler.due(epoch)
 
     def _go_on(self, now: TrainState) -> None:
         """Launch the next rollout, by weights that are being computed, where that can be."""
