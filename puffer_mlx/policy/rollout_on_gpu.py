@@ -142,8 +142,8 @@ def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
     """The numbers of the template of acting/rows.kernel.h, for n agents; None where nothing fits.
 
-    As many agents to a block as leave no core idle, with all weights beside them, or the layers'; in
-    bf16 all, or the decoder's: the layers' come from memory then, in each step.
+    As many agents to a block as leave no core idle, with all weights beside them, or the layers';
+    in bf16 all, or the decoder's alone: the layers' come from memory then, in each step.
     """
     if not steps_by_rows(policy):
         return None

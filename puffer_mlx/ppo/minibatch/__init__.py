@@ -55,8 +55,8 @@ WIDE = "wide.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
-TILE, STAGES = 128, 3  # of wide layers' gradients: of a block's tile, and parts of its factors at once
-TILES_AT_ONCE = 264  # of them, that an H200's cores have room for
+TILE, STAGES = 128, 3  # of a block of wide layers' gradients: a tile, and parts of its factors
+TILES_AT_ONCE = 264  # that an H200's cores have room for
 WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's shared memory
 
 
@@ -348,42 +348,45 @@ def launch_wide(
     inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(arguments.actions)
-    S, wide, dy = n // T, -(-D // 32) * 32, 32 if A < 32 else 64
+    S, dy = n // T, 32 if A < 32 else 64
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
-    zeros = nothing(mx.float32)
+    zeros, folder = nothing(mx.float32), forms_of(policy.network).matrix_units
+    assert folder is not None
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
-    kept = {"xs": (L + 1, n, H), "dus": (L, n, 3 * H), "dx": (n, H), "dys": (n, dy)}
     outputs = {
-        **kept,
-        "rows": (n, wide),
+        "xs": (L + 1, n, H),
+        "dus": (L, n, 3 * H),
+        "dx": (n, H),
+        "dys": (n, dy),
+        "rows": (n, -(-D // 32) * 32),
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
-    folder = forms_of(policy.network).matrix_units
-    assert folder is not None
     made = _launch(folder / WIDE, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
-    *kept, partial, ratio, value, adv = made
+    *factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
-    names = ["encoder.weight", "decoder.weight", *(f"network.{l}.weight" for l in range(L))]
+    names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
     shapes = [named[name].shape for name in names]
-    P, across = sum(named[name].size for name in names), -(-H // TILE)
-    tiles = L * -(-3 * H // TILE) * across + across * -(-wide // TILE) + across
-    slices = 1
-    while 2 * slices * tiles <= TILES_AT_ONCE and n // ROWS % (2 * slices) == 0:
-        slices *= 2
-    sizes = {"D": D, "H": H, "L": L, "A": A, "SLICES": slices}
-    sizes |= {"THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": STAGES * ROWS * TILE}
-    (grads,) = launch(
-        *(folder / WIDE, "wide_gradients"),
-        inputs=[*kept, numbers(*[n] * FEWEST)],
-        outputs=[(slices, P)],
-        threads=tiles * slices * THREADS,
-        shared=4 * sizes["POOL"],
-        **sizes,
-    )
+    P = sum(named[name].size for name in names)
+    grads = _products(folder / WIDE, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
     total, metrics = _finished(inputs, grads, partial, P, n)
     found = dict(zip(names, unpack(total, shapes), strict=True))
     return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
+
+
+def _products(
+    text: Path, factors: list[mx.array], n: int, P: int, sizes: dict[str, int]
+) -> mx.array:
+    """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
+    across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
+    tiles, parts = across * (sizes["L"] * down + seen + 1), 1
+    while 2 * parts * tiles <= TILES_AT_ONCE and n // ROWS % (2 * parts) == 0:
+        parts *= 2
+    pool = STAGES * ROWS * TILE
+    sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
+    inputs, threads = [*factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    outputs = [(parts, P)]
+    return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
 def _given(
