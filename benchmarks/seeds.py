@@ -296,6 +296,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     options, options.more = parser.parse_known_args(argv)
     if min(options.seeds, options.jobs, options.agents) < 1:
         parser.error("--seeds, --jobs and --agents are at least 1")
+    options.jobs = min(options.jobs, options.seeds)
     return options
 
 

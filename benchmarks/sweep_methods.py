@@ -273,6 +273,7 @@ def main() -> None:
     """Sweep all, print a table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--surfaces", nargs="+", default=list(surfaces()), choices=surfaces())
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--runs", type=int, default=0, help="of each sweep (as its seconds allow)")
@@ -283,7 +284,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- |")
     for surface in options.surfaces:
         for name in options.methods:
-            seeds = range(options.seeds)
+            seeds = range(options.first_seed, options.first_seed + options.seeds)
             made = [sweep(name, surfaces()[surface], seed, options.runs) for seed in seeds]
             results.setdefault(surface, {})[name] = made
             best, line = (spread([each[key] for each in made]) for key in ("best", "front"))
