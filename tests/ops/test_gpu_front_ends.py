@@ -93,6 +93,7 @@ COPIED = {
     unsigned short of[sizeof(Low) / 2];
     Bits() __generic {}
     void operator=(Low) __generic {}
+    operator float() const __generic { return 0; }
   };
   Bits of[16 / sizeof(Low)];
   Line() __generic {}

@@ -42,8 +42,8 @@ FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x
 template <class Matrix>
 FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[2]) {
 #if __CUDA_ARCH__ >= 800
-  using Low = typename Matrix::Number;
-  Pair<Low> pair = *(const Pair<Low>*)(const void*)(matrix.numbers + matrix.place(row, column));
+  Pair<typename Matrix::Number> pair;
+  pair = *(const Pair<typename Matrix::Number>*)(const void*)(matrix.numbers + matrix.place(row, column));
   x[0] = (float)pair.of[0], x[1] = (float)pair.of[1];
 #else
   x[0] = matrix.at(row, column), x[1] = matrix.at(row, column + 1);

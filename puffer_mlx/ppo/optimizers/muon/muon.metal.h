@@ -310,9 +310,8 @@ FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, u
 #pragma unroll
       for (int k = 0; k < CLUSTER; ++k) sum += k < parts ? (float)each[k].of[v] : 0.0f;
       uint at = first % 8 + v, p = down + row_of((int)at % 4, lane), q = across + at / 4 * 8 + column_of((int)at % 4, lane);
-      Low y = (Low)(factor * sum);
-      gram[p * 256 + q] = y;
-      if (tile >= 16) gram[q * 256 + p] = y;
+      gram[p * 256 + q] = (Low)(factor * sum);
+      if (tile >= 16) gram[q * 256 + p] = (Low)(factor * sum);
     }
   }
 }
