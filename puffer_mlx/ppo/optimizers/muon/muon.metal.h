@@ -270,24 +270,27 @@ FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARE
     if ((int)k < rows) copy_line(read + k * 256, write + k * 32);
 }
 
-// A block's part of gram, of its columns of x: tiles (16, 16), the n-th of those beside the diagonal in all 16 lines of tiles before
-// the next one's; the last is another line's, too. Of each 32 threads one line's from BEGIN to END are written, 8 numbers of a
-// thread side by side.
-template <int BEGIN, int END, int COLUMNS, class Low>
-FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, IN_DEVICE Low* partial, uint me) {
-  constexpr int WIDTH = 16 / sizeof(Low);
-  float sums[1][2 * (END - BEGIN)][4];
-  uint line = me / 32;
+// A block's part of gram, of its columns of x: R lines of tiles (16, 16) from `line` on, C / 2 tiles of each from `first` on, to 32
+// threads. Of every line those that are up to 8 beside the diagonal are written, and of eight of the lines the one after them:
+// the n-th of all lines before the next one's, 8 numbers of a thread side by side.
+template <int R, int C, int COLUMNS, class Low>
+FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, int line, int first, IN_DEVICE Low* partial, uint me) {
+  constexpr int WIDTH = 16 / sizeof(Low), STEP = COLUMNS % 64 ? 32 : 64;  // as rows are swizzled
+  float sums[R][C][4];
   clear(sums);
-  Swizzled<Low, COLUMNS, 256> around = {own.numbers};
-  add_product<0, COLUMNS, 1, 2 * (END - BEGIN), 8>(own, line * 16, transposed(around), (line + BEGIN) * 16, me, sums);
+  for (uint k = 0; k < COLUMNS; k += STEP) {
+    Swizzled<Low, COLUMNS> left = {own.numbers + k};
+    Swizzled<Low, COLUMNS, 256> right = {own.numbers + k};
+    add_product<0, STEP, R, C, 8>(left, (uint)line * 16, transposed(right), (uint)first * 16, me, sums);
+  }
 #pragma unroll
-  for (int v = 0; v < 8 * (END - BEGIN); v += WIDTH) {
-    uint tile = (uint)(BEGIN + v / 8) * 16 + line;
+  for (int v = 0; v < 4 * R * C; v += WIDTH) {
+    int down = line + v / (4 * C), beside = first + v / 8 % (C / 2) - down;
     Line<Low> y;
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) y.of[w] = (Low)sums[0][(v + w) / 4][(v + w) % 4];
-    if (tile < 136) *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)(partial + tile * 256 + me % 32 * 8 + v % 8) = y;
+    for (int w = 0; w < WIDTH; ++w) y.of[w] = (Low)sums[v / (4 * C)][(v + w) / 4 % C][(v + w) % 4];
+    IN_DEVICE Low* to = partial + (beside * 16 + down) * 256 + (int)(me % 32) * 8 + v % 8;
+    if (beside >= 0 && beside < (down < 8 ? 9 : 8)) *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)to = y;
   }
 }
 
@@ -374,9 +377,10 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   uint row = me / 64 * 32, column = me / 32 % 2 * (COLUMNS / 2);
   for (int line = 0; line < lines; ++line) {
     float a = coefficients[3 * line], b = coefficients[3 * line + 1], cubic = coefficients[3 * line + 2];
-    if (columns > 0 && (int)(me / 32 * 16) < rows) {
-      multiply_columns<0, 5>(own, all_parts + mine * (136 * 256), me);
-      multiply_columns<5, 9>(own, all_parts + mine * (136 * 256), me);
+    if (columns > 0 && (int)row < rows) {
+      int of_rows = (int)row / 16, half_of = (int)me / 32 % 2;
+      multiply_columns<2, 8>(own, of_rows, of_rows + 4 * half_of, all_parts + mine * (136 * 256), me);
+      multiply_columns<1, 4>(own, of_rows + half_of, of_rows + 8, all_parts + mine * (136 * 256), me);
     }
     CLUSTER_BARRIER(CLUSTER)
     if (line == 0) {
