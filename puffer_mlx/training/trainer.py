@@ -493,9 +493,9 @@ class Trainer:
             self._key, self._following = key, Pending(rollout, ahead=True)
             self.profiler.train.start()  # it was this thread's own work, on the other timer
             if self._rate is None:  # else the losses decide
-                self._build(self._following, now)
+                self._build_training(self._following, now)
 
-    def _build(self, pending: Pending, before: TrainState) -> None:
+    def _build_training(self, pending: Pending, before: TrainState) -> None:
         """Build the training on the next rollout, while the GPU computes the training before."""
         pending.numbers = self._numbers(self.epoch + 1)
         with building:
