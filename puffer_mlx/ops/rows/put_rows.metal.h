@@ -2,27 +2,25 @@
 // is as before. Of a segment that was drawn twice, the last counts, whatever threads do when.
 //
 // A block owns COLUMNS agents, which neighbouring threads have. Each agent's SLICES threads look for it in a part of the
-// rows, of which a block has LOOKED at a time, and copy a part of the steps: AHEAD of them are read before one is written, since no compiler may
+// rows, LOOKED at a time, and copy a part of the steps: AHEAD of them are read before one is written, since no compiler may
 // change that order.
 
 #pragma once
 
 KERNEL put_rows<COLUMNS, SLICES>: float values ratios, int rows, float new_values new_ratios ok, int sizes
   -> float put_values put_ratios {
-  constexpr uint AHEAD = 4, LOOKED = 1024, columns = (uint)COLUMNS, slices = (uint)SLICES;
+  constexpr uint AHEAD = 4, LOOKED = 32, columns = (uint)COLUMNS, slices = (uint)SLICES;
   SHARED int found[SLICES * COLUMNS];
-  SHARED int looked[LOOKED];
   uint T = (uint)sizes[0], N = (uint)sizes[1], S = (uint)sizes[2];
   uint column = me % columns, slice = me / columns, n = block * columns + column;
   int place = -1;
-  for (uint first = 0; first < S; first += LOOKED) {
-    uint count = S - first < LOOKED ? S - first : LOOKED;
-    BARRIER
-    for (uint k = me; k < count; k += columns * slices) looked[k] = rows[first + k];
-    BARRIER
-#pragma unroll 8
-    for (uint k = slice; k < count; k += slices)
-      if (looked[k] == (int)n) place = (int)(first + k);
+  for (uint first = slice; first < S; first += LOOKED * slices) {
+    int row[LOOKED];
+#pragma unroll
+    for (uint j = 0; j < LOOKED; ++j) row[j] = rows[first + j * slices < S ? first + j * slices : first];
+#pragma unroll
+    for (uint j = 0; j < LOOKED; ++j)
+      if (row[j] == (int)n && first + j * slices < S) place = (int)(first + j * slices);
   }
   found[me] = place;
   BARRIER
