@@ -35,8 +35,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background
 FAST_ROOMS = {"checkpoint", "config", "display", "environments", "ops", "policy", "ppo"}
 FAST_ROOMS |= {"profiling", "rollout", "tracking", "vec"}
 WHOLE = """
-    acting_on_gpu closed_form gpu_front_ends gym gym_faults native native_ends new_network
-    normalize notebook operation_folder precision puffer raylib sanitizers threads tracked_run
+    acting_on_gpu closed_form gpu_front_ends gym gym_faults native native_ends
+    normalize notebook precision puffer raylib sanitizers threads tracked_run
     trackers trust upstream_5_envs upstream_envs vec_contract wrapping
 """  # files of these rooms that train, compile, or have the package start processes
 COMPILING = {"compiled", "copied"}  # fixtures

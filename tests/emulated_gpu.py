@@ -10,8 +10,10 @@ cast; CUDA's two convert both ways, and so are ambiguous where a float could be 
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,116 +26,14 @@ import pytest
 from puffer_mlx.ops.gpu import launch, nvrtc
 from puffer_mlx.system.compiler import compile_shared
 
+FLAGS = ["-std=c++20", "-O1"]
 LOW = mx.float16, mx.bfloat16  # float32 in NumPy
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
-SHIM = """
-#undef _FORTIFY_SOURCE  // it would take a thread's stack for a mistake
-#include <algorithm>
-#include <barrier>
-#include <bit>
-#include <cmath>
-#include <csetjmp>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <thread>
-#include <ucontext.h>
-#include <vector>
-using std::exp;
-using std::log;
-using std::pow;
-using std::sqrt;
-typedef unsigned int uint;
-struct uint3 { uint x, y, z; };
-struct Place { uint3 grid, block, me; };
-
-// A block's threads are contexts of one thread: each runs up to a barrier, then the next one does.
-// From barrier to barrier the order turns round, beginning with one or the other (`turn`): where a
-// barrier is missing, the two find different numbers.
-struct Block {
-  struct Thread { ucontext_t begins; jmp_buf at; bool begun; };
-  jmp_buf home;
-  std::vector<Thread> threads;
-  std::function<void(uint)> work;
-  uint now = 0, waiting = 0;
-};
-static thread_local Block* running;
-static thread_local std::barrier<>* cluster;
-static void begin_thread() {
-  running->work(running->now);
-  _longjmp(running->home, 1);
-}
-static void meet() {
-  ++running->waiting;
-  if (!_setjmp(running->threads[running->now].at)) _longjmp(running->home, 1);
-}
-static void go_on(Block& block) {  // not by swapcontext, which asks the kernel for signals' masks
-  Block::Thread& thread = block.threads[block.now];
-  if (_setjmp(block.home)) return;
-  if (thread.begun) _longjmp(thread.at, 1);
-  thread.begun = true;
-  setcontext(&thread.begins);
-}
-static void meet_cluster() {
-  meet();
-  if (running->now == 0) cluster->arrive_and_wait();
-  meet();
-}
-static constexpr size_t kStack = 128 << 10;
-// Whether all threads of a block met at every barrier, or none did.
-template <class Kernel>
-static int run_block(uint b, uint here, uint size, uint turn, Kernel kernel) {
-  Block block;
-  running = &block;
-  static thread_local std::unique_ptr<char[]> stacks;
-  static thread_local uint room = 0;
-  if (size > room) {  // what isn't used is never touched, and so costs nothing
-    stacks.reset(new char[kStack * size]);
-    room = size;
-  }
-  block.threads = std::vector<Block::Thread>(here);
-  block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
-  for (uint me = 0; me < here; ++me) {
-    auto& at = block.threads[me].begins;
-    getcontext(&at);
-    at.uc_stack.ss_sp = stacks.get() + kStack * me;
-    at.uc_stack.ss_size = kStack;
-    at.uc_link = nullptr;
-    makecontext(&at, begin_thread, 0);
-  }
-  for (uint phase = turn;; ++phase) {
-    block.waiting = 0;
-    for (uint n = 0; n < here; ++n) {
-      block.now = phase % 2 ? here - 1 - n : n;
-      go_on(block);
-    }
-    if (block.waiting == 0) return 1;
-    if (block.waiting != here) return 0;
-  }
-}
-// So many neighbouring blocks run together, each in a thread of its own with its own shared memory.
-template <class Kernel>
-static int run_blocks(uint threads, uint size, uint turn, uint together, Kernel kernel) {
-  uint blocks = (threads + size - 1) / size;
-  if (together == 1) {
-    for (uint b = 0; b < blocks; ++b)
-      if (!run_block(b, std::min(size, threads - b * size), size, turn, kernel)) return 0;
-    return 1;
-  }
-  std::atomic<int> right = 1;
-  for (uint first = 0; first < blocks; first += together) {
-    std::barrier<> meeting(together);
-    std::vector<std::jthread> running_now;
-    for (uint b = first; b < first + together; ++b)
-      running_now.emplace_back([&, b] {
-        cluster = &meeting;
-        if (!run_block(b, size, size, turn, kernel)) right = 0;
-        meeting.arrive_and_drop();
-      });
-  }
-  return right;
-}
+C = Path(__file__).parent / "c"
+SHIM = (
+    (C / "blocks.h").read_text()
+    + """
 #define device
 #define constant
 #define thread
@@ -172,6 +72,7 @@ struct __nv_bfloat16 {
   operator float() const { return widen(bits); }
 };
 """
+)
 COMMON_TYPES = {mx.float32: "float", mx.int32: "int", mx.uint8: "uint8_t"}
 CUDA_TYPES = {**COMMON_TYPES, mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"}
 METAL_TYPES = {**COMMON_TYPES, mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"}
@@ -359,6 +260,23 @@ def printed_by_c() -> Iterator[list[str]]:
             output.append(file.read())
 
 
+@functools.cache
+def _load_blocks() -> None:
+    """Let libraries of kernels find what runs their blocks."""
+    source, header = C / "blocks.cpp", C / "blocks.h"
+    library = compile_shared("blocks", [source], [*FLAGS, "-pthread"], "c++", [header])
+    ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+def compiled(name: str, code: str, folder: Path) -> ctypes.CDLL:
+    """The library of a text that begins with ``SHIM``, which is written to a folder."""
+    _load_blocks()
+    source = folder / "kernels.cpp"
+    source.write_text(code)
+    unknown = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+    return ctypes.CDLL(str(compile_shared(name, [source], [*FLAGS, *unknown], "c++")))
+
+
 class Compiled:
     """A recorder's kernels, compiled; `run` calls one of them with NumPy arrays.
 
@@ -368,11 +286,7 @@ class Compiled:
 
     def __init__(self, recorder: Recorder, folder: Path, cluster: int = 1) -> None:
         self.calls, self.backend, self.cluster = recorder.calls, recorder.backend, cluster
-        source = folder / "kernels.cpp"
-        source.write_text(recorder.text)
-        flags = ["-std=c++20", "-O1"]
-        library = compile_shared(f"{recorder.backend}_kernels", [source], flags, "c++")
-        self.library = ctypes.CDLL(str(library))
+        self.library = compiled(f"{recorder.backend}_kernels", recorder.text, folder)
 
     def run(self, number: int, *inputs: np.ndarray) -> list[np.ndarray]:
         """The outputs of kernel `number`; inputs in the kernel's order.

@@ -18,12 +18,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import SHIM, Recorder, from_memory, to_memory
+from emulated_gpu import SHIM, Recorder, compiled, from_memory, to_memory
 
 import puffer_mlx
 from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.system.backend import building_for
-from puffer_mlx.system.compiler import compile_shared
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
 from puffer_mlx.vec.native.make import find_environment, open_environment, read_spec
 
@@ -121,10 +120,7 @@ def _compiled(kernel: text.Kernel, given: dict[str, Any]) -> Any:
     }
     code = SHIM + Recorder("cuda")._cuda(f"of_{name}", call, "")
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.cpp"
-        source.write_text(code)
-        library = compile_shared(name, [source], ["-std=c++20", "-O1"], "c++")
-    return getattr(ctypes.CDLL(str(library)), f"of_{name}_run")
+        return getattr(compiled(name, code, Path(folder)), f"of_{name}_run")
 
 
 @contextlib.contextmanager

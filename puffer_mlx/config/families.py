@@ -5,13 +5,14 @@
 | ``discrete`` | numbers | choices | discrete.ini |
 | ``continuous`` | numbers | numbers | continuous.ini |
 | ``images`` | an image of bytes, nothing else | choices | images.ini |
-| ``continuous_images`` | such an image | numbers | images.ini; of continuous.ini ``OF_ACTIONS`` |
+| ``continuous_images`` | such an image | numbers | images.ini, a part of continuous.ini |
 
-If the network has a memory, ``recurrent.ini`` follows the first two families' file.
+If the network has a memory, ``recurrent.ini`` follows the first two families' file, a part of it
+that of the others.
 
-Sizes, passes and encoder depend on what an agent sees more than on what it does. So images.ini
-counts whole where continuous actions go with images, and of continuous.ini only the keys that are
-about actions.
+Sizes, passes and encoder depend on what an agent sees more than on what it does, or on what it
+remembers. So images.ini counts whole, of continuous.ini only the keys that are about actions, and
+of recurrent.ini those about when a state is cleared: ``PARTS``.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +22,10 @@ if TYPE_CHECKING:  # it imports NumPy, which help needn't
 
 CONTINUOUS_FILE = "continuous.ini"
 RECURRENT_FILE = "recurrent.ini"
-OF_ACTIONS = frozenset({"vec.rescale_actions", "train.ent_coef", "policy.log_std_init"})
+PARTS = {  # of files that count in part for a family, the keys that do
+    CONTINUOUS_FILE: frozenset({"vec.rescale_actions", "train.ent_coef", "policy.log_std_init"}),
+    RECURRENT_FILE: frozenset({"base.reset_state", "policy.reset_on_terminal"}),
+}
 
 
 class Family(NamedTuple):
@@ -29,27 +33,24 @@ class Family(NamedTuple):
 
     kind: str  # in words
     files: tuple[str, ...]  # the later ones win
-    partly: str = ""  # the one among them of which only the keys in ``OF_ACTIONS`` count
-    recurrent: tuple[str, ...] = ()  # further files, if the network has a memory
+    partly: tuple[str, ...] = ()  # those of which only the keys in ``PARTS`` count
 
     def files_for(self, memory: bool) -> tuple[str, ...]:
         """The files for a network with or without a memory."""
-        return self.files + (self.recurrent if memory else ())
+        return self.files + ((RECURRENT_FILE,) if memory else ())
 
 
 FAMILIES = {
-    "discrete": Family("discrete control", ("discrete.ini",), recurrent=(RECURRENT_FILE,)),
-    "continuous": Family("continuous control", (CONTINUOUS_FILE,), recurrent=(RECURRENT_FILE,)),
-    "images": Family("images", ("images.ini",)),
+    "discrete": Family("discrete control", ("discrete.ini",)),
+    "continuous": Family("continuous control", (CONTINUOUS_FILE,)),
+    "images": Family("images", ("images.ini",), (RECURRENT_FILE,)),
     "continuous_images": Family(
-        "images, continuous control", ("images.ini", CONTINUOUS_FILE), CONTINUOUS_FILE
+        "images, continuous control", ("images.ini", CONTINUOUS_FILE), tuple(PARTS)
     ),
 }
 AUTO = "auto"  # the spaces decide
 ASSUMED = "discrete"  # until they are known
-FILES = tuple(
-    dict.fromkeys(file for family in FAMILIES.values() for file in family.files + family.recurrent)
-)
+FILES = tuple(dict.fromkeys(file for f in FAMILIES.values() for file in f.files_for(True)))
 
 
 def family_of(spec: "EnvSpec") -> str:

@@ -43,7 +43,7 @@ from puffer_mlx.config.dialects import (
     folder_version,
     main_source,
 )
-from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, OF_ACTIONS
+from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, PARTS
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import algorithms, facts, of_release
@@ -179,7 +179,7 @@ class NamedEnvironment(NamedTuple):
     files: list[Path]
     family: str = ""  # of an environment in Python; empty if nothing says which
     layered: bool = False  # whether the files of its family are among them
-    partly: frozenset[Path] = frozenset()  # files of which only what is about actions counts
+    partly: frozenset[Path] = frozenset()  # files of which only the keys in ``PARTS`` count
 
 
 class FamilyChoice(NamedTuple):
@@ -254,7 +254,7 @@ def _python(name: str, own: list[Path], choice: FamilyChoice) -> NamedEnvironmen
     chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused when keys are read
     memory = says_memory(choice.network or last_text(NETWORK, own))
     layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
-    partly = frozenset(path for path in layers if path.name == chosen.partly)
+    partly = frozenset(path for path in layers if path.name in chosen.partly)
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
 
 
@@ -368,7 +368,7 @@ def read_files(
         rules = DIALECTS[version.rules] if version.rules else dialect
         lines = rules.read(path, dialect.capitals)
         if path in named.partly:
-            lines = [setting for setting in lines if setting.name in OF_ACTIONS]
+            lines = [setting for setting in lines if setting.name in PARTS[path.name]]
         settings += [s for s in lines if s.name != ALGORITHM or unquoted(s.text) == algorithm]
         if path != paths[0] and not version.is_for(algorithm):
             foreign |= {setting.origin for setting in lines}

@@ -115,6 +115,17 @@ def test_of_images_with_continuous_actions(here):
     assert both.vec == replace(images.vec, rescale_actions=True) != images.vec
 
 
+def test_of_images_with_a_memory():
+    """Of recurrent.ini only when a state is cleared counts: sizes, passes and trainer don't."""
+    for family in "images", "continuous_images":
+        plain = c.load("m:E", family=family)
+        memory = c.load("m:E", ["--torch.network", "LSTM"], family=family)
+        assert names(memory) == [*names(plain), "recurrent.ini"]
+        assert memory.base == replace(plain.base, reset_state=False) != plain.base
+        assert memory.policy == replace(plain.policy, reset_on_terminal=True) != plain.policy
+        assert memory.train == plain.train and memory.vec == plain.vec
+
+
 def test_a_saved_configuration_is_what_it_was(here):
     """Files of families add nothing to a run's own: one from before they were there goes on."""
     config = c.load("gym:ALE/Pong-v5", ["--train.gamma", "0.5"])

@@ -182,6 +182,11 @@ CASES = {
     "LSTM, bf16, two layers": Case(
         network="LSTM", kind="bf16", S=32, T=6, masked=True, begins=True, resets=True
     ),
+    "GRU": Case(network="GRU", S=16, T=4, L=1, D=5, begins=True, resets=True),
+    "GRU, two layers": Case(
+        network="GRU", S=32, T=12, live=True, vtrace=True, begins=True, resets=True, strip=True
+    ),
+    "GRU, bf16": Case(network="GRU", kind="bf16", H=64, S=16, T=8, L=1, D=20, live=True),
     "bf16": Case(kind="bf16", live=True, begins=True, resets=True),
     "bf16, wide": Case(kind="bf16", H=64, S=4, D=70, masked=True),
     "bf16, bytes and numbers": Case(kind="bf16", bytes=True, sizes=(1, 1)),
@@ -189,11 +194,13 @@ CASES = {
 CHUNKS = {  # else 1
     **{("metal", "in chunks"): 3, ("cuda", "in chunks"): 3, ("metal", "Breakout"): 4},
     **{("metal", "LSTM"): 4, ("cuda", "LSTM, two layers"): 3, ("cuda", "LSTM, bf16"): 2},
-    ("cuda", "LSTM, bf16, two layers"): 2,
+    **{("cuda", "LSTM, bf16, two layers"): 2, ("metal", "GRU"): 4},
+    **{("metal", "GRU, two layers"): 12, ("cuda", "GRU, two layers"): 3, ("cuda", "GRU, bf16"): 2},
 }
 ON_CUDA_ALONE = (  # on a Mac there is no room
     *("wide", "bf16, wide", "stretches of six steps", "MLP, bf16"),
     *("LSTM, two layers", "LSTM, bf16", "LSTM, bf16, two layers"),
+    "GRU, bf16",
 )
 
 
@@ -311,11 +318,11 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
         assert not minibatch.is_wanted(other, "fp32", scoring)
-    for network in (MLP(32, 2), LSTM(32, 2)):  # nobody has measured them
+    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 4)):  # nobody has measured them
         other = dataclasses.replace(policy, network=network)
         assert minibatch.is_wanted(other, "bf16", scoring)
         assert not minibatch.is_wanted(other, "bf16", scoring, "auto")
-    for network in (MLP(32, 2, "tanh"), LSTM(32, 3), GRU(32, 1)):
+    for network in (MLP(32, 2, "tanh"), LSTM(32, 3), GRU(48, 1)):
         other = dataclasses.replace(policy, network=network)
         assert not minibatch.is_wanted(other, "bf16", scoring)
     patch.setattr(minibatch, "gpu_backend", lambda: "metal")

@@ -74,7 +74,7 @@ def test_mlx_compiles_nothing_for_an_epoch(tmp_path):
     _, results = count(tmp_path, "breakout-a", "--back-ends", "cuda")
     steps = {"split", "gradients", "optimise", "FirstRatios.__call__", "Learner.train"}
     names = [name for step in steps for name in results["breakout-a"]["cuda"][step]["primitives"]]
-    assert "kernel minibatch" in names and "Subtract" in names
+    assert "kernel mingru_minibatch" in names and "Subtract" in names
     assert not [name for name in names if name.startswith(("Compiled", "Gather", "DynamicSlice"))]
 
 

@@ -152,7 +152,7 @@ def test_what_is_compiled_ahead(options, monkeypatch):
         ours = trainer.step()
     with emulated_gpu(), make(given, 1) as vec:
         expected = Trainer(given, vec).step()
-    assert "minibatch" in known["train"] <= known["ahead"]
+    assert "mingru_minibatch" in known["train"] <= known["ahead"]
     losses = {key: x for key, x in expected.items() if key.startswith("loss/")}
     assert losses and losses.items() <= ours.items()
 
@@ -178,7 +178,7 @@ def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
 
     with emulated_gpu() as gpu:
         (ours, records, few), (other, expected, many) = run(True), run(False)
-    assert ("minibatch" in gpu.names) != stored
+    assert ("mingru_minibatch" in gpu.names) != stored
     assert len(few) == K < len(many)  # of the sampled epoch
     theirs = dict(named([*other.train_state.arrays()]))
     for name, array in named([*ours.train_state.arrays()]):

@@ -175,7 +175,7 @@ class Train(Named):
     one_launch: bool | str = key(
         "auto",
         "Whether a GPU computes a minibatch's gradients in one launch that stores no activations,"
-        " where it can: MinGRU, LSTM or MLP, PPO's own loss, up to 64 or so wide; auto is MinGRU on"
+        " where it can: PPO's own loss, up to 64 or so wide; auto is MinGRU on"
         " CUDA. False is the reference: some twenty launches. puffer_mlx only.",
         words=("auto",),
     )

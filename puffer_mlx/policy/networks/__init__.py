@@ -167,10 +167,12 @@ class BlockLayer:
     states: int = 0
     recurrent: bool = False
     highway: bool = False
+    norm: bool = False
+    """Whether weights are ``layers`` and a ``norm`` behind them; else they are the layers."""
     fits: Callable[[Any], bool] = lambda network: True
     """Whether it computes what a network of the class does."""
-    faster: bool = False
-    """Whether on CUDA it was measured to be faster than many launches."""
+    faster: tuple[str, ...] = ()
+    """Of ``train.precision``: in which on CUDA it was measured to be faster than many launches."""
 
     @property
     def kernel(self) -> str:

@@ -2,10 +2,9 @@
 
 Between them no activation leaves a block's shared memory: ``minibatch.kernel.h``, around the layers
 of a network that has them (``BlockLayer``). It is done for linear encoders, in fp32 and bf16, where
-a block has room. Of MinGRU's wider layers, up to 256 in bf16 on CUDA, a block streams the weights
-and leaves in memory what the gradients by them are products of (``wide.metal.h`` in its folder).
-Everything else is computed by
-``ppo/gradients.py``, which both are compared with.
+a block has room. Of wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves
+in memory what the gradients by them are products of (``wide.metal.h`` beside ``rows.metal.h``).
+Everything else is computed by ``ppo/gradients.py``, which both are compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
 """
@@ -116,7 +115,7 @@ def is_wanted(
         and layer.fits(policy.network)
         and policy.network.layers * layer.states <= LAYERS  # type: ignore
         and has_plain_ends(policy)
-        and (wanted != "auto" or (layer.faster and gpu_backend() == "cuda"))
+        and (wanted != "auto" or (kind in layer.faster and gpu_backend() == "cuda"))
         and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
     )
 
@@ -143,12 +142,12 @@ def in_one(
             return plain(*given)
         assert scoring is not None
         arguments = Arguments(*given[:-1])  # loss scaling is fp16's
-        weights, observations, actions, *_ = arguments
+        _, observations, actions, *_ = arguments
         whole = observations.whole if isinstance(observations, Strip) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
         shape = (
-            *(T, len(actions) // T, D, network.hidden, len(weights["network"])),
+            *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
             *(action.logits, 0 if action.continuous else action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
@@ -199,12 +198,12 @@ def choose_plan(
             6 * T * segments if live else 0
         )
         floats += layer.states * L * segments * H if steps < T or layer.recurrent else 0
-        floats += segments * H if layer.recurrent else 0
+        floats += (segments * H if layer.recurrent else 0) + layer.norm * 2 * rows
         u = layer.gates * H if every else max(layer.gates * H, wide)
         held = u + layer.held * H
         lows = rows * ((L + 1) * H + (L if every else 1) * held + dy + every * wide)
         sizes_of_weights = out * H, L * layer.matrices * layer.rows * H * H, H * wide
-        lows += sum(sizes_of_weights[:kept])
+        lows += sum(sizes_of_weights[:kept]) + layer.norm * rows * H
         pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
         if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
             sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
@@ -214,6 +213,7 @@ def choose_plan(
             sizes |= {"GATES": layer.gates, "ROWS": layer.rows, "MATRICES": layer.matrices}
             sizes |= {"BIASES": layer.biases, "HELD": layer.held, "STATES": layer.states}
             sizes |= {"RECURRENT": int(layer.recurrent), "HIGHWAY": int(layer.highway)}
+            sizes |= {"NORM": int(layer.norm)}
             return Plan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
@@ -275,7 +275,10 @@ def _gradients(
     seen: int, H: int, L: int, out: int, groups: int, layer: BlockLayer
 ) -> dict[str, int] | None:
     """How the gradients by the weights are divided among groups of 32 threads; None: too large."""
-    layers = _share(layer.rows * H // 16, H // 8, groups)
+    gate = (
+        H // 16 if layer.gates > layer.rows else layer.rows * H // 16
+    )  # a group has no part of one
+    layers = _share(layer.rows * H // 16, H // 8, groups, gate)
     encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
@@ -286,13 +289,16 @@ def _gradients(
     return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
 
 
-def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
-    """Tiles (R, C) of a group of threads, so that they suffice for all; few loads come first."""
+def _share(rows: int, columns: int, groups: int, whole: int = 0) -> tuple[int, int] | None:
+    """Tiles (R, C) of a group of threads, so that they suffice for all; few loads come first.
+
+    ``whole``: of so many rows R is a divisor, too.
+    """
     shares = [
         (R * C, 4 * R + 2 * C, R, C)
         for R in range(1, rows + 1)
         for C in range(1, columns + 1)
-        if rows % R == 0 and columns % C == 0 and rows // R * (columns // C) <= groups
+        if rows % R == whole % R == 0 and columns % C == 0 and rows // R * (columns // C) <= groups
     ]
     return min(shares)[2:] if shares else None
 
@@ -308,18 +314,20 @@ def launch_minibatch(
     inputs, weights = _given(policy, scoring, arguments), arguments.weights
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
-    forms, layers = forms_of(policy.network), weights["network"]
+    forms, L = forms_of(policy.network), plan.sizes["L"]
     layer, stacks = forms.block_layer, forms.stacks
     assert layer is not None and stacks is not None
-    arrays = [each[name] for each in layers for name in layer.tensors]
+    inside = "network.layers." if layer.norm else "network."
+    of_layers = [f"{inside}{n}.{name}" for n in range(L) for name in layer.tensors]
+    of_layers += ["network.norm.weight"] if layer.norm else []
+    named: Any = dict(tree_flatten(weights))
+    arrays = [named[name] for name in of_layers]
     packed = arrays if len(layer.tensors) == 1 else list(launch_pack(arrays)[:1])
     parts = stacks(arguments.state).values() if arguments.state else ()
     states = [array for of_layer in zip(*parts, strict=True) for array in of_layer]
     inputs |= {**by_layer("first", states), **by_layer("layer", packed)}
     logstd = policy.decoder.logstd(weights["decoder"])
-    named: Any = dict(tree_flatten(weights))
-    names = ["encoder.weight", "decoder.weight"]
-    names += [f"network.{n}.{name}" for n in range(len(layers)) for name in layer.tensors]
+    names = ["encoder.weight", "decoder.weight", *of_layers]
     names += [] if logstd is None else ["decoder.logstd"]
     shapes = [named[name].shape for name in names]
     P, blocks, H = sum(named[name].size for name in names), plan.blocks, policy.network.hidden
@@ -328,7 +336,7 @@ def launch_minibatch(
         "grads": (blocks, P),
         "partial": (6, blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
-        "begins": (plan.chunks, layer.states * len(layers), S, H) if chunked else (FEWEST,),
+        "begins": (plan.chunks, layer.states * L, S, H) if chunked else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
     made = _launch(layer.text, layer.kernel, plan, inputs, outputs, low_type)

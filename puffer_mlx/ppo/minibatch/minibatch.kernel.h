@@ -14,7 +14,8 @@
 // and HELD arrays (M, H) from `states` on. The gradient by the first matrix is of u's first columns and the layer's input; that by
 // the second of `states`, and where there are more GATES than ROWS the last takes the place of the one before. HIGHWAY: `back`
 // leaves in `dout` a part of the gradient by the input. A layer has STATES; where its gates see them it is RECURRENT, and has in
-// `carries` STATES gradients by those behind a chunk, and behind all layers' one state of its own at a time.
+// `carries` STATES gradients by those behind a chunk, and behind all layers' one state of its own at a time. NORM: behind the layers
+// is the norm of a sum, whose weight (H,) follows the layers'.
 // One of two:
 //   LIVE      advantages are of the values of this forward pass, of `given` (T, S), which are rewards, `further`, which are
 //             terminals, and `last`, finals; their numbers are settings[6] and those behind it
@@ -32,24 +33,26 @@
 #define WEIGHTS_OF(l) (MATRICES + BIASES > 1 ? layer0 + (l) * LAYER_AND_BIASES : OF_LAYER(layer, l))
 
 KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
-                 GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C, GATES, ROWS, MATRICES, BIASES, HELD, STATES, RECURRENT, HIGHWAY>:
+                 GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C, GATES, ROWS, MATRICES, BIASES, HELD, STATES, RECURRENT, HIGHWAY, NORM>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2
   first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
   -> float grads partial ratio value adv begins {
   constexpr int LAYER = MATRICES * ROWS * H * H, LAYER_AND_BIASES = LAYER + BIASES * ROWS * H;
-  constexpr int CARRIED = (T > STEPS || RECURRENT ? L * STATES * SEGMENTS * H : 0) + (RECURRENT ? SEGMENTS * H : 0);
+  constexpr int AT_SCALES = (T > STEPS || RECURRENT ? L * STATES * SEGMENTS * H : 0) + (RECURRENT ? SEGMENTS * H : 0);
+  constexpr int CARRIED = AT_SCALES + (NORM ? 2 * SEGMENTS * STEPS : 0);
 #include "begin.metal.h"
   constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // of a row of observations, 128 bytes each
   constexpr int U = ALL || GATES * H > W ? GATES * H : W, COPIES = ALL ? L : 1;
   // Where arrays of Low begin.
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * HELD * M * H, AT_SEEN = AT_DY + M * DY;
   constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
-  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), LOWS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
+  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), AT_NORMED = AT_ENCODER + (KEPT > 2 ? H * W : 0);
+  constexpr int LOWS = AT_NORMED + (NORM ? M * H : 0);
   static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   IN_SHARED float* part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U);
   Swizzled<Low, DY> dy = {low + AT_DY};
-  Swizzled<Low, H> dout = {low + L * M * H}, decodes = {low + AT_DECODER};
+  Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, normed = {low + (NORM ? AT_NORMED : L * M * H)}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
   auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
@@ -68,7 +71,9 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   clear(of_decoder);
 #pragma unroll
   for (int k = 0; k < L * MATRICES; ++k) clear(of_layers[k]);
-  float of_biases[L];
+  IN_SHARED float *scales = carries + AT_SCALES, *shrinks = scales + M;
+  IN_DEVICE const float* norm = layer0 + L * LAYER_AND_BIASES;
+  float of_norm = 0.0f, of_biases[L];
 #pragma unroll
   for (int l = 0; l < L; ++l) of_biases[l] = 0.0f;
 
@@ -100,7 +105,6 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
           PREFETCH(actions + sample * ACTS)
         }
         BARRIER
-        Swizzled<Low, H> features = {low};
         multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encoding), features, false, me);
         BARRIER
 #pragma unroll
@@ -108,7 +112,10 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
 #include "layer.metal.h"
 #include "forward"
         }
-        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), of_y, false, me);
+        if (NORM) {
+#include "norm_forward.metal.h"
+        }
+        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(normed, transposed(decoding), of_y, false, me);
         BARRIER
       }
 #include "live.metal.h"
@@ -116,10 +123,13 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
 
 #include "loss.metal.h"
       BARRIER
-      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), dout, me, of_decoder);
+      add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), normed, me, of_decoder);
       BARRIER
-      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decoding, dout, false, me);
+      multiply_rows<EXACT, OUT, M, H, HIDDEN_C, THREADS>(dy, decoding, normed, false, me);
       BARRIER
+      if (NORM) {
+#include "norm_back.metal.h"
+      }
 #pragma unroll
       for (int l = L - 1; l >= 0; --l) {
 #include "layer.metal.h"
@@ -133,6 +143,10 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         multiply_rows<EXACT, ROWS * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, HIGHWAY != 0, me);
         BARRIER
       }
+      if (NORM) {
+        for (uint k = me; k < M * H; k += THREADS) dout.put(k / H, k % H, dout.at(k / H, k % H) + normed.at(k / H, k % H));
+        BARRIER
+      }
       if (!ALL) {
         see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         BARRIER
@@ -141,7 +155,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
     }
   }
 
-  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * LAYER_AND_BIASES + NUMBERS);
+  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * LAYER_AND_BIASES + (NORM ? H : 0) + NUMBERS);
   store_gradient<H, SEEN>(mine, (uint)H, (uint)D, me, of_encoder);
   mine += H * D;
   store_gradient<OUT, H>(mine, (uint)(A + 1), (uint)H, me, of_decoder);
@@ -155,11 +169,13 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
     }
 #pragma unroll
     for (int k = 0; k < BIASES; ++k) {
-      bool there = k == 0 || GATES == ROWS ? me < (uint)(ROWS * H) : me < (uint)(GATES * H) && me / H != (uint)(ROWS - 1);
-      if (there) mine[k > 0 && me >= (uint)(ROWS * H) ? me - H : me] = of_biases[l];
+      bool has = k == 0 || GATES == ROWS ? me < (uint)(ROWS * H) : me < (uint)(GATES * H) && me / H != (uint)(ROWS - 1);
+      if (has) mine[k > 0 && me >= (uint)(ROWS * H) ? me - H : me] = of_biases[l];
       mine += ROWS * H;
     }
   }
+  if (NORM && me < (uint)H) mine[me] = of_norm;
+  if (NORM) mine += H;
 #pragma unroll
   for (int k = 0; k < NUMBERS; ++k) {
     float slope = block_sum(of_logstd[k], part, me, (uint)THREADS);

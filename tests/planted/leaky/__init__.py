@@ -1,4 +1,4 @@
-"""Leaky, a network that only tests have: `tests/policy/test_planted_network.py`."""
+"""Leaky, a network that only tests have: `tests/project/test_planted_parts.py`."""
 
 from dataclasses import dataclass
 from pathlib import Path

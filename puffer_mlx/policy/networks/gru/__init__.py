@@ -23,7 +23,7 @@ from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
 from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
@@ -264,6 +264,16 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
+    block_layer=BlockLayer(
+        FOLDER / "minibatch.metal.h",
+        GATED,
+        rows=3,
+        gates=4,
+        held=1,
+        states=1,
+        recurrent=True,
+        norm=True,
+    ),
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),

@@ -245,7 +245,7 @@ FORMS = Forms(
         held=1,
         states=1,
         highway=True,
-        faster=True,
+        faster=("fp32", "bf16"),
     ),
     onnx=_onnx,
     from_zeros=True,

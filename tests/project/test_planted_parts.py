@@ -1,4 +1,4 @@
-"""A network that is one new folder, planted in a copy of the package, has every form."""
+"""A network and an operation, each one new folder in a copy of the package, have every form."""
 
 import json
 import os
@@ -20,11 +20,12 @@ CLOSE = 2e-5  # float32, sums in another order
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> Path:
-    """A folder with a copy of the package, whose only change is one folder more."""
-    copy = tmp_path_factory.mktemp("planted")
-    networks = copied_package(copy) / "policy" / "networks"
-    shutil.copytree(PLANTED / "leaky", networks / "leaky")
-    return copy
+    """A folder with a copy of the package and both, whose extension is compiled once: a minute."""
+    folder = tmp_path_factory.mktemp("planted")
+    copy = copied_package(folder)
+    shutil.copytree(PLANTED / "leaky", copy / "policy" / "networks" / "leaky")
+    shutil.copytree(PLANTED / "halve", copy / "ops" / "halve")
+    return folder
 
 
 def run(planted: Path, *command: str, **variables: str) -> str:
@@ -100,3 +101,27 @@ def test_no_file_outside_its_folder_names_a_network():
             and word.search(path.read_text())
         }
         assert naming <= allowed, name
+
+
+HALVES = """
+import puffer_mlx
+import mlx.core as mx
+from puffer_mlx.ops.gpu import text
+from puffer_mlx.ops.halve import TEXT, halve
+from puffer_mlx.system.backend import building_for
+
+x = mx.arange(-3.0, 4.0)
+assert mx.array_equal(halve(x), 0.5 * x)
+print("C++" if halve.form() else "plain MLX")
+calls = []
+with building_for("cuda", lambda name, **given: calls.append((name, given)) or [mx.zeros(7)]):
+    halve(x)
+((name, given),) = calls
+assert name == "halve" and given["template"] == [("Low", mx.float32), ("N", 7)]
+assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.kernels(TEXT, "cuda")["halve"].body
+"""
+
+
+def test_an_operation_is_one_folder(planted):
+    expected = "plain MLX" if "PUFFER_MLX_NO_CPU_OPS" in os.environ else "C++"
+    assert run(planted, "-c", HALVES) == f"{expected}\n"
