@@ -29,6 +29,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
+from puffer_mlx.ops.pack import launch_cast
 from puffer_mlx.policy.acting_on_gpu import Crews, Layout, StepOnGPU, choose_layout, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear
@@ -38,6 +39,7 @@ from puffer_mlx.spec import EnvSpec
 
 LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arrays of weights
 ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
+TILE = 64  # columns of the layers' weights that come from memory at a time, if they must
 ENOUGH_BLOCKS = 128  # for the cores of an H200
 BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
 REGISTERS = 255  # of a thread, 4 bytes each; a larger struct lies in memory in any case
@@ -165,7 +167,8 @@ def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
     """The numbers of the template of acting/rows.kernel.h, for n agents; None where nothing fits.
 
-    As many agents to a block as leave no core idle, with all weights beside them, or the layers'.
+    As many agents to a block as leave no core idle, with all weights beside them, or the layers';
+    in bf16 all, or the decoder's alone: the layers' come from memory then, in each step.
     """
     if not steps_by_rows(policy):
         return None
@@ -178,11 +181,16 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
             continue
         seen = -(-rows * D * spec.observation_dtype.itemsize // 4)
         floats = -(-(seen + rows * (out + 1 + L * H + 1 + heads + 2)) // 32) * 32
-        for kept in (2, 1):
-            lows = rows * (3 * H + 2 * H + wide) + out * H + L * 3 * H * H
-            lows += H * wide if kept > 1 else 0
+        for kept in (2, 1, 0):
+            lows = rows * 5 * H + out * H
+            if kept:
+                lows += rows * wide + L * 3 * H * H + (H * wide if kept > 1 else 0)
+                possible = kept > 1 or not low
+            else:  # both places of tiles have the encoder's weight between them
+                lows += 2 * H * TILE
+                possible = low and H % 128 == 0 and rows <= 32 and wide <= 2 * TILE
             pool = floats + (-(-lows // 2) if low else lows)
-            if 4 * pool + rows * legal <= room and (kept > 1 or not low):
+            if possible and 4 * pool + rows * legal <= room:
                 sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
                 columns = tiles_side_by_side(H, rows, threads)
                 return {**sizes, "HIDDEN_C": columns, "H": H, "L": L, "A": A}
@@ -351,12 +359,15 @@ class RolloutOnGPU:
         assert layout is not None
         gpu_step = forms_of(self._policy.network).gpu_step
         assert gpu_step is not None
+        layers = [layer["weight"] for layer in weights["network"]]
+        low = mx.bfloat16 if self._precision == "bf16" else mx.float32
         inputs = {
             **inputs,
             "encoder": weights["encoder"]["weight"],
             "decoder": weights["decoder"]["weight"],
             "logstd": zeros if logstd is None else logstd,
-            **by_layer("layer", [layer["weight"] for layer in weights["network"]]),
+            **by_layer("layer", layers),
+            "layers": nothing(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }
         return launch(
@@ -364,7 +375,7 @@ class RolloutOnGPU:
             threads=-(-N // rows["M"]) * rows["THREADS"],
             block=rows["THREADS"],
             shared=4 * rows["POOL"],
-            Low=mx.bfloat16 if self._precision == "bf16" else mx.float32,
+            Low=low,
             Observed=inputs["first_observations"].dtype,
             EXACT=exact_products(),
             **rows,

@@ -105,7 +105,7 @@ def steps_in_one(policy: Policy, config: Config, algorithm: Algorithm) -> Any:
 
     own = {name: step.function for name, step in algorithm.steps.items()}
     step = _in_one(policy, config, algorithm, plain)
-    optimise = _optimiser(config, algorithm, counts=counts_at_once(config))
+    optimise = _optimiser(config, algorithm, counts=not counts_at_once(config))
     gather = partial(sections.gather, policy)
     return by_name({"gather": gather, "gradients": step, "optimise": optimise, **own})
 

@@ -10,6 +10,7 @@ evaluates once, at its end. Its inner phases are measured in *sampled* epochs, w
 each phase, and ``divide`` gives the epochs in between the same shares.
 """
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
 SAMPLE_EVERY = 20  # epochs; a sampled epoch costs a few evaluations more
+APART = 0.5  # seconds at least between two of them: of short ones it costs the time of three
 WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the other
 
 Clock = Callable[[], float]
@@ -160,6 +162,9 @@ class Profiler:
         self.train = PhaseTimer(TRAIN, enabled, clock)
         self.trace: Trace | None = None
         self._first: int | None = None  # epoch of this start
+        self._clock = clock or time.perf_counter
+        self._sampled = -math.inf  # when an epoch was chosen last
+        self._due: dict[int, bool] = {}
 
     def begin(self, epoch: int) -> None:
         """An epoch's training begins: a trace starts or ends here."""
@@ -171,13 +176,23 @@ class Profiler:
     def samples(self, epoch: int) -> bool:
         """Whether to evaluate this epoch's training phase by phase.
 
-        Every ``SAMPLE_EVERY`` epochs, and the second one of a start (the first compiles), so that a
-        resumed run too knows its phases soon; and while a trace is recorded.
+        One of few, and while a trace is recorded.
         """
-        if self.trace is not None and self.trace.recording:
-            return True
-        second = self._first is not None and epoch == self._first + 1
-        return self.enabled and (second or epoch % SAMPLE_EVERY == 1)
+        recording = self.trace is not None and self.trace.recording
+        return recording or (self.enabled and self.due(epoch))
+
+    def due(self, epoch: int) -> bool:
+        """Whether this epoch is one of few: the same answer as often as it is asked.
+
+        Every ``SAMPLE_EVERY`` epochs, ``APART`` seconds apart at least, and the second one of a
+        start (the first compiles), so that a resumed run too knows its phases soon.
+        """
+        if epoch not in self._due:
+            second, now = self._first is not None and epoch == self._first + 1, self._clock()
+            due = second or (epoch % SAMPLE_EVERY == 1 and now - self._sampled >= APART)
+            self._sampled = now if due else self._sampled
+            self._due = {epoch - 1: self._due.get(epoch - 1, False), epoch: due}
+        return self._due[epoch]
 
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last call, of both lanes."""

@@ -60,6 +60,22 @@ class Draws(NamedTuple):
     noise: MeanNoise | None = None
 
 
+class Built(NamedTuple):
+    """An epoch that is built and not submitted yet.
+
+    Args:
+        before: what it begins with.
+        now: the state after it.
+        asked: what there will be to know of it.
+        compared: whether that has the first minibatch's ratios.
+    """
+
+    before: TrainState
+    now: TrainState
+    asked: Asked
+    compared: bool
+
+
 class Learner:
     """Trains on rollouts.
 
@@ -125,6 +141,7 @@ class Learner:
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
         go_on: Callable[[TrainState], None] = lambda now: None,
+        built: Built | None = None,
     ) -> tuple[TrainState, dict[str, float]]:
         """An epoch: K minibatches of a rollout.
 
@@ -136,6 +153,7 @@ class Learner:
             observers: of this epoch's steps, the outermost last.
             go_on: called with the state after it when all of it is submitted, before it is
                 computed.
+            built: what ``build`` made of the first four, if it is of use.
 
         Returns:
             The state after it, evaluated; losses, means over the minibatches that counted.
@@ -144,14 +162,19 @@ class Learner:
             UserError: too many minibatches in a row weren't finite, or the weights aren't.
         """
         steps = watched(self.steps, *observers)
-        fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         self._submitted, submitted = None, Submitted()
-        if self._is_whole(rollout, draws, observers):
-            arguments = fields, self._states(rollout), draws, scheduled, before
-            whole = self._train_whole(*arguments, bool(observers))
-            if whole is not None:
-                go_on(whole[0])
-                return whole[0], self.health.judge(rollout, *whole)
+        whole, compared = self._is_whole(rollout, draws, observers), bool(observers)
+        if built and not (whole and built.before is before and built.compared == compared):
+            built = None
+        if built is None:
+            fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
+            if whole:
+                built = self._whole(fields, rollout, before, draws, scheduled, compared)
+        if built is not None:
+            now, asked = built.now, built.asked
+            mx.async_eval(*now.arrays(), asked.packed)
+            go_on(now)
+            return now, self.health.judge(rollout, now, asked)
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
             states=partial(self._states, rollout),
@@ -174,6 +197,30 @@ class Learner:
         mx.async_eval(asked.packed)
         go_on(now)
         return now, self.health.judge(rollout, now, asked)
+
+    def build(
+        self,
+        rollout: Rollout,
+        before: TrainState,
+        draws: Draws,
+        scheduled: Scheduled,
+        compared: bool,
+    ) -> Built | None:
+        """Build an epoch that is one function, of a rollout that nothing has to be done to first.
+
+        Nothing of it is submitted, and neither need be computed: not the rollout, nor the state.
+
+        Args:
+            rollout: this and the next three as for ``train``.
+            before: see there.
+            draws: see there.
+            scheduled: see there.
+            compared: whether the first minibatch's ratios are observed.
+        """
+        if not (self.reader.as_it_is and self._is_whole(rollout, draws, ())):
+            return None
+        fields = rollout.buffer.fields
+        return self._whole(fields, rollout, before, draws, scheduled, compared)
 
     def compile_ahead(
         self, rollout: Rollout, before: TrainState, draws: Draws, scheduled: Scheduled
@@ -211,21 +258,21 @@ class Learner:
             and all(isinstance(one, FirstRatios) and one.comparable for one in observers)
         )
 
-    def _train_whole(
+    def _whole(
         self,
         fields: Fields,
-        states: Any,
+        rollout: Rollout,
+        before: TrainState,
         draws: Draws,
         scheduled: Scheduled,
-        before: TrainState,
         compared: bool,
-    ) -> tuple[TrainState, Asked] | None:
-        """Submit an epoch as one compiled function; None if its minibatches store too much.
+    ) -> Built | None:
+        """An epoch as one compiled function; None if its minibatches store too much.
 
         What the host does for a minibatch would else take longer than the GPU takes to compute it.
         """
         numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
-        arguments = fields, states, draws.minibatches, numbers, *before.arrays()
+        arguments = fields, self._states(rollout), draws.minibatches, numbers, *before.arrays()
         assert self.whole_epoch is not None
         try:
             with building:
@@ -233,9 +280,9 @@ class Learner:
         except TooLarge:
             self.whole_epoch = None
             return None
-        now, minibatches = TrainState(*trees), [Minibatch(*arrays) for arrays in each]
-        mx.async_eval(*now.arrays(), packed)
-        return now, Asked(packed, self._sizes[compared], minibatches)
+        minibatches = [Minibatch(*arrays) for arrays in each]
+        asked = Asked(packed, self._sizes[compared], minibatches)
+        return Built(before, TrainState(*trees), asked, compared)
 
     def _trace(
         self,

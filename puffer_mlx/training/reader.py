@@ -113,6 +113,11 @@ class Reader:
         # Whether rollouts are the host's, which this device reads best after one copy.
         self._from_host = placement.rollout != placement.learner == mx.gpu
 
+    @property
+    def as_it_is(self) -> bool:
+        """Whether neither step has anything to do."""
+        return not (self._away or self._from_host or self._learned)
+
     def copy(self, fields: Fields) -> Fields:
         """A rollout's arrays of the agents that are trained on.
 

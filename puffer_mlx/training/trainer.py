@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
+from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
@@ -38,7 +38,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
     phase_logs,
 )
-from puffer_mlx.training.learner import Draws, Learner
+from puffer_mlx.training.learner import Built, Draws, Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
 from puffer_mlx.training.placement import Placement, as_on_first, place
 from puffer_mlx.training.reader import Learned
@@ -57,6 +57,8 @@ class Pending:
         draws: the key that its minibatches are drawn by, once it is drawn itself: training that
             failed is repeated with the same ones.
         ahead: whether it was launched before anybody knew what the training before it came to.
+        built: then the training on it, where that is built already,
+        numbers: with an epoch's scheduled numbers.
         before: of self-play, its state before the rollout's games were counted.
         games: and what there is to log of them.
     """
@@ -64,6 +66,8 @@ class Pending:
     rollout: Rollout
     draws: mx.array | None = None
     ahead: bool = False
+    built: Built | None = None
+    numbers: tuple[float, ...] = ()
     before: self_play.State | None = None
     games: Logs = field(default_factory=dict)
 
@@ -301,19 +305,22 @@ class Trainer:
 
     def scheduled(self) -> Scheduled:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
+        return Scheduled(*map(mx.array, self._numbers(self.epoch)))
+
+    def _numbers(self, epoch: int) -> tuple[float, float, float]:
         train, epochs = self.config.train, self.config.epochs
         lr = self._rate
         if self.schedule is not None:
-            lr = schedules.rate_at(self.schedule, self.epoch / epochs)
+            lr = schedules.rate_at(self.schedule, epoch / epochs)
         elif lr is None:
             schedule = train.lr_schedule if train.anneal_lr else "constant"
             numbers = train.learning_rate, train.min_lr_ratio
-            lr = schedules.annealed(schedule, *numbers, self.epoch, epochs)
+            lr = schedules.annealed(schedule, *numbers, epoch, epochs)
         schedule = "cosine" if train.anneal_ent_coef else "constant"
         numbers = train.ent_coef, train.min_ent_coef_ratio
-        ent = schedules.annealed(schedule, *numbers, self.epoch, epochs)
-        beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
-        return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
+        ent = schedules.annealed(schedule, *numbers, epoch, epochs)
+        beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
+        return lr, ent, beta
 
     def state(self) -> State:
         """Everything that a later ``restore`` needs, with the weights, to go on identically.
@@ -468,7 +475,7 @@ class Trainer:
 
     def _waits(self, epoch: int) -> bool:
         """Whether an epoch's rollout is waited for, which tells how long it takes."""
-        return self.profiler.samples(epoch) or epoch % SAMPLE_EVERY == 1
+        return self.profiler.samples(epoch) or self.profiler.due(epoch)
 
     def _go_on(self, now: TrainState) -> None:
         """Launch the next rollout, by weights that are being computed, where that can be."""
@@ -485,6 +492,16 @@ class Trainer:
                 raise
             self._key, self._following = key, Pending(rollout, ahead=True)
             self.profiler.train.start()  # it was this thread's own work, on the other timer
+            if self._rate is None:  # else the losses decide
+                self._build_training(self._following, now)
+
+    def _build_training(self, pending: Pending, before: TrainState) -> None:
+        """Build the training on the next rollout, while the GPU computes the training before."""
+        pending.numbers = self._numbers(self.epoch + 1)
+        with building:
+            scheduled, draws = Scheduled(*map(mx.array, pending.numbers)), self._draws(pending)
+        arguments = pending.rollout, before, draws, scheduled
+        pending.built = self.learner.build(*arguments, self._ratios.comparable)
 
     def _train(self, pending: Pending) -> tuple[Pending, Logs, float]:
         """Train on a rollout, the next one beside it; returns it, losses and seconds."""
@@ -492,6 +509,7 @@ class Trainer:
         sampled = self.profiler.samples(self.epoch)
         with building:
             scheduled, draws = self.scheduled(), self._draws(pending)
+        built = pending.built if pending.numbers == self._numbers(self.epoch) else None
         timer.lap("train_misc")
         more = self.epoch + 1 < self.config.epochs
         if self.placement.overlap and more and not self.collector.waiting:
@@ -499,7 +517,7 @@ class Trainer:
         rollout, before = pending.rollout, self.train_state
         observers = self._observers(rollout, sampled)
         try:
-            arguments = rollout, before, draws, scheduled, observers, self._go_on
+            arguments = rollout, before, draws, scheduled, observers, self._go_on, built
             after, losses = self.learner.train(*arguments)
         except RuntimeError as error:
             after, losses = self._train_again(pending, scheduled, sampled, error)

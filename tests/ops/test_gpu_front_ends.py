@@ -93,6 +93,7 @@ COPIED = {
     unsigned short of[sizeof(Low) / 2];
     Bits() __generic {}
     void operator=(Low) __generic {}
+    operator float() const __generic { return 0; }
   };
   Bits of[16 / sizeof(Low)];
   Line() __generic {}
@@ -186,6 +187,9 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
             wide.append({**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)})
         return wide
+    if kernel.name == "wide_gradients":
+        sizes = {"D": 126, "H": 192, "L": 2, "A": 40, "SLICES": 4, "THREADS": 256, "RESIDENT": 512}
+        return [{**sizes, "POOL": 3 * 64 * 128 * (1 if low else 2)}]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]

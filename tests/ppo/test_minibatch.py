@@ -269,6 +269,7 @@ WIDE = {  # T times as many segments as fill 64 rows
     "of bytes": Case(kind="bf16", H=128, S=4, D=40, bytes=True, masked=True, L=1, strip=True),
     "narrow": Case(kind="bf16", H=64, T=32, S=4, L=3, sizes=(3, 15), vtrace=True, live=True),
     "one step": Case(kind="bf16", H=128, T=1, S=64, L=2, together=1),
+    "channels in pairs": Case(kind="bf16", H=128, T=8, S=64, L=2, begins=True, resets=True),
 }
 
 
@@ -280,6 +281,7 @@ def wide_kernels(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(minibatch, "BLOCKS", 2)
             patch.setattr(minibatch, "choose_plan", lambda *_: None)
+            patch.setattr(minibatch, "TILES_AT_ONCE", 16)  # two parts of 256 samples
             patch.setattr(minibatch, "choose_wide", minibatch.choose_wide.__wrapped__)
             patch.setattr(minibatch, "pool_block", lambda: H200)
             given = case.plain(), case.policy, case.kind, case.scoring

@@ -126,15 +126,23 @@ def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):
     assert lane.take() == {"eval_act": 3, "eval_sample": 1}
 
 
-def test_which_epochs_are_sampled():
+def test_which_epochs_are_sampled(clock):
     """Of a resumed run its second one too: else its phases would long be unknown."""
-    first, resumed = Profiler(), Profiler()
-    epochs = range(2 * SAMPLE_EVERY + 2)
-    later = [SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
-    assert [epoch for epoch in epochs if first.samples(epoch)] == [1, *later]
-    sampled = [epoch for epoch in epochs[4:] if not resumed.begin(epoch) and resumed.samples(epoch)]
-    assert sampled == [5, *later]
-    assert not any(Profiler(enabled=False).samples(epoch) for epoch in epochs)
+
+    def sampled(epochs, seconds, profiler, begins=False):
+        for epoch in epochs:
+            clock.now += seconds
+            if begins:
+                profiler.begin(epoch)
+            if profiler.samples(epoch):
+                assert profiler.samples(epoch) and not profiler.samples(epoch + 1)
+                yield epoch
+
+    epochs, later = range(2 * SAMPLE_EVERY + 2), [SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
+    assert [*sampled(epochs, 1, Profiler(clock=clock))] == [1, *later]
+    assert [*sampled(epochs[4:], 1, Profiler(clock=clock), True)] == [5, *later]
+    assert not [*sampled(epochs, 1, Profiler(False, clock))]
+    assert [*sampled(range(122), 0.01, Profiler(clock=clock))] == [1, 61, 121]  # short ones
 
 
 @pytest.mark.parametrize("enabled", [True, False])

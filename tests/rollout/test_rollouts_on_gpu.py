@@ -18,6 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
+from puffer_mlx.ppo import update
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import in_steps
@@ -91,11 +92,12 @@ class Run:
         precision: str = "",
         in_steps: bool = False,
         opponents: int = 0,
+        width: int = 0,
     ) -> None:
         self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
         seats = seats_in_blocks(vec, opponents, 0.17) if opponents else None
-        width = 32 if precision else 8
+        width = width or (32 if precision else 8)
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
@@ -182,6 +184,24 @@ def test_agents_of_one_environment_and_opponents(name, network, opponents, form)
     ours = Run(name, True, network, in_steps=form == "step", opponents=opponents)
     host = Run(name, False, network, opponents=opponents)
     assert_alike(ours, host, f"{form}_", 3 if name == "soccer" else 2, name)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("connect4", 32), ("cartpole_continuous", 16)])
+def test_weights_from_memory_change_nothing(name, rows, monkeypatch):
+    """To the bit: two layers that a block has room for beside its agents, or a tile of them."""
+    monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
+    runs = []
+    for room, kept in ((10**6, 2), (232448, 0)):
+        monkeypatch.setattr(kernels, "pool_block", lambda room=room: (512, room))
+        runs.append(Run(name, True, precision="bf16", width=128))
+        assert runs[-1].vec.kernel.rows(N)["KEPT"] == kept
+    for seed in range(2):
+        with emulated_gpu():
+            expected, found = (run.rollout(seed) for run in runs)
+        for field, array in expected.items():
+            np.testing.assert_array_equal(found[field], array, field)
+        for state, other in zip(*(named(run.states) for run in runs), strict=True):
+            np.testing.assert_array_equal(np.array(state[1]), np.array(other[1]))
 
 
 @pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
@@ -474,6 +494,20 @@ def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
         list(ours)
     first, sampled = ["collect", "judge"], ["collect", "collect", "judge"]
     assert done == [*first, *sampled, "collect", "judge", "judge"]
+
+
+def test_training_on_it_is_built_then(on_gpu, monkeypatch):
+    """And built again where the learning rate was changed meanwhile."""
+    monkeypatch.setattr(update, "device_memory", lambda: 2**30)
+    with emulated_gpu():
+        ours, serial = make_trainer(), serial_trainer()
+        for run in ours, serial:
+            run.step()
+            run.step()
+            run.schedule = lambda part: 0.5
+        assert ours.pending and ours.pending.built and not serial.pending
+        assert results(ours.step()) == results(serial.step())
+        assert_same(ours, serial)
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])

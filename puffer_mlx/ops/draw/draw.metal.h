@@ -7,26 +7,34 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// The sum of the magnitudes of agent n's advantages, in the order of time. Memory is asked for AHEAD steps before the
-// first of them is added. Adv: a pointer, to whatever memory.
-template <class Adv>
-FUNCTION float row_sum(Adv adv, uint T, uint N, uint n) {
-  constexpr uint AHEAD = 32;
-  float sum = 0.0f;
+// The sums of the magnitudes of R agents' advantages, `apart` from n on, each in the order of time; of an agent that isn't there,
+// 0. Memory is asked for some steps before the first of them is added. Adv: a pointer, to whatever memory.
+template <int R, class Adv>
+FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD float (&sums)[R]) {
+  constexpr uint AHEAD = 32 / R;
+#pragma unroll
+  for (uint r = 0; r < R; ++r) sums[r] = 0.0f;
   for (uint t = 0; t < T; t += AHEAD) {
-    float x[AHEAD];
+    float x[AHEAD][R];
 #pragma unroll
-    for (uint j = 0; j < AHEAD; ++j) x[j] = t + j < T ? adv[(t + j) * N + n] : 0.0f;
+    for (uint j = 0; j < AHEAD * R; ++j) {
+      uint at = t + j / R, agent = n + j % R * apart;
+      x[j / R][j % R] = at < T && agent < N ? adv[at * N + agent] : 0.0f;
+    }
 #pragma unroll
-    for (uint j = 0; j < AHEAD; ++j) sum += x[j] < 0.0f ? -x[j] : x[j];
+    for (uint j = 0; j < AHEAD * R; ++j) {
+      float y = x[j / R][j % R];
+      sums[j % R] += y < 0.0f ? -y : y;
+    }
   }
-  return sum;
 }
 
 // adv (T, N) -> sums (N,) of their magnitudes, for more agents than one block reads in good time.
 KERNEL row_sums: float adv, int sizes -> float sums {
   uint T = (uint)sizes[0], N = (uint)sizes[1];
-  if (i < N) sums[i] = row_sum(adv, T, N, i);
+  float mine[1];
+  row_sums_of<1>(adv, T, N, i, 1, mine);
+  if (i < N) sums[i] = mine[0];
 }
 
 // adv (T, N), uniforms (S,), beta (1,) -> rows and weights (S,); priorities (N,) is where threads leave numbers for
@@ -40,10 +48,14 @@ KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes, float settings ->
   float alpha = settings[0], epsilon = settings[1];
   constexpr uint count = (uint)THREADS;
   float mine = 0.0f;
-  for (uint n = me; n < N; n += count) {
-    float weight = segment_weight(row_sum(adv, T, N, n), alpha);
-    priorities[n] = weight;
-    mine += weight;
+  for (uint n = me; n < N; n += 2 * count) {
+    float sums[2];
+    row_sums_of<2>(adv, T, N, n, count, sums);
+    for (uint r = 0; r < 2 && n + r * count < N; ++r) {
+      float weight = segment_weight(sums[r], alpha);
+      priorities[n + r * count] = weight;
+      mine += weight;
+    }
   }
   float total = block_sum(mine, reached, me, count);
   DEVICE_BARRIER

@@ -36,15 +36,41 @@ FUNCTION void put_pair(To to, float x, float y) {
 #endif
 }
 
+// C numbers side by side of a matrix of 16 bits, one or two, the first at an even place.
+template <class Matrix>
+FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[1]) { x[0] = matrix.at(row, column); }
+template <class Matrix>
+FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[2]) {
+#if __CUDA_ARCH__ >= 800
+  Pair<typename Matrix::Number> pair;
+  pair = *(const Pair<typename Matrix::Number>*)(const void*)(matrix.numbers + matrix.place(row, column));
+  x[0] = (float)pair.of[0], x[1] = (float)pair.of[1];
+#else
+  x[0] = matrix.at(row, column), x[1] = matrix.at(row, column + 1);
+#endif
+}
+template <class Matrix>
+FUNCTION void put_some(Matrix matrix, uint row, uint column, IN_THREAD const float (&x)[1]) { matrix.put(row, column, x[0]); }
+template <class Matrix>
+FUNCTION void put_some(Matrix matrix, uint row, uint column, IN_THREAD const float (&x)[2]) {
+#if __CUDA_ARCH__ >= 800
+  put_pair<typename Matrix::Number>(matrix.numbers + matrix.place(row, column), x[0], x[1]);
+#else
+  matrix.put(row, column, x[0]), matrix.put(row, column + 1, x[1]);
+#endif
+}
+
 // Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
 // the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
-// stay side by side.
-template <class Low, int ROW>
+// stay side by side. Behind ROWS rows, if that is given, a power of 2, the first one follows.
+template <class Low, int ROW, int ROWS = 0>
 struct Swizzled {
   IN_SHARED Low* numbers;
 
+  using Number = Low;
   static constexpr int LOW = sizeof(Low) == 2 ? 1 : 0;
   FUNCTION uint place(uint row, uint column) const {
+    if (ROWS > 0) row %= (uint)ROWS;
     uint by = LOW ? (ROW % 64 ? row / 2 % 4 : row % 8) * 8 : (row % 4 * 8 + row / 4 % 2 * 4);
     return row * (uint)ROW + (column ^ by);
   }
@@ -151,8 +177,8 @@ FUNCTION void load_right(Swizzled<Low, ROW> matrix, uint k, uint column, uint me
   load_tiles<1>(matrix.numbers + matrix.place(k + me % 16, column), b);
 }
 
-template <class Low, int ROW>
-FUNCTION void load_right(Transposed<Swizzled<Low, ROW>> right, uint k, uint column, uint me, unsigned int (&b)[2]) {
+template <class Low, int ROW, int ROWS>
+FUNCTION void load_right(Transposed<Swizzled<Low, ROW, ROWS>> right, uint k, uint column, uint me, unsigned int (&b)[2]) {
   load_tiles<0>(right.matrix.numbers + right.matrix.place(column + me % 8, k + me / 8 % 2 * 8), b);
 }
 #endif
@@ -303,7 +329,7 @@ FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me
 // A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
 template <int ROWS, int COLUMNS, int THREADS, class Weight>
 FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
-  constexpr uint AHEAD = 8;
+  constexpr uint AHEAD = 16;
   for (uint first = me; first < ROWS * COLUMNS; first += AHEAD * THREADS) {
     float numbers[AHEAD];
 #pragma unroll

@@ -9,31 +9,45 @@
 #include "gpu/block_sum.metal.h"
 
 #define FROM(n) case n: x = (float)a##n[k]; break;
-#define FROM_ALL                                                                      \
-  FROM(0) FROM(1) FROM(2) FROM(3) FROM(4) FROM(5) FROM(6) FROM(7)                     \
-  FROM(8) FROM(9) FROM(10) FROM(11) FROM(12) FROM(13) FROM(14) FROM(15)               \
-  FROM(16) FROM(17) FROM(18) FROM(19) FROM(20) FROM(21) FROM(22) FROM(23)
+#define FOUR_FROM(n) case n: for (int v = 0; v < 4; ++v) if (k + 256 * v < size) x[v] = (float)a##n[k + 256 * v]; break;
+#define EACH(OF)                                                                      \
+  OF(0) OF(1) OF(2) OF(3) OF(4) OF(5) OF(6) OF(7)                                     \
+  OF(8) OF(9) OF(10) OF(11) OF(12) OF(13) OF(14) OF(15)                               \
+  OF(16) OF(17) OF(18) OF(19) OF(20) OF(21) OF(22) OF(23)
+// Four numbers of one array from its k-th on, 256 apart: they are asked for together.
+#define FOUR float x[4] = {0.0f, 0.0f, 0.0f, 0.0f}; switch (array) { EACH(FOUR_FROM) }
 
 KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
   -> float packed squares {
   SHARED float part[256];
-  int array = 0;
+  int array = 0, first = (int)block * 1024;
   float sum = 0.0f;
-  for (int n = 0; n < 4; ++n) {
-    int e = (int)(block * 1024 + n * 256 + me);
-    if (e < places[0]) {
-      float x = 0.0f;
-      if (e < places[1]) {
-        x = before[e];
-      } else {
-        while (array < 23 && e >= places[4 + 2 * array]) ++array;
-        int k = e - places[2 + 2 * array];
-        if (k < places[3 + 2 * array]) {
-          switch (array) { FROM_ALL }
+  while (array < 23 && first >= places[4 + 2 * array]) ++array;
+  if (first >= places[1] && first + 1024 <= places[0] && (array == 23 || first + 1024 <= places[4 + 2 * array])) {
+    int k = first + (int)me - places[2 + 2 * array], size = places[3 + 2 * array];
+    FOUR
+    for (int n = 0; n < 4; ++n) {
+      packed[first + n * 256 + (int)me] = x[n];
+      sum += x[n] * x[n];
+    }
+  } else {
+    array = 0;
+    for (int n = 0; n < 4; ++n) {
+      int e = first + n * 256 + (int)me;
+      if (e < places[0]) {
+        float x = 0.0f;
+        if (e < places[1]) {
+          x = before[e];
+        } else {
+          while (array < 23 && e >= places[4 + 2 * array]) ++array;
+          int k = e - places[2 + 2 * array];
+          if (k < places[3 + 2 * array]) {
+            switch (array) { EACH(FROM) }
+          }
         }
+        packed[e] = x;
+        sum += x * x;
       }
-      packed[e] = x;
-      sum += x * x;
     }
   }
   sum = block_sum(sum, part, me, 256);
@@ -43,14 +57,11 @@ KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 
 // Up to 24 arrays in another type, each at a multiple of 1024 numbers; where it begins and its size are in `places`, as above
 // but for the first two.
 #define CAST(type)                                                                    \
-  int array = 0;                                                                      \
+  int array = 0, first = (int)block * 1024 + (int)me;                                 \
   while (array < 23 && (int)block * 1024 >= places[2 + 2 * array]) ++array;           \
-  for (int n = 0; n < 4; ++n) {                                                       \
-    int e = (int)(block * 1024 + n * 256 + me), k = e - places[2 * array];            \
-    float x = 0.0f;                                                                   \
-    if (k < places[1 + 2 * array]) switch (array) { FROM_ALL }                        \
-    packed[e] = (type)x;                                                              \
-  }
+  int k = first - places[2 * array], size = places[1 + 2 * array];                    \
+  FOUR                                                                                \
+  for (int n = 0; n < 4; ++n) packed[first + n * 256] = (type)x[n];
 
 KERNEL cast_to_low<Low>: int places, float a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22
   a23 -> Low packed {

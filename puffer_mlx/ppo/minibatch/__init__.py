@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from puffer_mlx.ops import cast
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import (
@@ -38,7 +37,7 @@ from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, has
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
-from puffer_mlx.ppo.sections import Strip, opened
+from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.system.backend import gpu_backend
 
 REFERENCE = Reference(
@@ -55,6 +54,8 @@ WIDE = "wide.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
+TILE, STAGES = 128, 3  # of a block of wide layers' gradients: a tile, and parts of its factors
+TILES_AT_ONCE = 264  # that an H200's cores have room for
 WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's shared memory
 
 
@@ -351,36 +352,49 @@ def launch_wide(
     plan: Plan,
     arguments: Arguments,
 ) -> tuple:
-    """``launch_minibatch`` in bf16; the gradients by the weights are MLX's products."""
+    """``launch_minibatch`` in bf16, with a launch more for the gradients by the weights."""
     inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
-    T, H, L, A = (plan.sizes[name] for name in "THLA")
+    T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(arguments.actions)
-    S = n // T
+    S, dy = n // T, 32 if A < 32 else 64
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
-    zeros = nothing(mx.float32)
+    zeros, folder = nothing(mx.float32), forms_of(policy.network).matrix_units
+    assert folder is not None
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
     outputs = {
         "xs": (L + 1, n, H),
         "dus": (L, n, 3 * H),
         "dx": (n, H),
-        "dy_samples": (A + 1, n),
+        "dys": (n, dy),
+        "rows": (n, -(-D // 32) * 32),
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
-    folder = forms_of(policy.network).matrix_units
-    assert folder is not None
     made = _launch(folder / WIDE, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
-    xs, dus, dx, dy, partial, ratio, value, adv = made
-    _, metrics = _finished(inputs, zeros, partial, 0, n)
-    x = [each.reshape(n, H) for each in mx.split(xs, L + 1)]
-    seen = opened(arguments.observations).reshape(n, -1).astype(mx.bfloat16)
-    products = [dx.T @ seen, dy @ x[-1]]
-    layers_of = zip(mx.split(dus, L), x, strict=False)
-    products += [du.reshape(n, 3 * H).T @ each for du, each in layers_of]
-    encoder, decoder, *of_layers = cast(products, mx.float32)
-    grads = {"encoder": {"weight": encoder}, "decoder": {"weight": decoder}}
-    grads |= {"network": [{"weight": each} for each in of_layers]}
-    return {part: grads[part] for part in weights}, metrics, ratio, value, adv
+    *factors, partial, ratio, value, adv = made
+    named: Any = dict(tree_flatten(weights))
+    names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
+    shapes = [named[name].shape for name in names]
+    P = sum(named[name].size for name in names)
+    grads = _products(folder / WIDE, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
+    total, metrics = _finished(inputs, grads, partial, P, n)
+    found = dict(zip(names, unpack(total, shapes), strict=True))
+    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
+
+
+def _products(
+    text: Path, factors: list[mx.array], n: int, P: int, sizes: dict[str, int]
+) -> mx.array:
+    """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
+    across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
+    tiles, parts = across * (sizes["L"] * down + seen + 1), 1
+    while 2 * parts * tiles <= TILES_AT_ONCE and n // ROWS % (2 * parts) == 0:
+        parts *= 2
+    pool = STAGES * ROWS * TILE
+    sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
+    inputs, threads = [*factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    outputs = [(parts, P)]
+    return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
 def _given(
@@ -463,7 +477,7 @@ def _finished(
     inputs: dict[str, mx.array], grads: mx.array, partial: mx.array, P: int, n: int
 ) -> list[mx.array]:
     """The blocks' gradients by P weights added up, and the loss's statistics."""
-    shape = numbers(P, n, partial.shape[1])
+    shape = numbers(P, n, partial.shape[1], len(grads))
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
     shapes = {"sum": (max(P, FEWEST),), "metrics": (len(METRICS),)}
     return launch(TEXT, "add_blocks", arrays, shapes, -(-max(P, 1) // THREADS) * THREADS)

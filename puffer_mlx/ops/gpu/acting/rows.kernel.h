@@ -1,7 +1,8 @@
 // A whole rollout as one kernel, as rollout.kernel.h, with the products of matrix units: a block takes M agents at a time.
 //
 // It computes what a minibatch's forward pass does, with the same roundings (ppo/minibatch): of Low, and of products. Weights
-// are as in a checkpoint; KEPT of them are in shared memory, 1 the layers' and the decoder's, 2 all. States (L, n, H) are
+// are as in a checkpoint; KEPT of them are in shared memory, 1 the layers' and the decoder's, 2 all. With 0 the decoder's is, the
+// encoder's anew in each step, and the layers' come from memory, `layers` (L, 3H, H) of 16 bits, tile by tile. States (L, n, H) are
 // float throughout, observations float or bytes. `sizes` as functions.metal.h says; logstd (1, A) is of continuous actions.
 
 #include "rows"
@@ -13,15 +14,18 @@
 KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LARGE, LOG,
   LOGS>:
   Observed first_observations, float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
-  encoder decoder logstd layer0 layer1 layer2 layer3, int sizes horizon
+  encoder decoder logstd layer0 layer1 layer2 layer3, Low layers, int sizes horizon
   -> Observed all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions all_logprobs
   all_values, int games_after, float after {
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, DEEP = LOW ? (SEEN + 15) / 16 * 16 : (SEEN + 7) / 8 * 8;
   constexpr int W = (DEEP + 31) / 32 * 32, OUT = (A + 16) / 16 * 16, Y = OUT + 1, APART = THREADS / M, U = 3 * H;
   constexpr int AT_Y = (M * SEEN * sizeof(Observed) + 3) / 4, AT_STATES = AT_Y + M * Y, AT_KEEP = AT_STATES + L * M * H, AT_ACTED = AT_KEEP + M;
   constexpr int FLOATS = (AT_ACTED + M * (HEADS + 2) + 31) / 32 * 32;
-  constexpr int AT_X = U * M, AT_SEEN = AT_X + 2 * M * H, AT_DECODER = AT_SEEN + M * W, AT_LAYERS = AT_DECODER + OUT * H;
-  constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 0 ? L * 3 * H * H : 0), LOWS = AT_ENCODER + (KEPT > 1 ? H * W : 0);
+  constexpr int STREAMED = KEPT == 0, AT_X = U * M, AT_SEEN = STREAMED ? 0 : AT_X + 2 * M * H;
+  constexpr int AT_DECODER = AT_X + 2 * M * H + (STREAMED ? 0 : M * W), AT_LAYERS = AT_DECODER + OUT * H;
+  constexpr int AT_ENCODER = AT_LAYERS + (STREAMED ? 0 : L * 3 * H * H);
+  constexpr int LOWS = AT_ENCODER + (STREAMED ? 2 * H * 64 : KEPT > 1 ? H * W : 0);
+  static_assert(!STREAMED || (LOW && W <= 128 && W <= U), "a block has no room for the encoder's weight");
   static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
@@ -38,7 +42,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
   HOLD(held, WORDS, LARGE, games_after + player * WORDS)
 
-  auto encoding = Either<(KEPT > 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
+  auto encoding = Either<(KEPT != 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
 #pragma unroll
   for (int l = 0; l < L && KEPT > 0; ++l)
@@ -64,15 +68,20 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       if (first + k / SEEN < n) all_observations[(t * n + first) * SEEN + k] = x;
       seen.put(k / SEEN, k % SEEN, (float)x);
     }
+    if (STREAMED) {  // both are where gates and tiles were
+      constexpr uint MORE = W > SEEN ? W - SEEN : 1;
+      for (uint k = me; W > SEEN && k < M * MORE; k += THREADS) seen.put(k / MORE, SEEN + k % MORE, 0.0f);
+      keep_weight<H, W, THREADS>(encoder, H, SEEN, encodes, me);
+    }
     BARRIER
     Swizzled<Low, H> x = {low + AT_X}, out = {low + AT_X + M * H};
     multiply_rows<EXACT, DEEP, M, H, HIDDEN_C, THREADS>(seen, transposed(encoding), x, false, me);
     BARRIER
 #pragma unroll
     for (int l = 0; l < L; ++l) {
-      Swizzled<Low, H> near = {low + AT_LAYERS + 3 * l * H * H};
-      auto weight = Either<(KEPT > 0)>::of(near, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
-      step_rows<EXACT, H, M, THREADS>(x, out, transposed(weight), u, held_states + l * M * H, kept, me);
+      Swizzled<Low, H> near = {low + AT_LAYERS + (STREAMED ? 0 : 3 * l * H * H)};
+      GatesOf<STREAMED>::template rows<EXACT, H, M, THREADS>(x, transposed(near), layers + l * (3 * H * H), near.numbers, u, me);
+      step_rows<H, M, THREADS>(x, out, u, held_states + l * M * H, kept, me);
       Swizzled<Low, H> other = x;
       x = out;
       out = other;

@@ -27,13 +27,76 @@ FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
   }
 }
 
-// A step of a layer: x to out, by its transposed weight and M states, which are multiplied by `keep` of their row first. u has
-// room for the gates. The output is that of states as Low has them, as in training.
-template <int EXACT, int H, int M, int THREADS, class Features, class Weight, class Gates>
-FUNCTION void step_rows(Features x, Features out, Weight weight, Gates u, IN_SHARED float* states, IN_SHARED const float* keep,
-                        uint me) {
-  make_gates<EXACT, H, M, THREADS>(x, weight, u, me);
+// A tile (ROWS, COLUMNS) of a matrix whose rows are ACROSS apart.
+template <int ROWS, int COLUMNS, int ACROSS, int THREADS, class Low>
+FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
+  for (uint k = me; k < ROWS * LINES; k += THREADS) {
+    uint row = k / LINES, column = k % LINES * WIDTH;
+    copy_line(from + row * ACROSS + column, tile.numbers + tile.place(row, column));
+  }
+}
+
+// The same of a weight (3H, H) in memory, of 16 bits: its tiles (H, 64) take turns in two places.
+template <int H, int M, int THREADS, class Low>
+FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swizzled<Low, 3 * H> u, IN_SHARED Low* place0,
+                           IN_SHARED Low* place1, uint me) {
+  constexpr int R = M > 16 ? 2 : 1, ACROSS = THREADS / 32 / (M / 16 / R);  // 32 threads side by side
+  constexpr int TILES = H / 8 / ACROSS, EACH = H / 64;  // of 8 columns 32 threads have; chunks of a gate
+  static_assert(TILES * 8 * ACROSS == H && EACH * 64 == H, "no such division");
+  uint row = me / (32 * ACROSS) * (16 * R), column = me / 32 % ACROSS * (8 * TILES);
+  float sums[R][TILES][4];
+  fetch_tile<H, 64, H, THREADS>(weight, Swizzled<Low, 64>{place0}, me);
+  END_OF_COPIES
+  for (int n = 0; n < 3 * EACH; ++n) {
+    int next = n + 1, chunk = n % EACH, gate = n / EACH;
+    WAIT_FOR_COPIES(0)
+    BARRIER
+    if (next < 3 * EACH)
+      fetch_tile<H, 64, H, THREADS>(weight + next / EACH * (H * H) + next % EACH * 64, Swizzled<Low, 64>{next % 2 ? place1 : place0}, me);
+    END_OF_COPIES
+    if (chunk == 0) clear(sums);
+    Swizzled<Low, H> left = {x.numbers + chunk * 64};
+    Swizzled<Low, 64> tile = {n % 2 ? place1 : place0};
+    add_product<0, 64, R, TILES, 8>(left, row, transposed(tile), column, me, sums);
+    if (chunk == EACH - 1) {
+#pragma unroll
+      for (int v = 0; v < 4 * R * TILES; v += 2) {
+        float y[2];
+#pragma unroll
+        for (int w = 0; w < 2; ++w) {
+          float product = sums[v / (4 * TILES)][v / 4 % TILES][v % 4 + w];
+          MinGRUGates<float> gates = mingru_gates(product, product, product);
+          y[w] = gate == 0 ? gates.g - 0.5f : gates.z;
+        }
+        uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
+        put_pair<Low>(u.numbers + u.place(r, c + (uint)(gate * H)), y[0], y[1]);
+      }
+    }
+  }
   BARRIER
+}
+
+// The gates of a layer whose transposed weight a block has, or, STREAMED, of one in memory, by `places` (2, H, 64); they are there.
+template <int STREAMED>
+struct GatesOf {
+  template <int EXACT, int H, int M, int THREADS, class Low, class Weight>
+  FUNCTION static void rows(Swizzled<Low, H> x, Weight weight, IN_DEVICE const Low*, IN_SHARED Low*, Swizzled<Low, 3 * H> u, uint me) {
+    make_gates<EXACT, H, M, THREADS>(x, weight, u, me);
+    BARRIER
+  }
+};
+template <> struct GatesOf<1> {
+  template <int EXACT, int H, int M, int THREADS, class Low, class Weight>
+  FUNCTION static void rows(Swizzled<Low, H> x, Weight, IN_DEVICE const Low* from, IN_SHARED Low* places, Swizzled<Low, 3 * H> u, uint me) {
+    stream_gates<H, M, THREADS>(x, from, u, places, places + H * 64, me);
+  }
+};
+
+// A step of a layer by its gates in u: x to out, and M states, which are multiplied by `keep` of their row first. The output is
+// that of states as Low has them, as in training.
+template <int H, int M, int THREADS, class Features, class Gates>
+FUNCTION void step_rows(Features x, Features out, Gates u, IN_SHARED float* states, IN_SHARED const float* keep, uint me) {
   for (uint k = me; k < M * H; k += THREADS) {
     uint row = k / H, channel = k % H;
     float state = mingru_state(u.at(row, channel + H), u.at(row, channel) + 0.5f, keep[row] * states[k]);

@@ -7,6 +7,62 @@
 // Of a thread's steps, how many are read before the first of them is computed: a divisor.
 #define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
 
+// COUNT steps of C channels from a row and a channel on, of states before them, which become those after.
+template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class States>
+FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* keep, uint begin, uint channel, uint H, IN_THREAD float (&state)[C]) {
+  for (uint t = 0; t < COUNT; t += AHEAD) {
+    float g[AHEAD][C], z[AHEAD][C], kept[AHEAD];
+#pragma unroll
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = begin + (t + v) * SEGMENTS;
+      get_some(u, row, channel, g[v]), get_some(u, row, channel + H, z[v]), kept[v] = keep[row];
+    }
+#pragma unroll
+    for (uint v = 0; v < AHEAD; ++v) {
+#pragma unroll
+      for (int c = 0; c < C; ++c) state[c] = mingru_state(z[v][c], g[v][c] + 0.5f, kept[v] * state[c]);
+      put_some(s, begin + (t + v) * SEGMENTS, channel, state);
+    }
+  }
+}
+
+// The same backward, from a row and a channel on: see walk_back.
+template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class Features>
+FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint begin, uint channel,
+                           uint H, IN_THREAD const float (&first)[C], IN_THREAD float (&carry)[C]) {
+  float after[C];
+  get_some(s, begin, channel, after);
+  for (uint t = 0; t < COUNT; t += AHEAD) {
+    float g[AHEAD][C], z[AHEAD][C], q[AHEAD][C], input[AHEAD][C], kept[AHEAD], gradient[AHEAD][C], before[AHEAD][C];
+#pragma unroll
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = begin - (t + v) * SEGMENTS;
+      get_some(u, row, channel, g[v]), get_some(u, row, channel + H, z[v]), get_some(u, row, channel + 2 * H, q[v]);
+      get_some(x, row, channel, input[v]), get_some(dout, row, channel, gradient[v]), kept[v] = keep[row];
+      if (row >= SEGMENTS)
+        get_some(s, row - SEGMENTS, channel, before[v]);
+      else
+#pragma unroll
+        for (int c = 0; c < C; ++c) before[v][c] = first[c];
+    }
+#pragma unroll
+    for (uint v = 0; v < AHEAD; ++v) {
+      uint row = begin - (t + v) * SEGMENTS;
+      float hidden[C], gate[C], projection[C], by_x[C];
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        float whole = g[v][c] + 0.5f, slope = g[v][c] >= 0.0f ? 1.0f : (0.5f + g[v][c]) * (0.5f - g[v][c]);
+        MinGRUGradient<float> by;
+        mingru_gradient_of(z[v][c], q[v][c], whole, slope, input[v][c], kept[v], before[v][c], after[c], gradient[v][c], carry[c], by);
+        hidden[c] = by.hidden, gate[c] = by.gate, projection[c] = by.projection, by_x[c] = by.x;
+        after[c] = before[v][c];
+      }
+      put_some(u, row, channel, hidden), put_some(u, row, channel + H, gate), put_some(u, row, channel + 2 * H, projection);
+      put_some(dout, row, channel, by_x);
+    }
+  }
+}
+
 // A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
 // any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
 // the one after the stretch.
@@ -28,20 +84,9 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
     BARRIER
     for (uint k = me % UNITS; k < me; k += UNITS) state = sums[k] + factors[k] * state;
   }
-  for (uint t = 0; t < STRETCH; t += AHEAD) {
-    float g[AHEAD], z[AHEAD], kept[AHEAD];
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      uint row = (begin + t + v) * SEGMENTS + segment;
-      g[v] = u.at(row, channel) + 0.5f, z[v] = u.at(row, channel + H), kept[v] = keep[row];
-    }
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      state = mingru_state(z[v], g[v], kept[v] * state);
-      s.put((begin + t + v) * SEGMENTS + segment, channel, state);
-    }
-  }
-  return state;
+  float states[1] = {state};
+  walk_on<STRETCH, AHEAD, SEGMENTS>(u, s, keep, begin * SEGMENTS + segment, channel, H, states);
+  return states[0];
 }
 
 // The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. first: the state
@@ -65,28 +110,7 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
     BARRIER
     for (uint k = (PARTS - 1) * UNITS + me % UNITS; k > me; k -= UNITS) carry = sums[k] + factors[k] * carry;
   }
-  float after = s.at((end - 1) * SEGMENTS + segment, channel);
-  for (uint t = 0; t < STRETCH; t += AHEAD) {
-    float g[AHEAD], z[AHEAD], q[AHEAD], input[AHEAD], kept[AHEAD], gradient[AHEAD], before[AHEAD];
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      uint row = (end - 1 - t - v) * SEGMENTS + segment;
-      g[v] = u.at(row, channel), z[v] = u.at(row, channel + H), q[v] = u.at(row, channel + 2 * H);
-      input[v] = x.at(row, channel), gradient[v] = dout.at(row, channel), kept[v] = keep[row];
-      before[v] = row >= SEGMENTS ? s.at(row - SEGMENTS, channel) : first;
-    }
-#pragma unroll
-    for (uint v = 0; v < AHEAD; ++v) {
-      uint row = (end - 1 - t - v) * SEGMENTS + segment;
-      float slope = g[v] >= 0.0f ? 1.0f : (0.5f + g[v]) * (0.5f - g[v]), whole = g[v] + 0.5f;
-      MinGRUGradient<float> by;
-      mingru_gradient_of(z[v], q[v], whole, slope, input[v], kept[v], before[v], after, gradient[v], carry, by);
-      u.put(row, channel, by.hidden);
-      u.put(row, channel + H, by.gate);
-      u.put(row, channel + 2 * H, by.projection);
-      dout.put(row, channel, by.x);
-      after = before[v];
-    }
-  }
-  return carry;
+  float firsts[1] = {first}, carries[1] = {carry};
+  walk_back_on<STRETCH, AHEAD, SEGMENTS>(u, x, dout, s, keep, (end - 1) * SEGMENTS + segment, channel, H, firsts, carries);
+  return carries[0];
 }

@@ -3,23 +3,13 @@
 //
 // A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
 // of which one is on its way while another is multiplied. A layer's gates are kept in `dus` (L, T, S, 3H), where the gradients by
-// its products take their place; its input is in `xs` (L + 1, T, S, H), and the gradient by the first one in `dx` (T, S, H). dy is
-// (A + 1, T S). Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
+// its products take their place; its input is in `xs` (L + 1, T, S, H), and the gradient by the first one in `dx` (T, S, H). Rows of
+// observations are in `rows` (T, S, W), those of dy in `dys` (T, S, DY): zeros fill them up. Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
 
 #pragma once
 
 #include "../../../ppo/minibatch/samples.metal.h"
 #include "walks.metal.h"
-
-// A tile (ROWS, COLUMNS) of a matrix whose rows are ACROSS apart.
-template <int ROWS, int COLUMNS, int ACROSS, int THREADS, class Low>
-FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile, uint me) {
-  constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
-  for (uint k = me; k < ROWS * LINES; k += THREADS) {
-    uint row = k / LINES, column = k % LINES * WIDTH;
-    copy_line(from + row * ACROSS + column, tile.numbers + tile.place(row, column));
-  }
-}
 
 // A block's rows to their samples' in memory, or from there.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
@@ -38,44 +28,6 @@ FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows,
     uint row = k / LINES, column = k % LINES * WIDTH, sample = sample_of<SEGMENTS, STEPS>((int)row, 0, segment, S);
     copy_line(from + sample * COLUMNS + column, rows.numbers + rows.place(row, column));
   }
-}
-
-// Of rows x (64, H) the gates, as make_gates has them, by a weight (3H, H) whose tiles (H, 64) take turns in two places.
-template <int H, int THREADS, class Low>
-FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swizzled<Low, 3 * H> u, IN_SHARED Low* place0,
-                           IN_SHARED Low* place1, uint me) {
-  constexpr int TILES = H / 64, EACH = H / 64;  // of 8 columns a group of threads has; chunks of a gate
-  uint row = me / 256 * 32, column = me / 32 % 8 * (8 * TILES);
-  float sums[2][TILES][4];
-  fetch_tile<H, 64, H, THREADS>(weight, Swizzled<Low, 64>{place0}, me);
-  END_OF_COPIES
-  for (int n = 0; n < 3 * EACH; ++n) {
-    int next = n + 1, chunk = n % EACH, gate = n / EACH;
-    WAIT_FOR_COPIES(0)
-    BARRIER
-    if (next < 3 * EACH)
-      fetch_tile<H, 64, H, THREADS>(weight + next / EACH * (H * H) + next % EACH * 64, Swizzled<Low, 64>{next % 2 ? place1 : place0}, me);
-    END_OF_COPIES
-    if (chunk == 0) clear(sums);
-    Swizzled<Low, H> left = {x.numbers + chunk * 64};
-    Swizzled<Low, 64> tile = {n % 2 ? place1 : place0};
-    add_product<0, 64, 2, TILES, 8>(left, row, transposed(tile), column, me, sums);
-    if (chunk == EACH - 1) {
-#pragma unroll
-      for (int v = 0; v < 8 * TILES; v += 2) {
-        float y[2];
-#pragma unroll
-        for (int w = 0; w < 2; ++w) {
-          float product = sums[v / (4 * TILES)][v / 4 % TILES][v % 4 + w];
-          MinGRUGates<float> gates = mingru_gates(product, product, product);
-          y[w] = gate == 0 ? gates.g - 0.5f : gates.z;
-        }
-        uint r = row + (uint)(v / (4 * TILES)) * 16 + row_of(v % 4, me), c = column + (uint)(v / 4 % TILES) * 8 + column_of(v % 4, me);
-        put_pair<Low>(u.numbers + u.place(r, c + (uint)(gate * H)), y[0], y[1]);
-      }
-    }
-  }
-  BARRIER
 }
 
 // Rows du (64, 3H) times the weight (3H, H), added to `to`; its tiles (64, H) take turns likewise.
@@ -111,10 +63,10 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings, int sizes shape strip
-  -> Low xs dus dx dy_samples, float partial ratio value adv {
+  -> Low xs dus dx dys rows, float partial ratio value adv {
   constexpr int STEPS = T, CARRIED = 0;
 #include "../../../ppo/minibatch/begin.metal.h"
-  constexpr int U = 3 * H;
+  constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
   // Where arrays of Low begin.
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
   static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
@@ -138,23 +90,33 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
       rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
       ratios[row] = 1.0f;
     }
-    see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+    see<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER
     multiply_rows<0, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encodes), Swizzled<Low, H>{low}, false, me);
     BARRIER
     write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, xs, segment, S, me);
+    write_rows<SEGMENTS, STEPS, W, THREADS>(seen, rows, segment, S, me);
     for (int l = 0; l < L; ++l) {  // x and out take turns
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
-      stream_gates<H, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
-      for (uint k = me; k < UNITS * PARTS; k += THREADS) {
-        uint unit = segment * (uint)H + k % UNITS;
-        walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[((uint)l * S * (uint)H + unit) * first_step]);
+      stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
+      for (uint k = me * C; k < UNITS * PARTS; k += C * THREADS) {
+        uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
+        if (C > 1) {
+          float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]};
+          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, before);
+        } else {
+          walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[unit * first_step]);
+        }
       }
       BARRIER
-      for (uint k = me; k < M * H; k += THREADS) {
+      for (uint k = me * 2; k < M * H; k += 2 * THREADS) {
         uint row = k / H, channel = k % H;
-        out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), states.at(row, channel)));
+        float projection[2], input[2], state[2];
+        get_some(u, row, channel + 2 * H, projection), get_some(x, row, channel, input), get_some(states, row, channel, state);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) state[v] = mingru_out(projection[v], input[v], state[v]);
+        put_some(out, row, channel, state);
       }
       BARRIER
       write_rows<SEGMENTS, STEPS, H, THREADS>(out, xs + (uint)(l + 1) * n * H, segment, S, me);
@@ -166,8 +128,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 #include "../../../ppo/minibatch/live.metal.h"
 #include "../../../ppo/minibatch/loss.metal.h"
     BARRIER
-    for (int k = (int)me; k < M * (A + 1); k += THREADS)
-      dy_samples[(uint)(k / M) * n + sample_of<SEGMENTS, STEPS>(k % M, chunk, segment, S)] = (Low)dy.at((uint)(k % M), (uint)(k / M));
+    write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
     BARRIER
     for (int l = L - 1; l >= 0; --l) {
@@ -180,12 +141,19 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         WAIT_FOR_COPIES(0)
         BARRIER
       }
-      for (uint k = me; k < UNITS * PARTS; k += THREADS) {
-        uint unit = segment * (uint)H + k % UNITS;
-        float before = first[((uint)l * S * (uint)H + unit) * first_step];
-        if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
-        if (PARTS > 1) BARRIER
-        walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+      for (uint k = me * C; k < UNITS * PARTS; k += C * THREADS) {
+        uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
+        if (C > 1) {
+          float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]}, state[2] = {before[0], before[1]};
+          float carry[2] = {0.0f, 0.0f};
+          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, state);
+          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, kept, M - SEGMENTS + k / H, k % H, H, before, carry);
+        } else {
+          float before = first[unit * first_step];
+          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
+          if (PARTS > 1) BARRIER
+          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+        }
       }
       BARRIER
       write_rows<SEGMENTS, STEPS, U, THREADS>(u, of_layer, segment, S, me);
@@ -198,4 +166,51 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 #pragma unroll
   for (int row = 0; row < 6; ++row)
     if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sums.of[row];
+}
+
+// The gradients by all weights, products of those over n samples, by SLICES of them: (SLICES, P), the encoder's, the decoder's and
+// the layers'. A block makes a tile (128, 128) of one product and one slice, 32 threads (64, 32) of that; of STAGES parts of the
+// samples all but one are on their way.
+KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low xs dus dx dys rows, int shape -> float grads {
+  constexpr uint SIDE = 128, STEP = 64, STAGES = 3, W = (D + 31) / 32 * 32, DY = A + 1 > 32 ? 64 : 32;
+  constexpr uint ACROSS = (H + 127) / 128, OF_LAYER = (3 * H + 127) / 128 * ACROSS, SEEN = (W + 127) / 128, PLACE = STEP * SIDE;
+  constexpr uint P = H * D + (A + 1) * H + L * 3 * H * H, WIDTH = 16 / sizeof(Low);
+  static_assert(THREADS == 256 && 2 * STAGES * PLACE * sizeof(Low) <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
+  uint n = (uint)shape[0], tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
+  bool of_layer = tile < L * OF_LAYER, of_encoder = !of_layer && tile < L * OF_LAYER + ACROSS * SEEN;
+  uint l = of_layer ? tile / OF_LAYER : L, own = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
+  uint beside = of_encoder ? SEEN : ACROSS, down = own / beside * SIDE, across = own % beside * SIDE;
+  uint left_width = of_layer ? 3 * H : of_encoder ? H : DY, right_width = of_encoder ? W : H;
+  uint height = of_layer ? 3 * H : of_encoder ? H : A + 1, width = of_encoder ? D : H;
+  IN_DEVICE const Low* left = (of_layer ? dus + l * n * (3 * H) : of_encoder ? dx : dys) + slice * steps * STEP * left_width + down;
+  IN_DEVICE const Low* right = (of_encoder ? rows : xs + l * n * H) + slice * steps * STEP * right_width + across;
+  uint row = me / 32 % 2 * 64, column = me / 64 * 32;
+  float sums[4][4][4];
+  clear(sums);
+  for (uint step = 0; step < steps + STAGES - 1; ++step) {
+    if (step >= STAGES - 1) {  // the part of STAGES - 1 steps before is there
+      WAIT_FOR_COPIES(1)
+      BARRIER
+    }
+    for (uint k = me; step < steps && k < STEP * (SIDE / WIDTH); k += THREADS) {
+      uint sample = k / (SIDE / WIDTH), at = k % (SIDE / WIDTH) * WIDTH;
+      Swizzled<Low, SIDE> a = {places + step % STAGES * (2 * PLACE)}, b = {places + step % STAGES * (2 * PLACE) + PLACE};
+      if (down + at < left_width) copy_line(left + (step * STEP + sample) * left_width + at, a.numbers + a.place(sample, at));
+      if (across + at < right_width) copy_line(right + (step * STEP + sample) * right_width + at, b.numbers + b.place(sample, at));
+    }
+    END_OF_COPIES
+    if (step >= STAGES - 1) {
+      IN_SHARED Low* now = places + (step + 1) % STAGES * (2 * PLACE);
+      Swizzled<Low, SIDE> a = {now}, b = {now + PLACE};
+      add_product<0, STEP, 4, 4, 8>(transposed(a), row, b, column, me, sums);
+    }
+  }
+  IN_DEVICE float* mine = grads + slice * P + (of_encoder ? 0u : H * D + (of_layer ? (A + 1) * H + l * (3 * H * H) : 0u));
+#pragma unroll
+  for (int v = 0; v < 64; ++v) {
+    uint p = down + row + (uint)(v / 16) * 16 + row_of(v % 4, me), q = across + column + (uint)(v / 4 % 4) * 8 + column_of(v % 4, me);
+    if (p < height && q < width) mine[p * width + q] = sums[v / 16][v / 4 % 4][v % 4];
+  }
 }

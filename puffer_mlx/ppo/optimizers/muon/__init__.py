@@ -168,6 +168,7 @@ TILE = 64  # rows and columns of a block's part of a product
 # with that many columns it multiplies 12 million times, about 0.1 ms of a GPU's core.
 ROWS_OF_A_BLOCK, COLUMNS_OF_A_BLOCK = TILE, 256
 ROWS_OF_A_CLUSTER, COLUMNS_OF_A_CLUSTER = 256, 1024  # the same of a cluster of blocks
+TILES_OF_GRAM = 136  # (16, 16), on one side of the diagonal of ROWS_OF_A_CLUSTER rows and on it
 
 Shapes = tuple[tuple[int, ...], ...]
 GRAM, POLY, NEXT = range(3)  # what muon_product makes
@@ -332,7 +333,7 @@ def _spread(
     columns, pool = _room_of(at) or (0, 0)
     block, count, r = pool_block()[0], len(at.starts), ROWS_OF_A_CLUSTER
     shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
-    shapes |= {"x": (count, r, cluster * columns)} | dict.fromkeys(("gram", "poly"), (count, r, r))
+    shapes |= {"partial": (count, cluster, TILES_OF_GRAM, 16 * 16), "gram": (count, r, r)}
     sizes = {"Low": _kind(low), "COLUMNS": columns, "THREADS": block, "POOL": pool}
     sizes["CLUSTER"] = cluster
     threads = count * cluster * block

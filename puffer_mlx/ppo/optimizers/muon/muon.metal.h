@@ -232,8 +232,10 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
 }
 
 // What follows is of 16 bits: each block of a cluster keeps COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed where it is
-// tall, in its shared memory, and makes 32 rows of gram and poly (256, 256). What the others need of it is in memory. Zeros are
-// beyond r and c; of rows only so many count as fill 64 are there.
+// tall, in its shared memory. gram is the sum of what each block's columns make of it, in `partial`; a block adds up its share
+// of that, and then multiplies its own columns by gram, twice: y = gram x, and x = a x + (b + c) y + gram (c (y - x)). What
+// is rounded before it is multiplied is small where gram is near 1. Zeros are beyond r and c; of rows only so many count as fill
+// 64 are there.
 
 // A thread's numbers of the r times `columns` of a tensor's x from column `first` on, THREADS apart: in lines of `by`.
 template <int THREADS>
@@ -255,53 +257,72 @@ struct Spot {
   }
 };
 
-// 64 columns of a matrix (rows, ACROSS), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
-template <int ACROSS, int THREADS, class Low>
+// 64 columns of a matrix (rows, 256), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
+template <int THREADS, class Low>
 FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARED Low* places, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // rows of a thread: all alike in a tile
   uint row = me / LINES, column = me % LINES * WIDTH;
   Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + column / 32 * (256 * 32)};
-  IN_DEVICE const Low* read = from + row * ACROSS + (uint)n * 64 + column;
+  IN_DEVICE const Low* read = from + row * 256 + (uint)n * 64 + column;
   IN_SHARED Low* write = tile.numbers + tile.place(row, column % 32);
 #pragma unroll
   for (uint k = 0; k < 256; k += APART)
-    if ((int)k < rows) copy_line(read + k * ACROSS, write + k * 32);
+    if ((int)k < rows) copy_line(read + k * 256, write + k * 32);
 }
 
-// Rows (32, 256) from `first` on of a matrix (rows, 64 count) times itself transposed: to 32 threads (32, 32) of them, half of the
-// inner columns. Of 256 threads the sums are whole then.
-template <int ACROSS, int THREADS, class Low>
-FUNCTION void multiply_itself(IN_DEVICE const Low* matrix, int rows, int count, int first, IN_SHARED Low* places, uint me,
-                              IN_THREAD float (&sums)[2][4][4]) {
-  static_assert(THREADS == 512, "two groups of threads");
-  uint half_of = me / 256, column = me % 256 / 32 * 32;
+// A block's part of gram, of its columns of x: R lines of tiles (16, 16) from `line` on, C / 2 tiles of each from `first` on, to 32
+// threads. Of every line those that are up to 8 beside the diagonal are written, and of eight of the lines the one after them:
+// the n-th of all lines before the next one's, 8 numbers of a thread side by side.
+template <int R, int C, int COLUMNS, class Low>
+FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, int line, int first, IN_DEVICE Low* partial, uint me) {
+  constexpr int WIDTH = 16 / sizeof(Low), STEP = COLUMNS % 64 ? 32 : 64;  // as rows are swizzled
+  float sums[R][C][4];
   clear(sums);
-  for (int n = 0; n < 3; ++n) {
-    if (n < count) fetch_columns<ACROSS, THREADS>(matrix, rows, n, places, me);
-    END_OF_COPIES
+  for (uint k = 0; k < COLUMNS; k += STEP) {
+    Swizzled<Low, COLUMNS> left = {own.numbers + k};
+    Swizzled<Low, COLUMNS, 256> right = {own.numbers + k};
+    add_product<0, STEP, R, C, 8>(left, (uint)line * 16, transposed(right), (uint)first * 16, me, sums);
   }
-  for (int n = 0; n < count; ++n) {
-    WAIT_FOR_COPIES(2)
-    BARRIER
-    if (n + 3 < count) fetch_columns<ACROSS, THREADS>(matrix, rows, n + 3, places, me);
-    END_OF_COPIES
-    Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + half_of * (256 * 32)};
-    if ((int)column < rows) add_product<0, 32, 2, 4, 8>(tile, (uint)first, transposed(tile), column, me, sums);
+#pragma unroll
+  for (int v = 0; v < 4 * R * C; v += WIDTH) {
+    int down = line + v / (4 * C), beside = first + v / 8 % (C / 2) - down;
+    Line<Low> y;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) y.of[w] = (Low)sums[v / (4 * C)][(v + w) / 4 % C][(v + w) % 4];
+    IN_DEVICE Low* to = partial + (beside * 16 + down) * 256 + (int)(me % 32) * 8 + v % 8;
+    if (beside >= 0 && beside < (down < 8 ? 9 : 8)) *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)to = y;
   }
-  BARRIER
-  IN_SHARED float* others = (IN_SHARED float*)(IN_SHARED void*)places + me % 256;
+}
+
+// What the parts of some blocks are together, times `factor`, in gram (256, 256): a block's share of it.
+template <int CLUSTER, int THREADS, class Low>
+FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, uint mine, uint rows, IN_DEVICE Low* gram, uint me) {
+  constexpr uint WIDTH = 16 / sizeof(Low), SHARE = 136 * 256 / WIDTH / CLUSTER;
+  static_assert(SHARE * WIDTH * CLUSTER == 136 * 256, "blocks' shares are alike");
+  for (uint n = me; n < SHARE; n += THREADS) {
+    uint first = (mine * SHARE + n) * WIDTH, tile = first / 256, lane = first % 256 / 8;
+    uint down = tile % 16 * 16, across = (tile % 16 + tile / 16) % 16 * 16;
+    if (down >= rows || across >= rows) continue;
+    Line<Low> each[CLUSTER];
 #pragma unroll
-  for (int v = 0; v < 32; ++v)
-    if (half_of) others[v * 256] = sums[v / 16][v / 4 % 4][v % 4];
-  BARRIER
+    for (int k = 0; k < CLUSTER; ++k)
+      each[k] = *(IN_DEVICE const Line<Low>*)(IN_DEVICE const void*)(partial + (k < parts ? k : 0) * (136 * 256) + first);
 #pragma unroll
-  for (int v = 0; v < 32; ++v)
-    if (!half_of) sums[v / 16][v / 4 % 4][v % 4] += others[v * 256];
+    for (uint v = 0; v < WIDTH; ++v) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int k = 0; k < CLUSTER; ++k) sum += k < parts ? (float)each[k].of[v] : 0.0f;
+      uint at = first % 8 + v, p = down + row_of((int)at % 4, lane), q = across + at / 4 * 8 + column_of((int)at % 4, lane);
+      gram[p * 256 + q] = (Low)(factor * sum);
+      if (tile >= 16) gram[q * 256 + p] = (Low)(factor * sum);
+    }
+  }
 }
 
 KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
-  -> float weights momentum sums ok, Low x gram poly {
-  constexpr int ACROSS = CLUSTER * COLUMNS, TILES = COLUMNS / 16, WIDTH = 16 / sizeof(Low), AT_ONCE = 16;
+  -> float weights momentum sums ok, Low partial gram {
+  constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
+  static_assert(THREADS == 512, "32 threads for each 16 rows");
   static_assert((256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4 + THREADS <= POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
@@ -312,9 +333,8 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   read_tensor(tensors, t, tensor);
   int start = tensor.start, size = tensor.size, rows = (tensor.r + 63) / 64 * 64, begin = mine * COLUMNS;
   int columns = tensor.c < begin ? 0 : tensor.c - begin < COLUMNS ? tensor.c - begin : COLUMNS, count = tensor.r * columns;
-  IN_DEVICE Low* all_x = x + t * (256 * ACROSS);
+  IN_DEVICE Low* all_parts = partial + t * CLUSTER * (136 * 256);
   IN_DEVICE Low* all_gram = gram + t * (256 * 256);
-  IN_DEVICE Low* all_poly = poly + t * (256 * 256);
   float lr_ = lr[0], beta = settings[0], decay = settings[1];
   Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
@@ -352,13 +372,15 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   sum = block_sum(sum, part, me, THREADS);
   if (me == 0) sums[block] = sum;
 
-  int lines = clip.ok && tensor.r > 0 ? 5 : 0, first = 32 * mine;
+  int lines = clip.ok && tensor.r > 0 ? 5 : 0, parts = (tensor.c + COLUMNS - 1) / COLUMNS;
   float factor = 1.0f;
   uint row = me / 64 * 32, column = me / 32 % 2 * (COLUMNS / 2);
   for (int line = 0; line < lines; ++line) {
-    for (int k = (int)me; k < rows * (COLUMNS / WIDTH); k += THREADS) {
-      uint p = (uint)k / (COLUMNS / WIDTH), q = (uint)k % (COLUMNS / WIDTH) * WIDTH;
-      write_line(own.numbers + own.place(p, q), all_x + p * ACROSS + (uint)begin + q);
+    float a = coefficients[3 * line], b = coefficients[3 * line + 1], cubic = coefficients[3 * line + 2];
+    if (columns > 0 && (int)row < rows) {
+      int of_rows = (int)row / 16, half_of = (int)me / 32 % 2;
+      multiply_columns<2, 8>(own, of_rows, of_rows + 4 * half_of, all_parts + mine * (136 * 256), me);
+      multiply_columns<1, 4>(own, of_rows + half_of, of_rows + 8, all_parts + mine * (136 * 256), me);
     }
     CLUSTER_BARRIER(CLUSTER)
     if (line == 0) {
@@ -366,59 +388,43 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
       for (int k = 0; k < CLUSTER; ++k) sum += sums[(int)block - mine + k];
       factor = one_over_norm(sqrt(sum));
     }
-    float a = coefficients[3 * line], b = coefficients[3 * line + 1], cubic = coefficients[3 * line + 2];
-    float square[2][4][4], kept[2][4][4];
-    bool makes = first < rows, whole = me < 256 && (int)(me / 32 * 32) < rows;
-    if (makes) {
-      multiply_itself<ACROSS, THREADS>(all_x, rows, (tensor.c + 63) / 64, first, places, me, square);
-#pragma unroll
-      for (int v = 0; v < 32; v += 2) {
-        IN_THREAD float* y = square[v / 16][v / 4 % 4] + v % 4;
-        y[0] *= factor * factor, y[1] *= factor * factor;
-        kept[v / 16][v / 4 % 4][v % 4] = (float)(Low)y[0], kept[v / 16][v / 4 % 4][v % 4 + 1] = (float)(Low)y[1];
-        int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
-        if (whole) put_pair<Low>(all_gram + p * 256 + q, y[0], y[1]);
-      }
-    }
-    CLUSTER_BARRIER(CLUSTER)
-    if (makes) {
-      multiply_itself<256, THREADS>(all_gram, rows, rows / 64, first, places, me, square);
-#pragma unroll
-      for (int v = 0; v < 32; v += 2) {
-        IN_THREAD const float *y = kept[v / 16][v / 4 % 4] + v % 4, *z = square[v / 16][v / 4 % 4] + v % 4;
-        int p = first + v / 16 * 16 + (int)row_of(v % 4, me), q = (int)(me / 32 * 32 + v / 4 % 4 * 8 + column_of(v % 4, me));
-        if (whole) put_pair<Low>(all_poly + p * 256 + q, b * y[0] + cubic * z[0], b * y[1] + cubic * z[1]);
-      }
-    }
+    add_parts<CLUSTER, THREADS>(all_parts, parts, factor * factor, (uint)mine, (uint)rows, all_gram, me);
     CLUSTER_BARRIER(CLUSTER)
     if (columns > 0) {
       float next[2][TILES][4];
       clear(next);
       for (int n = 0; n < 4; ++n) {
-        if (64 * n < rows) fetch_columns<256, THREADS>(all_poly, rows, n, places, me);
+        if (64 * n < rows) fetch_columns<THREADS>(all_gram, rows, n, places, me);
         END_OF_COPIES
       }
-      for (int n = 0; n < rows / 32; ++n) {
-        if (n % 2 == 0) {  // the next 64 columns are there
-          WAIT_FOR_COPIES(3)
-          END_OF_COPIES
-          BARRIER
+      for (int twice = 0; twice < 2; ++twice) {
+        for (int n = 0; n < rows / 32; ++n) {
+          if (twice == 0 && n % 2 == 0) {  // the next 64 columns are there
+            WAIT_FOR_COPIES(3)
+            END_OF_COPIES
+            BARRIER
+          }
+          Swizzled<Low, 32> tile = {places + n * (256 * 32)};
+          Swizzled<Low, COLUMNS> inner = {own.numbers + n * 32 * COLUMNS};
+          if ((int)row < rows) add_product<0, 32, 2, TILES, 8>(tile, row, inner, column, me, next);
         }
-        Swizzled<Low, 32> tile = {places + n * (256 * 32)};
-        Swizzled<Low, COLUMNS> inner = {own.numbers + n * 32 * COLUMNS};
-        if ((int)row < rows) add_product<0, 32, 2, TILES, 8>(tile, row, inner, column, me, next);
-      }
-      BARRIER
+        BARRIER
 #pragma unroll
-      for (int v = 0; v < 8 * TILES; v += 2) {
-        uint p = row + v / (4 * TILES) * 16 + row_of(v % 4, me), q = column + v / 4 % TILES * 8 + column_of(v % 4, me);
-        IN_SHARED Low* to = own.numbers + own.place(p, q);
-        IN_THREAD const float* y = next[v / (4 * TILES)][v / 4 % TILES] + v % 4;
-        if ((int)row < rows) put_pair<Low>(to, factor * (a * (float)to[0] + y[0]), factor * (a * (float)to[1] + y[1]));
+        for (int v = 0; v < 8 * TILES; v += 2) {
+          uint p = row + v / (4 * TILES) * 16 + row_of(v % 4, me), q = column + v / 4 % TILES * 8 + column_of(v % 4, me);
+          IN_SHARED Low* to = own.numbers + own.place(p, q);
+          IN_THREAD float* y = next[v / (4 * TILES)][v / 4 % TILES] + v % 4;
+          if ((int)row >= rows) continue;
+          float before[2] = {(float)to[0], (float)to[1]};
+          float to_multiply = factor * cubic, z[2] = {to_multiply * (y[0] - before[0]), to_multiply * (y[1] - before[1])};
+          put_pair<Low>(to, twice ? y[0] : z[0], twice ? y[1] : z[1]);
+#pragma unroll
+          for (int w = 0; w < 2; ++w) y[w] = factor * (a * before[w] + (b + cubic) * y[w]);
+        }
+        BARRIER
       }
     }
     factor = 1.0f;
-    BARRIER
   }
 
   ahead = mine_first, at = mine_first;
