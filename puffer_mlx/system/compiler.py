@@ -54,6 +54,7 @@ class Kind(NamedTuple):
 
 
 SHARED = Kind(".so", ("-fPIC", "-shared"))
+OBJECT = Kind(".o", ("-fPIC", "-c"))  # of one source, for the flags of a library
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -237,7 +238,7 @@ def _compile(
 ) -> None:
     handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
     os.close(handle)
-    late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
+    late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".o", ".so"))]
     early = [*command, *(flag for flag in flags if flag not in late)]
     try:
         if len(sources) == 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.compiler import compile_shared, source_files
+from puffer_mlx.system.compiler import OBJECT, compile_shared, source_files
 from puffer_mlx.vec.native.raylib import INSTALL, find_raylib
 from puffer_mlx.vec.native.sources import (
     Needs,
@@ -30,6 +30,8 @@ _FLAGS = [
     *(f"-D{name}=puffer_exit" for name in ("_exit", "_Exit")),  # all of them: src/host.h
     "-lm",
 ]
+_PLAIN = [flag for flag in _FLAGS if flag != "-lm"]
+_HEARS = ("host.c", "vec.c")  # of the stepper's sources those that an environment's flags change
 _ELSEWHERE = (  # what the compiler says, what that means, what to do
     (
         r"pufferenv\.h",
@@ -84,14 +86,19 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     folder = Path(folder)
     unit = compiled_unit(folder)
     root = environments_folder()
-    stepper = source_files(root / "src")
-    headers = [*environment_files(folder), *source_files(root / "include"), *stepper]
+    stepper = [*source_files(root / "include"), *source_files(root / "src")]
+    headers = [*environment_files(folder), *stepper]
     asks = needs(folder)
+    objects = [  # once for all environments
+        compile_shared(f"stepper_{source.stem}", [source], _PLAIN, depends=stepper, kind=OBJECT)
+        for source in sorted((root / "src").glob("*.c"))
+        if source.name not in _HEARS
+    ]
     try:
         return compile_shared(
             folder.resolve().name,
-            [unit, *sorted((root / "src").glob("*.c"))],
-            environment_flags(folder, asks),
+            [unit, *(root / "src" / name for name in _HEARS)],
+            [*environment_flags(folder, asks), *map(str, objects)],
             depends=[path for path in headers if path != unit],
             again=again,
         )
