@@ -89,9 +89,10 @@ class Key:
             if value in ("", "None") or [value.strip()] != value.replace("\0", "\n").splitlines():
                 return f"{value!r} is not one line of text", f"for example {self.default}"
         elif isinstance(value, (int, float)):
-            largest = self.maximum or (INT_MAX if kind is int else FLOAT_MAX)
+            bound = INT_MAX if kind is int else FLOAT_MAX
+            largest = bound if self.maximum is None else self.maximum
             legal = (
-                -largest <= value <= largest  # False for nan
+                -bound <= value <= largest  # False for nan
                 and (self.minimum is None or value >= self.minimum)
                 and (self.above is None or value > self.above)
                 and (self.below is None or value < self.below)

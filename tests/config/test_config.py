@@ -58,6 +58,13 @@ def test_the_hints_are_legal():
         c.load("breakout", argv)
 
 
+def test_limits_are_legal_as_they_are_said():
+    for name, key in DECLARED.items():
+        for limit in (key.minimum, key.maximum):
+            if limit is not None:
+                assert key.fault(key.kind(limit)) is None, name
+
+
 def test_validate_checks_types_of_a_configuration_built_in_code():
     config = c.Config()
     for value, named in ("64", "'64' is not of type int"), (64.0, "64.0"), (True, "True"):
