@@ -250,7 +250,7 @@ def test_a_compiler_that_fails(tmp_path):
     fake.write_text(FAKE)
     fake.chmod(0o755)
     done = without(tmp_path, CC=str(fake))
-    expected = "squared: ", "failed with status 3", "this compiler is out of order"
+    expected = "stepper_collect: ", "failed with status 3", "this compiler is out of order"
     check_message(done.returncode, done.stderr, *expected)
     assert files(tmp_path) == {"fakecc", "cache/half.o"}  # nothing of puffer_mlx's own
 

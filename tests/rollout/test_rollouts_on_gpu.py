@@ -405,7 +405,7 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
     ("on_gpu", "name"),
     [
         *((each, "connect4") for each in (False, True, "steps")),
-        ("steps", "connect4_two-selfplay"),
+        *((each, "connect4_two-selfplay") for each in (True, "steps")),
     ],
     indirect=["on_gpu"],
 )
