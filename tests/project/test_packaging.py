@@ -200,7 +200,7 @@ def test_from_the_wheel_alone_in_an_empty_folder(installed, tmp_path):
 
     place = installed.parents[1].resolve()
     trained = said("train", *TINY, "--stop-at", str(2 * BATCH), "-v")
-    assert str(ROOT) not in trained and "configs/squared.ini" in trained
+    assert f"{ROOT}/" not in trained and "configs/squared.ini" in trained
     assert said("evaluate", "squared", "latest", "--episodes", "8").startswith("squared: ")
     said("export", "latest", "--to", "safetensors", "--out", "w.safetensors")
     run = only(tmp_path, "checkpoints/squared/*").name
