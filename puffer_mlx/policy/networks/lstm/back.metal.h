@@ -15,19 +15,10 @@
             u.put(row, channel + H, dc * kept[row] * before * forget * (1.0f - forget));
             u.put(row, channel + 2 * H, dc * input * (1.0f - g * g));
             u.put(row, channel + 3 * H, d * squashed * o * (1.0f - o));
+            carried[k] = 0.0f;
             carried[UNITS + k] = kept[row] * forget * dc;
           }
           BARRIER
-          for (uint item = me / 32; item < SEGMENTS / 16 * H / 8; item += THREADS / 32) {
-            uint first_row = (uint)(t * SEGMENTS) + item / (H / 8) * 16, first_column = item % (H / 8) * 8;
-            float by_state[1][1][4];
-            clear(by_state);
-            add_product<EXACT, 4 * H, 1, 1, 8>(u, first_row, last_weight, first_column, me, by_state);
-#pragma unroll
-            for (int v = 0; v < 4; ++v) {
-              uint row = first_row + row_of(v, me), channel = first_column + column_of(v, me);
-              carried[(row - (uint)(t * SEGMENTS)) * H + channel] = kept[row] * by_state[0][0][v];
-            }
-          }
+#include "../../../ppo/minibatch/state_back.metal.h"
           BARRIER
         }
