@@ -362,16 +362,12 @@ def launch_wide(
     assert folder is not None
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
     outputs = {
-        "xs": (L + 1, n, H),
-        "dus": (L, n, 3 * H),
-        "dx": (n, H),
-        "dys": (n, dy),
-        "rows": (n, -(-D // 32) * 32),
+        "factors": (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),),
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
     made = _launch(folder / WIDE, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
-    *factors, partial, ratio, value, adv = made
+    factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
     names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
     shapes = [named[name].shape for name in names]
@@ -383,7 +379,7 @@ def launch_wide(
 
 
 def _products(
-    text: Path, factors: list[mx.array], n: int, P: int, sizes: dict[str, int]
+    text: Path, factors: mx.array, n: int, P: int, sizes: dict[str, int]
 ) -> mx.array:
     """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
     across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
@@ -392,7 +388,7 @@ def _products(
         parts *= 2
     pool = STAGES * ROWS * TILE
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [*factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    inputs, threads = [factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
     outputs = [(parts, P)]
     return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
