@@ -68,11 +68,11 @@ def _minibatches(epoch: Epoch) -> Iterator[Section]:
     steps, fields, beta = epoch.steps, epoch.fields, epoch.scheduled.beta
     with building:
         epoch.ratios, epoch.back = mx.ones_like(epoch.values), None
-        draws = mx.split(epoch.draws, len(epoch.draws))
-    for uniforms in draws:  # (1, S)
+        draws = [epoch.draws[k] for k in range(len(epoch.draws))]
+    for uniforms in draws:  # (S,)
         now = steps.targets(fields, epoch.values, epoch.ratios, epoch.back)
         epoch.values, epoch.ratios, *drawn_by = now
-        drawn = epoch.values, *drawn_by, uniforms.reshape(-1), beta
+        drawn = epoch.values, *drawn_by, uniforms, beta
         epoch.rows, batch = steps.draw(fields, *drawn)
         with building:
             rows, compared = epoch.part(epoch.rows), _own_samples(epoch, batch)
