@@ -68,7 +68,7 @@ def _minibatches(epoch: Epoch) -> Iterator[Section]:
     steps, fields, beta = epoch.steps, epoch.fields, epoch.scheduled.beta
     with building:
         epoch.ratios, epoch.back = mx.ones_like(epoch.values), None
-        draws = [epoch.draws[k] for k in range(len(epoch.draws))]
+        draws = [epoch.draws[k : k + 1].reshape(-1) for k in range(len(epoch.draws))]
     for uniforms in draws:  # (S,)
         now = steps.targets(fields, epoch.values, epoch.ratios, epoch.back)
         epoch.values, epoch.ratios, *drawn_by = now
