@@ -175,4 +175,4 @@ def after_minibatch(
         return values, ratios, adv, adv
     launched = partial(kernel, back=back and (ratios, *back))
     adv, sums, *new = of_rollout(fields, values, ratios if vtrace else None, numbers, launched)
-    return *(new or (values, ratios)), adv, sums[None]
+    return *(new or (values, ratios)), adv, sums

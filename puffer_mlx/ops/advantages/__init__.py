@@ -58,7 +58,7 @@ def launch_advantages(
         back: what comes after the values in ``ops.put_rows``, which is done first; None: nothing.
 
     Returns:
-        Advantages (T, N), the sums (N,) of their magnitudes over time, and with ``back`` the new
+        Advantages (T, N), the sums (1, N) of their magnitudes over time, and with ``back`` the new
         values and ratios (T, N): float32.
     """
     (T, N), has = values.shape, (finals is not None, ratios is not None)
@@ -72,5 +72,5 @@ def launch_advantages(
     arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
     put = (T, N) if back else (FEWEST,)
     threads = -(-N // BLOCK) * BLOCK
-    found = launch(TEXT, "advantages", arrays, [(T, N), (N,), put, put], threads, BLOCK, THREADS=BLOCK)
+    found = launch(TEXT, "advantages", arrays, [(T, N), (1, N), put, put], threads, BLOCK, THREADS=BLOCK)
     return found if back else found[:2]

@@ -9,8 +9,16 @@
 
 #include "advantages/step.metal.h"
 
+// What is put there, or what is there. Of float one of two addresses is read: two loads into one register wait for each other.
+FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const float* before) { return *(put ? now : before); }
+
+template <class Low>
+FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const Low* before) {
+  return put ? *now : (float)*before;
+}
+
 // values, rewards, terminals, ratios, finals (T, N), rows (S,). Without last observations, what is given as finals isn't
-// read; where ratios don't count, they are 1. sums (N,): of the advantages' magnitudes. put_values, put_ratios: with what was
+// read; where ratios don't count, they are 1. sums (1, N): of the advantages' magnitudes. put_values, put_ratios: with what was
 // put there; if S is 0, they aren't written.
 KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios finals, int rows, float new_values new_ratios ok,
   int sizes, float settings -> float adv sums put_values put_ratios {
@@ -29,16 +37,16 @@ KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios fina
 #pragma unroll 32
     for (uint s = 0; s < LOOKED * THREADS; ++s) place = looked[s] == (int)i ? (int)(first + s) : place;
   }
-  bool replace = place >= 0 && ok[0] > 0.0f;
+  bool put = place >= 0 && ok[0] > 0.0f;
   if (i < N) {
     float a = 0.0f, sum = 0.0f, next_value = 0.0f, next_final = 0.0f;
     for (int top = T - 1; top >= 0; top -= AHEAD) {
       float value[AHEAD], ratio[AHEAD], reward[AHEAD], terminal[AHEAD], final_[AHEAD];
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {
-        uint t = (uint)(top > j ? top - j : 0), k = t * N + i, after = t + 1 < (uint)T ? k + N : k;
-        value[j] = replace ? new_values[t * S + (uint)place] : (float)values[k];
-        ratio[j] = replace ? new_ratios[t * S + (uint)place] : has_ratios || S > 0 ? ratios[k] : 1.0f;
+        uint t = (uint)(top > j ? top - j : 0), k = t * N + i, after = t + 1 < (uint)T ? k + N : k, now = put ? t * S + (uint)place : 0;
+        value[j] = either(put, new_values + now, values + k);
+        ratio[j] = has_ratios || S > 0 ? either(put, new_ratios + now, ratios + k) : 1.0f;
         reward[j] = rewards[after];
         terminal[j] = terminals[after];
         final_[j] = has_finals ? finals[k] : 0.0f;
