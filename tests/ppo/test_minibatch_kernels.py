@@ -284,7 +284,7 @@ def targets(logprobs, values, adv, rows, weights, finals=None):
     return ops.take_targets(logprobs, values, adv, finals, rows, weights)
 
 
-NUMBERS = Discounts(**HYPER, reward_clip=1.0)
+NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
 
 
 def after(values, *back, vtrace=True):
@@ -316,7 +316,7 @@ def rows_on_gpu(request, tmp_path_factory):
         cases[names] = (several, *(field(name)[0] for name in names), rows_of())
     cases["put"] = (ops.put_rows, *put_case(1))
     for vtrace in True, False:
-        cases[vtrace] = (partial(after, vtrace=vtrace), *after_case(1))
+        cases[f"after {vtrace}"] = (partial(after, vtrace=vtrace), *after_case(1))
     return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
@@ -390,7 +390,7 @@ def test_put_rows(rows_on_gpu, ok):
 @pytest.mark.parametrize("vtrace", [True, False])
 def test_advantages_after_a_minibatch(rows_on_gpu, ok, vtrace):
     arrays = after_case(ok, seed=6)
-    found = rows_on_gpu.run(vtrace, *arrays)
+    found = rows_on_gpu.run(f"after {vtrace}", *arrays)
     expected = plainly(partial(after, vtrace=vtrace), *arrays)
     for ours, plain in zip(found[:2], expected, strict=False):
         np.testing.assert_array_equal(ours, plain)

@@ -51,15 +51,12 @@ def launch_advantages(
     gae_lambda,
     back=None,
     **clips,
-) -> list[mx.array]:
-    """``ppo.advantage.advantages`` in one launch, with its arguments.
+):
+    """``ppo.advantage.advantages`` in one launch, with its arguments, after ``ops.put_rows``.
 
-    Args:
-        back: what comes after the values in ``ops.put_rows``, which is done first; None: nothing.
-
-    Returns:
-        Advantages (T, N), the sums (1, N) of their magnitudes over time, and with ``back`` the new
-        values and ratios (T, N): float32.
+    ``back`` is what that gets after the values; without, nothing is put. There are advantages
+    (T, N), the sums (1, N) of their magnitudes over time, and with ``back`` new values and ratios
+    (T, N): float32.
     """
     (T, N), has = values.shape, (finals is not None, ratios is not None)
     zeros = nothing(mx.float32)
@@ -72,5 +69,6 @@ def launch_advantages(
     arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
     put = (T, N) if back else (FEWEST,)
     threads = -(-N // BLOCK) * BLOCK
-    found = launch(TEXT, "advantages", arrays, [(T, N), (1, N), put, put], threads, BLOCK, THREADS=BLOCK)
+    shapes = [(T, N), (1, N), put, put]
+    found = launch(TEXT, "advantages", arrays, shapes, threads, BLOCK, THREADS=BLOCK)
     return found if back else found[:2]

@@ -89,7 +89,7 @@ def _own_samples(epoch: Epoch, batch: Minibatch) -> Minibatch:
 
 
 def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, ...]:
-    """The drawn rows' new values and ratios, for ``targets``, unless the minibatch doesn't count."""
+    """Notes the drawn rows' new values and ratios for ``targets``."""
     with building:
         epoch.back = epoch.rows, epoch.joined(value, 1), epoch.joined(ratio, 1), ok
     return epoch.back[1:3]

@@ -372,9 +372,7 @@ def launch_wide(
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
 
-def _products(
-    text: Path, factors: mx.array, n: int, P: int, sizes: dict[str, int]
-) -> mx.array:
+def _products(text: Path, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
     """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
     across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
     tiles, parts = across * (sizes["L"] * down + seen + 1), 1
@@ -475,9 +473,7 @@ def _finished(
     sizes = {name: named[name].size for name in names}
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
-    where = (
-        (start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True)
-    )
+    where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
     shape = numbers(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
     arrays["places"] = numbers(*(number for place in where for number in place))

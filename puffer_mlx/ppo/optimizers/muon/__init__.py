@@ -211,7 +211,7 @@ def fits_a_block(matrix: Matrix) -> bool:
 
 @functools.cache
 def layout(shapes: Shapes, apart: bool = False) -> Layout:
-    """Where tensors of these shapes are; ``apart``: gradients and momenta are arrays of their own."""
+    """Where tensors of these shapes are, in one array or three (``apart``)."""
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, total = places(sizes, BLOCK)
     matrices = [matrix_of(shape) for shape in shapes]
@@ -270,16 +270,16 @@ def launch_step(
         The new weights, the new momenta, and whether they are new: 1 or 0, a float32 scalar.
     """
     shapes = tuple(tuple(array.shape) for array in weights)
-    given = weights, grads, momentum
-    wholes = [whole_of(arrays, layout(shapes).starts) for arrays in given]
-    apart = None not in wholes and wholes[1].squares is not None
+    starts, given = layout(shapes).starts, (weights, grads, momentum)
+    wholes = [whole for arrays in given if (whole := whole_of(arrays, starts))]
+    apart = len(wholes) == len(given) and wholes[1].squares is not None
     at = layout(shapes, apart)
-    if apart:
+    if apart:  # as a minibatch before left them, and this one's gradients
         flat, squares = [whole.packed for whole in wholes], wholes[1].squares
     else:
         packed, squares = launch_pack([*weights, *grads, *momentum], BLOCK)
-        flat = [packed] * 3
-    inputs = {
+        flat = [packed] * len(given)
+    inputs: Any = {
         "tensors": at.tensors,
         **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
         "squares": squares,
