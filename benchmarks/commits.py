@@ -18,7 +18,7 @@ from pathlib import Path
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 THIS = Path(__file__).parents[1]
 
@@ -69,8 +69,7 @@ def main(argv: list[str]) -> None:
             "load": os.getloadavg()[0],
             "steps per second": rows,
         }
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ installed.
 # ruff: noqa: I001
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ import mlx.nn as nn
 
 from puffer_mlx.ops import recurrence as kernels
 from puffer_mlx.system.blas import blas_name
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.ops import linear
 from puffer_mlx.policy.networks import gru as of_gru
@@ -392,7 +392,7 @@ def main() -> None:
                 print(f"  products at the speed of a large one: {share:.0%} of the fused form")
                 found["fused"]["share_of_products"] = share
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

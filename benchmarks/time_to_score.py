@@ -24,7 +24,7 @@ from learning_tasks import metric
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 EPISODES = 100
@@ -108,8 +108,7 @@ def main(argv: list[str]) -> None:
         "runs": found,
     }
     if options.json:
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

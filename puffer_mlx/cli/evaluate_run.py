@@ -19,7 +19,6 @@ from puffer_mlx.checkpoint.environment_statistics import (
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli import match_run
 from puffer_mlx.cli.match_run import progress_bar
-from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
@@ -39,6 +38,7 @@ from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 
