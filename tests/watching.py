@@ -32,9 +32,9 @@ def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], Non
         learner: Any = trainer.learner
         train = learner.train
 
-        def trains(rollout: Any, *arguments: Any) -> Any:
-            act(trainer, rollout)
-            return train(rollout, *arguments)
+        def trains(inputs: Any, *arguments: Any) -> Any:
+            act(trainer, inputs.rollout)
+            return train(inputs, *arguments)
 
         learner.train = trains
         try:

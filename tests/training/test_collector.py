@@ -244,11 +244,11 @@ class Watch:
         finally:
             self.writing = None
 
-    def train(self, rollout, *arguments):
-        assert self.writing is not rollout.buffer
-        self.reading = rollout.buffer
+    def train(self, inputs, *arguments):
+        assert self.writing is not inputs.rollout.buffer
+        self.reading = inputs.rollout.buffer
         try:
-            return self._train(rollout, *arguments)
+            return self._train(inputs, *arguments)
         finally:
             self.reading = None
 
