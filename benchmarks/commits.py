@@ -8,13 +8,14 @@ Other options go to `train.py`: `--device gpu --train.rollout-device gpu-kernel`
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from learning_processes import log_of
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
@@ -33,8 +34,7 @@ def speed(checkout: Path, words: list[str]) -> float:
         if done.returncode:
             text = done.stderr.strip()[-2000:]
             raise UserError(f"{' '.join(words)} failed in {checkout}:\n{text}", "see its message")
-        (log,) = Path(folder).glob("logs/*/*.jsonl")
-        records = [json.loads(line) for line in log.read_text().splitlines()]
+        records = log_of(Path(folder))
     epochs = [record["SPS"] for record in records if "SPS" in record]
     return statistics.median(epochs[len(epochs) // 3 :])
 

@@ -10,7 +10,6 @@ weights in the evaluation after it. Other options go to `train.py`: `--device cp
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from learning_processes import log_of
 from learning_tasks import metric
 
 from puffer_mlx.cli.exit_codes import reported
@@ -55,8 +55,7 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         if done.returncode:
             raise UserError(f"{task} failed:\n{done.stderr.strip()[-2000:]}", "see its message")
-        (log,) = Path(folder).glob("logs/*/*.jsonl")
-        records = [json.loads(line) for line in log.read_text().splitlines()]
+        records = log_of(Path(folder))
     name = metric(task)
     training = [record for record in records if "SPS" in record]
     first = reached(training, name, score)
