@@ -11,7 +11,7 @@ import pytest
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.playing.episodes import SEED_STRIDE, score
+from puffer_mlx.playing.episodes import SEED_STRIDE, AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 
 POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
@@ -36,7 +36,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
     settings = replace(settings, vec=replace(settings.vec, **own, **changed))
     with vec.make(settings, 1) as env:
         environment_statistics.share(trainer.vec, env)
-        found = score(trainer.policy, trainer.weights, env, EPISODES, seed=3, greedy=True)
+        found = score(AgentStepper(trainer.policy, trainer.weights, env, 3, greedy=True), EPISODES)
     return found.summary()["score"].mean
 
 

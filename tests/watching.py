@@ -3,9 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.trees import named
+
+
+def everything(trainer: Trainer) -> dict[str, bytes]:
+    """Weights, and all that a checkpoint would have besides, by name."""
+    arrays = {**dict(named(trainer.weights)), **trainer.state().arrays}
+    return {name: np.array(array).tobytes() for name, array in arrays.items()}
 
 
 class _Acting:

@@ -1,11 +1,11 @@
 """The notebook's figure, and the quickstart executed as its readers do, only shorter."""
 
 import base64
-import builtins
 import io
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -308,15 +308,9 @@ def test_outside_a_notebook_watch_is_the_dashboard(trainer, capsys):
 
 @pytest.mark.parametrize("missing", ["matplotlib", "IPython"])
 def test_missing_libraries(monkeypatch, trainer, missing):
-    real = builtins.__import__
-
-    def without(name, *args, **how):
-        if name.split(".")[0] == missing:
-            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
-        return real(name, *args, **how)
-
     monkeypatch.setattr(notebook, "in_notebook", lambda: True)
-    monkeypatch.setattr(builtins, "__import__", without)
+    for name in missing, f"{missing}.display":
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
         UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[no"
     ):
@@ -424,9 +418,9 @@ def test_the_quickstart_forgets_no_statistics(here, monkeypatch):
     (scoring,) = [source for source in codes if "scores.summary()" in source]
     seen, score = [], evaluating.score
 
-    def watched(policy, weights, environments, *arguments, **keywords):
-        seen.append(environments.memory())
-        return score(policy, weights, environments, *arguments, **keywords)
+    def watched(stepper, *arguments, **keywords):
+        seen.append(stepper.vec.memory())
+        return score(stepper, *arguments, **keywords)
 
     monkeypatch.setattr(evaluating, "score", watched)
     settings = {"normalize_observations": True, "device": "cpu", "total_timesteps": 64}
