@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from kept import edit
 
 from puffer_mlx.config import load
@@ -52,6 +53,17 @@ BREAKOUT = parameters("breakout")
 def make(name: str, **keywords: Any) -> NativeVec:
     """A NativeVec of an environment of ours, or of one that is shipped, configured as shipped."""
     return NativeVec(folder_of(name), **{"env": parameters(name), **keywords})
+
+
+def assert_match_log(log: dict[str, float], results: np.ndarray, lengths: np.ndarray) -> None:
+    """What the log says of games of two sides: by how much the first one won, 0 of a draw."""
+    won = np.sign(results)
+    assert log["n"] == len(results)
+    assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
+    assert log["slot_0_score"] == log["perf"] == pytest.approx((1 + won.mean()) / 2)
+    assert log["slot_1_score"] == pytest.approx((1 - won.mean()) / 2)
+    assert log["draw_rate"] == pytest.approx((results == 0).mean())
+    assert log["episode_length"] == pytest.approx(lengths.mean())
 
 
 def part(rows: Rows, first: int, end: int) -> Rows:

@@ -192,6 +192,17 @@ def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return arrays, metadata  # pyright: ignore
 
 
+def timeless(made: Path) -> dict[str, bytes]:
+    """All of a run's checkpoint but times."""
+    from puffer_mlx import checkpoint  # not before it has chosen MLX's BLAS: see conftest.py
+
+    kept = {name: (made / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
+    state = checkpoint.load_state(made)
+    del state.numbers["uptime"], state.numbers["log_position"]  # times, and bytes of times
+    arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
+    return kept | arrays | {"numbers": json.dumps(state.numbers).encode()}
+
+
 def only(folder: Path, pattern: str) -> Path:
     """The one path that matches."""
     (path,) = folder.glob(pattern)

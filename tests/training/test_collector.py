@@ -31,14 +31,7 @@ OPTIONS = f"""
     --device cpu --policy.hidden-size 8 --policy.num-layers 2 --vec.num-buffers 2
     --train.horizon {T} --train.minibatch-size 16 --train.learning-rate 0.02 --vec.seed 5
 """.split()
-
-
-@pytest.fixture(autouse=True)
-def uncompiled():
-    """Each thread compiles for itself: seconds for each test."""
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
 def configure(name: str, overlap: bool, *more: str, epochs: int = E) -> config.Config:

@@ -35,13 +35,7 @@ OPTIONS = f"""
     --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size {S * T}
     --train.learning-rate 0.02 --train.total-timesteps {6 * N * T}
 """.split()
-
-
-@pytest.fixture(autouse=True)
-def uncompiled():
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
 def configure(*more: str) -> config.Config:
