@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kept import edit
+from kept import edit, kept_copy
 
 from puffer_mlx.config import load
 from puffer_mlx.vec.base import Rows
@@ -38,6 +38,16 @@ def folder_of(name: str) -> Path:
     if name in UPSTREAM_5:
         return UPSTREAM_5_ROOT / "ocean" / name
     return OURS / name if name in OWN else find_environment(name)
+
+
+def edited(name: str, *edits: tuple[str, str]) -> Path:
+    """A folder of UPSTREAM_5's whose header is edited, in a copy of them all; to be read only."""
+
+    def change(root: Path) -> None:
+        for old, new in edits:
+            edit(root / "ocean" / name / f"{name}.h", old, new)
+
+    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / name
 
 
 def parameters(name: str) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The notebook's figure, and the quickstart executed as its readers do, only shorter."""
 
 import base64
+import builtins
 import io
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -308,9 +308,15 @@ def test_outside_a_notebook_watch_is_the_dashboard(trainer, capsys):
 
 @pytest.mark.parametrize("missing", ["matplotlib", "IPython"])
 def test_missing_libraries(monkeypatch, trainer, missing):
+    real = builtins.__import__
+
+    def without(name, *args, **how):
+        if name.split(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name, *args, **how)
+
     monkeypatch.setattr(notebook, "in_notebook", lambda: True)
-    for name in missing, f"{missing}.display":
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(
         UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[no"
     ):
