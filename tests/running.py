@@ -1,7 +1,7 @@
 """What the tests of the scripts share: tiny settings, and running a script here or on its own."""
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -32,6 +32,15 @@ TINY = f"""
 def cli(name: str) -> ModuleType:
     """The module to which scripts/NAME.py is a door."""
     return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
+
+
+def module_of(path: Path) -> Any:
+    """A file outside the package, imported under its name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def command(name: str, *argv: object) -> list[str]:

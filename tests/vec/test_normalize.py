@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec, flat
-from played import POLICY, files_play, live
+from played import POLICY, files_play, live, trained
 from stepping import alike, played, started, step
 
 from puffer_mlx import checkpoint, config, vec
@@ -220,13 +220,8 @@ OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
 def run(request, here):
     """A word for the environment, a trainer that has trained, and its checkpoint."""
     word = DRIFT[request.param]
-    settings = config.load(word, OPTIONS.split())
-    with vec.make(settings, 1) as env:
-        trainer = Trainer(settings, env)
-        for _ in trainer:
-            pass
-        saved = checkpoint.save(checkpoint.prepare(settings, "17"), trainer)
-        yield word, trainer, saved
+    with trained(config.load(word, OPTIONS.split())) as made:
+        yield word, *made
 
 
 def test_every_file_plays_as_the_live_policy(run, here, scripts):
