@@ -12,13 +12,13 @@ KERNEL add_blocks: float grads partial ent_coef settings, int shape places -> fl
   uint P = (uint)shape[0], count = (uint)shape[2], parts = (uint)shape[3], t = (uint)shape[4] - 1;
   while (t > 0 && i < (uint)places[3 * t]) --t;
   uint k = i - (uint)places[3 * t], from = k + (uint)places[3 * t + 2];
-  float total = 0.0f;
+  float mine = 0.0f;
   if (k < (uint)places[3 * t + 1]) {
 #pragma unroll 8
-    for (uint b = 0; b < parts; ++b) total += grads[b * P + from];
+    for (uint b = 0; b < parts; ++b) mine += grads[b * P + from];
   }
-  sum[i] = total;
-  float square = block_sum(total * total, part, me, 256);
+  sum[i] = mine;
+  float square = block_sum(mine * mine, part, me, 256);
   if (me == 0) squares[block] = square;
   if (block > 0) return;
   SampleSums means;
