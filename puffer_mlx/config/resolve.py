@@ -138,6 +138,8 @@ def find_config(name: str) -> Path:
                 return path
     near = closest(name, known_words())
     hint = f"did you mean {near}? " if near else ""
+    if name == "latest":
+        hint = "an environment comes before it: ENV latest; "
     raise UserError(f"no configuration has the environment {name!r}", hint + words_hint())
 
 
