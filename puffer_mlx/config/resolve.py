@@ -140,6 +140,8 @@ def find_config(name: str) -> Path:
     hint = f"did you mean {near}? " if near else ""
     if name == "latest":
         hint = "an environment comes before it: ENV latest; "
+    elif name.endswith(".py"):
+        hint = f"name what is in it: {name}:CLASS; "
     raise UserError(f"no configuration has the environment {name!r}", hint + words_hint())
 
 
