@@ -318,10 +318,13 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
         assert not minibatch.is_wanted(other, "fp32", scoring)
-    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 4)):  # that they learn as well isn't shown
+    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 4)):
         other = dataclasses.replace(policy, network=network)
-        assert minibatch.is_wanted(other, "bf16", scoring)
-        assert not minibatch.is_wanted(other, "bf16", scoring, "auto")
+        for wanted in (True, "auto"):
+            assert minibatch.is_wanted(other, "bf16", scoring, wanted)
+        slower = isinstance(network, LSTM)
+        assert minibatch.is_wanted(other, "fp32", scoring)
+        assert minibatch.is_wanted(other, "fp32", scoring, "auto") != slower
     for network in (MLP(32, 2, "tanh"), LSTM(32, 3), GRU(48, 1)):
         other = dataclasses.replace(policy, network=network)
         assert not minibatch.is_wanted(other, "bf16", scoring)

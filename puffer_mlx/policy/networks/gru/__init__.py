@@ -273,6 +273,7 @@ FORMS = Forms(
         states=1,
         recurrent=True,
         norm=True,
+        faster=("fp32", "bf16"),
     ),
     onnx=_onnx,
     from_zeros=True,

@@ -259,7 +259,14 @@ FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
     block_layer=BlockLayer(
-        FOLDER / "minibatch.metal.h", GATED, rows=4, gates=4, held=2, states=2, recurrent=True
+        FOLDER / "minibatch.metal.h",
+        GATED,
+        rows=4,
+        gates=4,
+        held=2,
+        states=2,
+        recurrent=True,
+        faster=("bf16",),  # in fp32 cartpole's is, Breakout A's as often isn't
     ),
     onnx=_onnx,
     from_zeros=True,

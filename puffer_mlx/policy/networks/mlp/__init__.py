@@ -107,7 +107,12 @@ FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
     block_layer=BlockLayer(
-        LAYERS.with_name("minibatch.metal.h"), ("weight", "bias"), rows=1, gates=1, fits=_has_gelu
+        LAYERS.with_name("minibatch.metal.h"),
+        ("weight", "bias"),
+        rows=1,
+        gates=1,
+        fits=_has_gelu,
+        faster=("fp32", "bf16"),
     ),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
