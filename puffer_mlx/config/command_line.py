@@ -311,7 +311,7 @@ COMMON = {  # the page's keys in its order, each in a few words
     "vec.backend": "how environments in Python are stepped",
     "policy.hidden_size": "width of the policy",
     "policy.num_layers": "layers of its network",
-    "torch.network": "MinGRU, LSTM, GRU; MLP: no memory",
+    "torch.network": "with memory, or without",
     "torch.encoder": "of observations",
     "base.track": "tensorboard, wandb, trackio",
     "base.eval_interval": "steps between two evaluations; 0 is none",

@@ -54,7 +54,8 @@ def unread(config: Config, goes_on: bool = False) -> list[str]:
     if goes_on and typed(config, "base.seed"):
         said.append("base.seed (a run that goes on has its random keys)")
     if config.base.track == NO_TRACKER and not config.base.wandb:
-        said += (f"{key} (of trackers, and none is named)" for key in OF_TRACKERS if typed(config, key))
+        why = "of trackers, and none is named"
+        said += (f"{key} ({why})" for key in OF_TRACKERS if typed(config, key))
     return said
 
 

@@ -16,7 +16,7 @@ from puffer_mlx.system.import_string import load_object
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
         ("", "other.deeper.down:E", "named 'other'", "is other.deeper.down.py in this folder"),
         ("raise SystemExit(3)", "mine_g:E", "imported: SystemExit: 3", 'if __name__ == "__main__"'),
-        ("class E(\n", "mine_h:E", "SyntaxError: '(' was never closed (ROOT/mine_h.py:1)", "it there"),
+        ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "it there"),
         ("\nx = y\n", "mine_i.py:E", "NameError: name 'y' is not defined (ROOT/mine_i.py:2)", ""),
         ("from mine_e import gone", "mine_f:E", "mine_e", "is mine_f.py in this folder"),
     ],
