@@ -9,7 +9,6 @@ and how often as fast it is as the chosen size. Needs a GPU, and compiles a kern
 
 import argparse
 import datetime
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -35,12 +34,13 @@ from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     RolloutsOnGPU,
+    RolloutSpec,
     rollouts_in_one_launch,
 )
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import has_gpu
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.training.trainer import configured_policy
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -51,7 +51,7 @@ ROWS = (16, 32, 64)  # agents of a block, by matrix units
 
 def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, times: int) -> float:
     """Milliseconds of a rollout, the least of some; the kernel is compiled before."""
-    kernel = rollouts_in_one_launch(policy, made, horizon, precision)
+    kernel = rollouts_in_one_launch(policy, RolloutSpec(made, horizon, precision))
     assert kernel is not None
     N, device = made.num_agents, mx.default_device()
     environments, buffer = EnvironmentsOnGPU(made, kernel), BufferOnGPU(made.spec, horizon, N, 1)
@@ -161,8 +161,7 @@ def main(argv: list[str]) -> None:
         "results": found,
     }
     if options.json:
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

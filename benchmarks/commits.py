@@ -8,7 +8,6 @@ Other options go to `train.py`: `--device gpu --train.rollout-device gpu-kernel`
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -16,9 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from learning_processes import log_of
+
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 THIS = Path(__file__).parents[1]
 
@@ -33,8 +34,7 @@ def speed(checkout: Path, words: list[str]) -> float:
         if done.returncode:
             text = done.stderr.strip()[-2000:]
             raise UserError(f"{' '.join(words)} failed in {checkout}:\n{text}", "see its message")
-        (log,) = Path(folder).glob("logs/*/*.jsonl")
-        records = [json.loads(line) for line in log.read_text().splitlines()]
+        records = log_of(Path(folder))
     epochs = [record["SPS"] for record in records if "SPS" in record]
     return statistics.median(epochs[len(epochs) // 3 :])
 
@@ -69,8 +69,7 @@ def main(argv: list[str]) -> None:
             "load": os.getloadavg()[0],
             "steps per second": rows,
         }
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

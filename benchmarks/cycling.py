@@ -37,7 +37,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
@@ -152,8 +152,7 @@ def main(argv: list[str]) -> None:
             last = ", ".join(f"{name} {own[seed][name][-1]:.2f}" for name in MEASURES)
             print(f"{form}, seed {seed}: {last}; {time.perf_counter() - began:.0f} s", flush=True)
             if options.json:
-                with publish(options.json) as path:
-                    path.write_text(json.dumps(found) + "\n")
+                write_json(found, options.json, indent=None)
     print(table(found["runs"]))
     print(ends(found["runs"]))
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from learning_processes import log_of
+
 from puffer_mlx.machines import launching
 from puffer_mlx.system import program
 
@@ -54,8 +56,7 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
             code = launching.start_ranks(ranks, command, on_gpus=options.backend == "nccl")
         if code:
             raise SystemExit(f"{ranks} ranks ended with {code}")
-        (log,) = Path(folder).glob("logs/*/*.jsonl")
-        records = [json.loads(line) for line in log.read_text().splitlines()]
+        records = log_of(Path(folder))
     return [record for record in records if "SPS" in record][WARM:]
 
 

@@ -10,7 +10,6 @@ difference of any output and of the last state, relative to that output's larges
 
 # ruff: noqa: I001
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.export.dialects import dialect_of, to_dialect
 from puffer_mlx.export.formats.torch import run_torch, save_torch
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.export.parity import compare, run
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -130,11 +129,9 @@ def main() -> int:
         f"\nlargest {max(found.values()):.2e}, bound {BOUND:g}: {'wrong' if wrong else 'all right'}"
     )
     if options.json:
-        with publish(options.json) as temporary:
-            given = {key: value for key, value in vars(options).items() if key != "json"}
-            settings = {key: str(value) for key, value in given.items()}
-            record = {"torch": torch.__version__, "device": name, "settings": settings}
-            temporary.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
+        settings = {key: str(value) for key, value in vars(options).items() if key != "json"}
+        record = {"torch": torch.__version__, "device": name, "settings": settings}
+        write_json({**record, "differences": found}, options.json)
     return 1 if wrong else 0
 
 

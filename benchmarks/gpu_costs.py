@@ -10,7 +10,6 @@ Policies are linear encoders and decoders with MinGRU between them.
 import argparse
 import collections
 import csv
-import json
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 EPOCHS = 12  # of a counted run; the tenth is what is counted
@@ -160,8 +159,7 @@ def main(argv: list[str]) -> None:
         record["epoch"] = sums = count(words, config)
         print(table(sums))
     if options.json:
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def main() -> int:
 
 
 def write(results: dict[str, Any], given: argparse.Namespace) -> None:
-    from puffer_mlx.system.files import publish  # not at the top: the peers' Python hasn't it
+    from puffer_mlx.system.json_text import write_json  # the peers' Python hasn't it
 
     words = [*given.environments, "--seeds", given.seeds, "--first-seed", given.first_seed]
     words += ["--peers PYTHON"] if given.peers else []
@@ -237,8 +237,7 @@ def write(results: dict[str, Any], given: argparse.Namespace) -> None:
         "one core": given.core >= 0,
         "tasks": results,
     }
-    with publish(given.json) as temporary:
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
+    write_json(record, given.json)
 
 
 if __name__ == "__main__":

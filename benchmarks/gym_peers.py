@@ -287,7 +287,7 @@ def main() -> None:
     found = summary(runs)
     show(found)
     if options.json:
-        from puffer_mlx.system.files import publish  # not at the top: the peers' Python hasn't it
+        from puffer_mlx.system.json_text import write_json  # the peers' Python hasn't it
 
         given = {key: getattr(options, key) for key in ("envs", "trainers", "passes", "seconds")}
         words = [f"--{key} '{value}'" for key, value in given.items() if value is not None]
@@ -306,8 +306,7 @@ def main() -> None:
             "results": found,
             "runs": runs,
         }
-        with publish(options.json) as temporary:
-            temporary.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

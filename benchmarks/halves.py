@@ -44,9 +44,8 @@ class Halves:
         assert self._newest is not None
         began = time.perf_counter()
         with building:
-            scheduled = trainer.scheduled()
-            draws = trainer.learner.draws(mx.random.key(0))
-        trainer.learner.train(self._newest, trainer.train_state, draws, scheduled)
+            inputs = trainer.inputs(self._newest, trainer.learner.draws(mx.random.key(0)))
+        trainer.learner.train(inputs)
         return time.perf_counter() - began
 
     def iteration(self) -> float:

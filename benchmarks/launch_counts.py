@@ -29,7 +29,7 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.training.collector import Rollout, RolloutStart
-from puffer_mlx.training.learner import Learner
+from puffer_mlx.training.learner import EpochInputs, Learner
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.ppo.update import TrainState
@@ -176,7 +176,7 @@ def _epoch(
     draws = replaced(learner.draws(mx.random.key(0)), graphs.computed)
     scheduled = Scheduled(*(mx.array(0.5) for _ in fields(Scheduled)))
     with watch.evaluations():
-        learner.train(rollout, now, draws, scheduled, [watch, ratios])
+        learner.train(EpochInputs(rollout, now, draws, scheduled), [watch, ratios])
     return watch.found
 
 

@@ -11,7 +11,6 @@ configurations; options go to all of them. `--primitives` names what is launched
 
 # ruff: noqa: I001
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -28,7 +27,7 @@ from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system.devices import has_gpu, select_device
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 from launch_counts import UNITS, Row, count
 from submission import measure, timetable
@@ -150,8 +149,7 @@ def main(argv: list[str]) -> None:
             "versions": version_text().splitlines(),
             "results": results,
         }
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

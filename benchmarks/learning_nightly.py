@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning_processes import process, side_by_side
+from learning_processes import log_of, process, side_by_side
 from learning_record import Run
-from learning_runs import PARTS, Place, log_of, script, training
+from learning_runs import PARTS, Place, script, training
 from learning_table import load
 from learning_tasks import OURS, metric
 

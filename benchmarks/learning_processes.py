@@ -1,5 +1,6 @@
-"""Processes that are measured, each on cores of its own."""
+"""Processes that are measured, each on cores of its own, and what their runs logged."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -49,6 +50,12 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
             last = errors.read().decode(errors="replace").strip()[-1500:]
             raise UserError(f"exit status {child.returncode}: {last}", shlex.join(words[1:]))
         return Spent(out.read().decode(), usage.ru_utime + usage.ru_stime, wall)
+
+
+def log_of(folder: Path) -> list[dict[str, float]]:
+    """The records of the one run in a folder."""
+    (log,) = folder.glob("logs/*/*.jsonl")
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def cores_of(jobs: int, threads: int) -> list[set[int]]:

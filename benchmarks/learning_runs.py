@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
-from learning_processes import process, side_by_side
+from learning_processes import log_of, process, side_by_side
 from learning_record import Run, keep, read, record_path, refuse_other
 from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric
 
@@ -99,12 +99,6 @@ def evaluation(task: Task, device: str) -> list[str]:
 
 def script(name: str) -> list[str]:
     return [sys.executable, str(SCRIPTS / f"{name}.py")]
-
-
-def log_of(folder: Path) -> list[dict[str, float]]:
-    """The records of the one run in a folder."""
-    (log,) = folder.glob("logs/*/*.jsonl")
-    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def settings_of(folder: Path) -> dict[str, str]:

@@ -9,7 +9,6 @@ the MLP, and acting over training, per sample.
 
 # ruff: noqa: I001
 import argparse
-import json
 import os
 import statistics
 from pathlib import Path
@@ -19,7 +18,7 @@ import mlx.core as mx
 
 from puffer_mlx import config, vec
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.training.trainer import Trainer
@@ -98,8 +97,7 @@ def main() -> None:
             "versions": version_text().splitlines(),
             "milliseconds of an epoch, medians": found,
         }
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

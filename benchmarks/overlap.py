@@ -19,7 +19,6 @@ helper threads, which both halves' products share: exact with one core each, whe
 
 # ruff: noqa: I001
 import argparse
-import json
 import os
 import resource
 import shlex
@@ -41,7 +40,7 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system.devices import kind, select_device
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.streams import learner_width
 from puffer_mlx.training.trainer import Trainer
@@ -258,8 +257,7 @@ def main(argv: list[str]) -> None:
             "results": found,
             "rounds": rounds,
         }
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.system.devices import has_gpu
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 BENCH = Path(__file__).parents[1] / "scripts" / "bench.py"
 COLUMNS = ("steps/s", "epoch, ms", "of ideal", "rollout, ms", "train, ms", "memory, GiB")
@@ -78,9 +78,7 @@ def main(argv: list[str]) -> None:
         print(f"{rollout:8}{int(overlap):8}{precision:>10}{cells}", flush=True)
         records.append({**record, "columns": dict(zip(COLUMNS, numbers, strict=True))})
     if options.json:
-        with publish(options.json) as path:
-            whole = {"load_before": load, "records": records}
-            path.write_text(json.dumps(whole, indent=2) + "\n")
+        write_json({"load_before": load, "records": records}, options.json)
 
 
 if __name__ == "__main__":

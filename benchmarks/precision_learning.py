@@ -39,6 +39,7 @@ from puffer_mlx import config
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 TASKS = {  # name -> what follows `python scripts/train.py`
@@ -329,8 +330,7 @@ def main(argv: list[str]) -> None:
             "failed": failed,
             "tasks": report,
         }
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
     gate = f"median ratio >= {MEDIAN}, lower end >= {LOWER}"
     print(f"\n{gate}: {'failed by ' + '; '.join(failed) if failed else 'all pass'}")
     if failed:

@@ -5,17 +5,18 @@ then forms take turns, so that a noisy machine disturbs all of them, and medians
 time on the clock, and of the processor time of all threads, which other processes disturb less.
 
 On a CPU a fused gradient alone that takes too large a part of plain MLX's time is an error.
+--policy: forward and backward of upstream's Breakout policy around two layers, too.
 
 fused: the C extension on a CPU, kernels on a GPU (there once for each R of --rows and U of
 --chunks, see ops/recurrence/walk.metal.h); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
-without the gradient by their input; torch: with each number of threads of --threads on a CPU, cuDNN
-on a CUDA GPU, if torch is installed.
+without the gradient by their input; log-space: MinGRU's recurrence as upstream's torch backend has
+it; torch: with each number of threads of --threads on a CPU, cuDNN on a CUDA GPU, if torch is
+installed.
 """
 
 # ruff: noqa: I001
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ import mlx.nn as nn
 
 from puffer_mlx.ops import recurrence as kernels
 from puffer_mlx.system.blas import blas_name
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.ops import linear
 from puffer_mlx.policy.networks import gru as of_gru
@@ -77,6 +79,16 @@ def by_reference(name: str, layer: Layer, x: mx.array, first: mx.array, keep: mx
         return gru_reference(z, layer["weight_hh"], layer["bias_hh"], first, keep)[0]
     u = linear(rows, layer["weight"]).reshape(T, S, 3 * H)
     return mingru_reference(mx.split(u, 3, axis=-1), x, first, keep)[0]
+
+
+def by_log_space(name: str, layer: Layer, x: mx.array, first: mx.array, keep: None) -> mx.array:
+    """MinGRU's recurrence as cumulative sums of logarithms, zero initial state."""
+    zero = mx.array(0.0)
+    hidden, gate, projection = mx.split(x @ layer["weight"].T, 3, axis=-1)
+    log_g = mx.where(hidden >= 0, mx.log(mx.maximum(hidden, 0) + 0.5), -mx.logaddexp(-hidden, zero))
+    total = mx.cumsum(-mx.logaddexp(gate, zero), axis=0)
+    states = mx.exp(total + mx.logcumsumexp(log_g - mx.logaddexp(-gate, zero) - total, axis=0))
+    return x + mx.sigmoid(projection) * (states - x)
 
 
 # ---- correctness ---------------------------------------------------------------------------------
@@ -187,6 +199,29 @@ def puffer_forms(
     pure = whole(by_reference)
     forms["pure"] = run(pure if on_gpu else mx.compile(pure), *arrays)
     return forms
+
+
+def policy_forms(name: str, T: int, S: int, H: int) -> dict[str, Form]:
+    """Gradients of a policy that sees and does what Breakout's does, with two layers."""
+    encoder, decoder = (mx.random.uniform(-0.1, 0.1, shape) for shape in ((H, 118), (4, H)))
+    weights = {"encoder": encoder, "layers": [new_layer(name, H)] * 2, "decoder": decoder}
+    observations, first = mx.random.uniform(shape=(T * S, 118)), mx.zeros((S, H))
+    mx.eval(weights, observations, first)
+
+    def gradients(layer: Callable) -> Callable:
+        def loss(weights: Any, observations: mx.array, first: mx.array) -> mx.array:
+            h = (observations @ weights["encoder"].T).reshape(T, S, H)
+            for each in weights["layers"]:
+                h = layer(name, each, h, first, None)
+            return mx.mean(mx.square(h.reshape(T * S, H) @ weights["decoder"].T))
+
+        return mx.value_and_grad(loss)
+
+    fused, pure, log_space = (gradients(f) for f in (by_fused, by_reference, by_log_space))
+    steps = {"fused": mx.compile(fused), "pure": mx.compile(pure), "pure, not compiled": pure}
+    if name == "MinGRU":
+        steps["log-space"] = mx.compile(log_space)
+    return {form: run(step, weights, observations, first) for form, step in steps.items()}
 
 
 def mlx_form(name: str, x: mx.array, training: bool) -> dict[str, Form]:
@@ -303,6 +338,7 @@ def main() -> None:
     parser.add_argument("--chunks", default="8,16", help="U of the GPU kernels")
     parser.add_argument("--threads", default="1,2", help="of torch on a CPU")
     parser.add_argument("--forms", default="", help="only those that hold one of these words")
+    parser.add_argument("--policy", action="store_true", help="with a policy around two layers")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     options = parser.parse_args()
     T, S, H = options.horizon, options.segments, options.hidden
@@ -323,6 +359,7 @@ def main() -> None:
             raise SystemExit(f"{name}: the fused form is wrong")
         if mx.default_device() == mx.cpu:
             record["results"][f"{name} gradient alone"] = bounded(name, H)
+        runs: dict[str, dict[str, Form]] = {}
         for title, training, (steps, n) in (
             ("forward and backward", True, (T, S)),
             ("forward", False, (T, S)),
@@ -335,25 +372,27 @@ def main() -> None:
             if name != "MinGRU":
                 forms |= mlx_form(name, x, training)
                 forms |= torch_forms(name, (steps, n, H), training, threads)
-            words = options.forms.split(",")
+            runs[f"{name} {title}, T {steps}, S {n}"] = forms
+        if options.policy:
+            runs[f"{name} policy, T {T}, S {S}"] = policy_forms(name, T, S, H)
+        words = options.forms.split(",")
+        for title, forms in runs.items():
             chosen = {k: form for k, form in forms.items() if any(word in k for word in words)}
-            found = alternate(chosen, options.repeat)
-            title = f"{name} {title}, T {steps}, S {n}"
-            record["results"][title] = found
+            found = record["results"][title] = alternate(chosen, options.repeat)
             print(f"{title}, H {H}")
             for form, ms in found.items():
                 print(
                     f"  {form:18} {ms['ms']:9.2f} ms ({ms['best_ms']:.2f} at best),"
                     f" {ms['processor_ms']:9.2f} ms of processor time"
                 )
-            if training and "fused" in found:
+            if "forward and backward" in title and "fused" in found:
                 speed = product_speed(T * S, H)
                 work = PRODUCTS[name] * 2 * T * S * H * PARTS[name] * H
                 share = work / speed["best_ms"] / found["fused"]["best_ms"]
                 print(f"  products at the speed of a large one: {share:.0%} of the fused form")
-                record["results"][title]["fused"]["share_of_products"] = share
+                found["fused"]["share_of_products"] = share
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

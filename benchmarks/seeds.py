@@ -48,7 +48,7 @@ from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.tracking.scores import metric
 from puffer_mlx.playing import evaluation
 from puffer_mlx.training.collector import Collector
@@ -256,8 +256,7 @@ def keep(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         "cores": os.cpu_count(),
         "runs": sorted(runs, key=lambda row: row["seed"]),
     }
-    with publish(options.json) as path:
-        path.write_text(json.dumps(record) + "\n")
+    write_json(record, options.json, indent=None)
 
 
 def draw(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,8 +46,7 @@ def trained(name: str, env: str, seed: int, words: list[str], folder: Path, core
         own = ["--seed", str(seed), "--vec.seed", str(1000 * seed), "--eval-episodes", "0"]
         kept = ["--checkpoint-dir", str(place), "--log-dir", str(place / "logs")]
         spent = process([*PROGRAM, "train", name, *own, *kept, "-q", *words], cores)
-        with publish(place / "done.json") as file:
-            file.write_text(json.dumps({"cpu": spent.cpu, "wall": spent.wall}) + "\n")
+        write_json({"cpu": spent.cpu, "wall": spent.wall}, place / "done.json", indent=None)
     return str(max((place / env).iterdir()))  # the newest, if one was broken off
 
 
@@ -103,8 +102,7 @@ def main(argv: list[str]) -> None:
     results = dict(zip(seeds, found, strict=True))
     if options.json:
         told = {"version": version_text(), "options": words, "connect4": options.scripted}
-        with publish(options.json) as file:
-            file.write_text(json.dumps({**told, "seeds": results}, indent=1) + "\n")
+        write_json({**told, "seeds": results}, options.json)
 
 
 if __name__ == "__main__":

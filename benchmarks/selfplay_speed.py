@@ -27,6 +27,7 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config, load, validate
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.trainer import Trainer
 
@@ -113,7 +114,7 @@ def main() -> None:
             found["compared"].append(one)
             print(json.dumps(one), flush=True)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(found, args.json)
 
 
 if __name__ == "__main__":

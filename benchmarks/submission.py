@@ -105,10 +105,9 @@ def _train(trainer: Trainer, rollout: Rollout, minibatches: int, *observers: Any
     """Train, and forget what was learned."""
     set_minibatches(trainer.config, minibatches)
     with building:
-        draws = trainer.learner.draws(mx.random.key(0))
-        scheduled = trainer.scheduled()
-    evaluate(draws)
-    trainer.learner.train(rollout, trainer.train_state, draws, scheduled, observers)
+        inputs = trainer.inputs(rollout, trainer.learner.draws(mx.random.key(0)))
+    evaluate(inputs.draws)
+    trainer.learner.train(inputs, observers)
 
 
 def _steps(trainer: Trainer, rollout: Rollout, minibatches: int) -> dict[str, list[Times]]:

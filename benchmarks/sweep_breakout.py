@@ -15,7 +15,6 @@ journal, and what the processes said.
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -28,7 +27,7 @@ from typing import Any
 
 from puffer_mlx import config as configs
 from puffer_mlx.config import ini_text
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 SEEDS = 4
 STARTS: list[dict[str, float]] = [  # differences from breakout-cpu, which the first run has
@@ -161,8 +160,7 @@ def main() -> None:
         sweep([*words, *limits], folder, *where, seconds)
         rows = found(folder / "journal.log")
         record = {"command": " ".join(sys.argv), "configurations": rows}
-        with publish(options.out / "found.json") as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.out / "found.json")
         for path in (
             *folder.glob("*.log"),
             *folder.glob("search-*.txt"),

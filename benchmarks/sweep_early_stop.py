@@ -17,7 +17,6 @@ learn from the points that a run has come to.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -31,7 +30,7 @@ from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.observations import EarlyStop, Observations, threshold
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -171,8 +170,7 @@ def write(path: Path, found: dict[str, dict[str, list[Sweep]]]) -> None:
         for name, forms in found.items()
     }
     record = {"versions": version_text().splitlines(), "budgets": BUDGETS, "sweeps": sweeps}
-    with publish(path) as temporary:
-        temporary.write_text(json.dumps(record) + "\n")
+    write_json(record, path, indent=None)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ nothing.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -35,7 +34,7 @@ import numpy as np
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -292,8 +291,7 @@ def main() -> None:
             print(f"| {surface} | {name} | {best} | {line} | {runs:.0f} |", flush=True)
     if options.json:
         record = {"versions": version_text().splitlines(), "sweeps": results}
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 def spread(values: list[float]) -> str:

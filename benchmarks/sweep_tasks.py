@@ -18,7 +18,6 @@ With `--seconds` all end by then; the table compares what everybody had spent.
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -34,7 +33,7 @@ from typing import Any, NamedTuple
 from puffer_mlx import config as configs
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.space import COST, Space, fit
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -277,8 +276,7 @@ def write(options: argparse.Namespace, made: dict[Sweep, Made], seconds: float) 
         "budgets": {name: options.budget * each.budget for name, each in tasks().items()},
         "sweeps": [{**what._asdict(), "runs": runs} for what, runs in made.items()],
     }
-    with publish(options.json) as path:
-        path.write_text(json.dumps(record) + "\n")
+    write_json(record, options.json, indent=None)
 
 
 def table(options: argparse.Namespace, made: dict[Sweep, Made]) -> None:

@@ -10,7 +10,6 @@ weights in the evaluation after it. Other options go to `train.py`: `--device cp
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -20,11 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from learning_processes import log_of
 from learning_tasks import metric
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 EPISODES = 100
@@ -55,8 +55,7 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         if done.returncode:
             raise UserError(f"{task} failed:\n{done.stderr.strip()[-2000:]}", "see its message")
-        (log,) = Path(folder).glob("logs/*/*.jsonl")
-        records = [json.loads(line) for line in log.read_text().splitlines()]
+        records = log_of(Path(folder))
     name = metric(task)
     training = [record for record in records if "SPS" in record]
     first = reached(training, name, score)
@@ -108,8 +107,7 @@ def main(argv: list[str]) -> None:
         "runs": found,
     }
     if options.json:
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(record, options.json)
 
 
 if __name__ == "__main__":

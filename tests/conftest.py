@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import os
 import re
 import signal
@@ -23,8 +24,11 @@ import mlx.core as mx
 from puffer_mlx.cli import train
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system.blas import take_over_gemm
+from puffer_mlx.tracking import tracked_run
 
-pytest.register_assert_rewrite("emulated_gpu", "kernel_oracles", "oracles", "played", "running")
+pytest.register_assert_rewrite(
+    "emulated_gpu", "kernel_oracles", "native_envs", "oracles", "played", "running", "stepping"
+)
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -133,6 +137,28 @@ def products(request, monkeypatch):
     extension.set_gemm(found.address if request.param != "MLX's" else 0, request.param == "split")
     yield request.param
     extension.set_gemm(found.address, found.split)
+
+
+@pytest.fixture
+def uncompiled():
+    """MLX compiles nothing: each thread compiles for itself, which takes seconds for each test."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+@pytest.fixture
+def told(here, monkeypatch):
+    """What tests/tracking/faulty's planted tracker was told; the working directory is empty."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "tracking" / "faulty"))
+    monkeypatch.setenv("TRACKER_TOLD", str(here / "told"))
+    monkeypatch.setattr(tracked_run, "SOON", 30)  # no line about waiting on a busy machine
+
+    def lines():
+        text = (here / "told").read_text() if (here / "told").exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    return lines
 
 
 @pytest.fixture

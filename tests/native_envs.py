@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kept import edit
+import pytest
+from kept import edit, kept_copy
 
 from puffer_mlx.config import load
 from puffer_mlx.vec.base import Rows
@@ -39,6 +40,16 @@ def folder_of(name: str) -> Path:
     return OURS / name if name in OWN else find_environment(name)
 
 
+def edited(name: str, *edits: tuple[str, str]) -> Path:
+    """A folder of UPSTREAM_5's whose header is edited, in a copy of them all; to be read only."""
+
+    def change(root: Path) -> None:
+        for old, new in edits:
+            edit(root / "ocean" / name / f"{name}.h", old, new)
+
+    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / name
+
+
 def parameters(name: str) -> dict[str, Any]:
     """Its [env], a copy: that of its file, or OWN's."""
     if name in UPSTREAM + UPSTREAM_5:
@@ -52,6 +63,17 @@ BREAKOUT = parameters("breakout")
 def make(name: str, **keywords: Any) -> NativeVec:
     """A NativeVec of an environment of ours, or of one that is shipped, configured as shipped."""
     return NativeVec(folder_of(name), **{"env": parameters(name), **keywords})
+
+
+def assert_match_log(log: dict[str, float], results: np.ndarray, lengths: np.ndarray) -> None:
+    """What the log says of games of two sides: by how much the first one won, 0 of a draw."""
+    won = np.sign(results)
+    assert log["n"] == len(results)
+    assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
+    assert log["slot_0_score"] == log["perf"] == pytest.approx((1 + won.mean()) / 2)
+    assert log["slot_1_score"] == pytest.approx((1 - won.mean()) / 2)
+    assert log["draw_rate"] == pytest.approx((results == 0).mean())
+    assert log["episode_length"] == pytest.approx(lengths.mean())
 
 
 def part(rows: Rows, first: int, end: int) -> Rows:

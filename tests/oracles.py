@@ -27,6 +27,17 @@ def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return [pair for key, value in items for pair in named(value, f"{prefix}.{key}")]
 
 
+def flat(tree: Any) -> Array:
+    """All its numbers, one array after the other."""
+    return np.concatenate([np.array(array).ravel() for _, array in named(tree)])
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees have the same names, in the same order, and numbers."""
+    pairs = zip(named(one), named(other), strict=True)
+    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
+
+
 def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e-6) -> Array:
     """Central differences of a scalar function by a float64 array, which it reads in place."""
     gradient = np.zeros_like(x)

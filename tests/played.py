@@ -1,7 +1,8 @@
 """What a trained policy scores in whole episodes: as it is in memory, and by its files."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,25 @@ import pytest
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import environment_statistics
+from puffer_mlx.config import Config
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.playing.episodes import SEED_STRIDE, score
+from puffer_mlx.playing.episodes import SEED_STRIDE, AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 
 POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
     --policy.dialect native"""
 EPISODES = 12
 EVALUATION = f"--episodes {EPISODES} --greedy --device cpu --seed 3 --vec.total-agents 8"
+
+
+@contextmanager
+def trained(settings: Config) -> Iterator[tuple[Trainer, Path]]:
+    """A trainer that has trained, and its checkpoint; its environments are closed afterwards."""
+    with vec.make(settings, 1) as environments:
+        trainer = Trainer(settings, environments)
+        for _ in trainer:
+            pass
+        yield trainer, checkpoint.save(checkpoint.prepare(settings, "17"), trainer)
 
 
 def live(trainer: Trainer, **changed: Any) -> float:
@@ -36,7 +48,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
     settings = replace(settings, vec=replace(settings.vec, **own, **changed))
     with vec.make(settings, 1) as env:
         environment_statistics.share(trainer.vec, env)
-        found = score(trainer.policy, trainer.weights, env, EPISODES, seed=3, greedy=True)
+        found = score(AgentStepper(trainer.policy, trainer.weights, env, 3, greedy=True), EPISODES)
     return found.summary()["score"].mean
 
 

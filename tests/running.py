@@ -1,7 +1,7 @@
 """What the tests of the scripts share: tiny settings, and running a script here or on its own."""
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -32,6 +32,15 @@ TINY = f"""
 def cli(name: str) -> ModuleType:
     """The module to which scripts/NAME.py is a door."""
     return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
+
+
+def module_of(path: Path) -> Any:
+    """A file outside the package, imported under its name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def command(name: str, *argv: object) -> list[str]:
@@ -190,6 +199,17 @@ def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
     mx.eval(arrays)
     return arrays, metadata  # pyright: ignore
+
+
+def timeless(made: Path) -> dict[str, bytes]:
+    """All of a run's checkpoint but times."""
+    from puffer_mlx import checkpoint  # not before it has chosen MLX's BLAS: see conftest.py
+
+    kept = {name: (made / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
+    state = checkpoint.load_state(made)
+    del state.numbers["uptime"], state.numbers["log_position"]  # times, and bytes of times
+    arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
+    return kept | arrays | {"numbers": json.dumps(state.numbers).encode()}
 
 
 def only(folder: Path, pattern: str) -> Path:

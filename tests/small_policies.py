@@ -1,6 +1,7 @@
 """Small policies for tests of acting, and weights that hide nothing."""
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -9,7 +10,10 @@ from mlx.utils import tree_map
 from puffer_mlx import config
 from puffer_mlx.config.parts import facts
 from puffer_mlx.policy.distributions import OPEN, Limits
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo.update import by_name, compile_steps, compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 PUFFER5 = Limits(*facts("puffer5").limits)
@@ -33,6 +37,18 @@ def policy_of(
     return replace(made, decoder=replace(made.decoder, limits=limits))
 
 
+def unknown_policies() -> tuple[Policy, Policy]:
+    """Policies that are plain MLX alone: with an encoder of images, and with a user's network."""
+    image = EnvSpec("image", 48 * 48, np.dtype(np.uint8), ActionSpec((3,)), 0, (48, 48, 1))
+    parts = config.Torch(encoder="NatureEncoder")
+
+    class Network(MinGRU):  # it may do anything
+        pass
+
+    own = replace(policy_of(), network=Network(8, 1))
+    return make_policy(image, config.Policy(hidden_size=8), parts), own
+
+
 def weights_of(policy: Policy, seed=0):
     """Three times those at the start, and no bias, norm or deviation as it is then."""
     rng = np.random.default_rng(seed)
@@ -41,6 +57,13 @@ def weights_of(policy: Policy, seed=0):
         return 3 * weight + 0.3 * mx.array(rng.normal(size=weight.shape).astype(np.float32))
 
     return tree_map(draw, policy.init(mx.random.key(seed)))
+
+
+def compiled(policy: Policy, train: config.Train) -> Any:
+    """All compiled functions of a policy and of its algorithm by a section [train], by name."""
+    settings = config.Config(train=train)
+    steps = compile_steps(policy, settings, algorithms.make(policy, settings))
+    return by_name(compile_update(policy, train.precision)._asdict() | steps._asdict())
 
 
 def beyond(weights) -> None:

@@ -81,6 +81,31 @@ def address_of(act: Callable[[int, int, int], object]) -> tuple[int, int]:
     return ctypes.cast(function, ctypes.c_void_p).value or 0, 0
 
 
+def whole_rollout(vec: Any, twin: Any, steps: int, seed: int) -> tuple[list, Any]:
+    """Collect random actions at once, and compare rows with those of stepping ``twin`` if there.
+
+    Returns:
+        What ``act`` was called with, in turn, and what ``collect`` returned.
+    """
+    rng, calls = np.random.default_rng(seed), []
+    history = np.stack([random_actions(vec, vec.num_agents, rng) for _ in range(steps)])
+    actions, rows = np.full_like(history, np.nan), times_of(vec, steps)
+
+    def act(t: int, first: int, count: int) -> None:
+        calls.append((t, first, count))
+        actions[t, first : first + count] = history[t, first : first + count]
+
+    collected = vec.collect(steps, address_of(act), actions, rows, spans=1000)
+    np.testing.assert_array_equal(actions, history)  # everybody acted
+    if twin is not None:
+        other = started(twin)
+        same(rows.part(0), other)
+        for t, chosen in enumerate(history, 1):
+            same(rows.part(t), step(twin, other, chosen))
+    assert collected.acting > 0 and collected.stepping > 0 and collected.spans
+    return calls, collected
+
+
 def same(ours: Rows, theirs: Rows) -> None:
     """Equal to the bit."""
     for name, one, other in zip(Rows._fields, ours, theirs, strict=True):

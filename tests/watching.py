@@ -3,9 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.trees import named
+
+
+def everything(trainer: Trainer) -> dict[str, bytes]:
+    """Weights, and all that a checkpoint would have besides, by name."""
+    arrays = {**dict(named(trainer.weights)), **trainer.state().arrays}
+    return {name: np.array(array).tobytes() for name, array in arrays.items()}
 
 
 class _Acting:
@@ -32,9 +40,9 @@ def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], Non
         learner: Any = trainer.learner
         train = learner.train
 
-        def trains(rollout: Any, *arguments: Any) -> Any:
-            act(trainer, rollout)
-            return train(rollout, *arguments)
+        def trains(inputs: Any, *arguments: Any) -> Any:
+            act(trainer, inputs.rollout)
+            return train(inputs, *arguments)
 
         learner.train = trains
         try:

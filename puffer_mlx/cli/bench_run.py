@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
-from puffer_mlx.cli.options import say_config, write_json
+from puffer_mlx.cli.options import say_config
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
@@ -22,6 +22,7 @@ from puffer_mlx.profiling import device_costs
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping

@@ -13,13 +13,14 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import Answer, answer_each, answers, known
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, say_config, write_json
+from puffer_mlx.cli.options import add_table, say_config
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}

@@ -25,11 +25,12 @@ from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, j
 from puffer_mlx.check.item_processes import END, answer_each, answers, known
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, write_json
+from puffer_mlx.cli.options import add_table
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}

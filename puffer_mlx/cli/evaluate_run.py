@@ -19,7 +19,6 @@ from puffer_mlx.checkpoint.environment_statistics import (
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli import match_run
 from puffer_mlx.cli.match_run import progress_bar
-from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
@@ -28,6 +27,7 @@ from puffer_mlx.playing import frames, ladder
 from puffer_mlx.playing import players as match_players
 from puffer_mlx.playing.episodes import (
     MAX_STEPS,
+    AgentStepper,
     Scores,
     arena,
     environments_for,
@@ -39,6 +39,7 @@ from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 
@@ -55,6 +56,11 @@ class Player(NamedTuple):
     weights: Any
     agents: int  # of one environment
     source: Path  # the checkpoint's folder, or the file
+
+    def stepper(self, environments: Environments, greedy: bool) -> AgentStepper:
+        """The policy in these environments."""
+        seed = self.config.base.seed
+        return AgentStepper(self.policy, self.weights, environments, seed, greedy)
 
 
 def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse) -> None:
@@ -138,16 +144,8 @@ def measure(player: Player, options: argparse.Namespace) -> Scores:
     most = config.vec.total_agents // player.agents if config.python else ENVIRONMENTS
     count = environments_for(options.episodes, most, player.agents)
     with environments(player, count) as envs, progress_bar("episodes") as progress:
-        return score(
-            player.policy,
-            player.weights,
-            envs,
-            options.episodes,
-            seed=config.base.seed,
-            greedy=options.greedy,
-            max_steps=options.max_steps or MAX_STEPS,
-            progress=progress,
-        )
+        stepper, steps = player.stepper(envs, options.greedy), options.max_steps or MAX_STEPS
+        return score(stepper, options.episodes, max_steps=steps, progress=progress)
 
 
 def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
@@ -189,15 +187,8 @@ def show(player: Player, options: argparse.Namespace, draw: frames.Draw | None) 
 
     def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
-            yield from frames_of(
-                player.policy,
-                player.weights,
-                envs,
-                drawing(envs, None if window else draw, window),
-                seed=player.config.base.seed,
-                greedy=options.greedy,
-                steps=steps,
-            )
+            pictures = drawing(envs, None if window else draw, window)
+            yield from frames_of(player.stepper(envs, options.greedy), pictures, steps)
 
     for path, write in ((options.gif, frames.write_gif), (options.mp4, frames.write_mp4)):
         if path:

@@ -18,7 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export
 from puffer_mlx.playing.episodes import headline
 from puffer_mlx.system.files import publish_folder
-from puffer_mlx.system.json_text import json_text
+from puffer_mlx.system.json_text import write_json
 
 EPISODES = 100
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
@@ -141,7 +141,7 @@ def write(
         evaluate([*words, "--episodes", str(episodes), "--json", str(scores), *shown])
         record = json.loads(scores.read_text())
         score = scored(record)
-        scores.write_text(json_text({**record, "policy": POLICY}, indent=1) + "\n")
+        write_json({**record, "policy": POLICY}, scores)
         (temporary / CARD).write_text(card(saved, score, picture))
     return score
 

@@ -14,7 +14,6 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
-from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.command_line import option
 from puffer_mlx.config.trust import known
@@ -31,6 +30,7 @@ from puffer_mlx.playing.results import elo
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 
 RESULT = 2.0  # seconds that a GIF shows it

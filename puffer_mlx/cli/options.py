@@ -12,8 +12,6 @@ from puffer_mlx.config.resolve import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
-from puffer_mlx.system.files import publish
-from puffer_mlx.system.json_text import json_text
 
 Type = Callable[[str], Any]
 MOST = 1e12  # of what has no other limit
@@ -111,12 +109,6 @@ def refuse_idle(
         value = getattr(options, name)
         if value is not None and value is not False and value != []:
             raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
-
-
-def write_json(record: Mapping[str, Any], path: Path) -> None:
-    """Write a record to a file, all of it or none."""
-    with publish(path) as temporary:
-        temporary.write_text(json_text(record, indent=1) + "\n")
 
 
 def say_config(config: Config) -> None:

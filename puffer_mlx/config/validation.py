@@ -1,15 +1,23 @@
 """Checks of a whole configuration: every key's range, and every relation between keys."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from puffer_mlx.config.key import INT_MAX
 from puffer_mlx.config.parts import algorithms, facts
-from puffer_mlx.config.schema import DECLARED, Config, minibatches
+from puffer_mlx.config.schema import DECLARED, Config, Wrap, minibatches
 from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
 from puffer_mlx.errors import UserError
 
 Problem = tuple[Sequence[str], str, str]  # the keys that say so, what is wrong, a hint
+OF_GAMES = {  # what an ID of Atari's games has arguments for
+    "sticky_actions": "repeat_action_probability",
+    "grayscale": "grayscale",
+    "resize_height": "img_height",
+    "resize_width": "img_width",
+    "clip_rewards": "reward_clipping",
+    "frame_stack": "stack_num",
+}
 
 
 def validate(config: Config, training: bool = True) -> None:
@@ -42,6 +50,10 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
             faulty.add(name)
             report([name], f"{name} {fault[0]}", fault[1])
 
+    given = [key for key in OF_GAMES if f"wrap.{key}" in config.origins]
+    by_id = config.python and "ALE/" in config.env_name
+    for names, message, hint in settled_wrappers(config.wrap, given, by_id):
+        report(names, message, hint)
     if not training:
         return problems
     if config.base.eval_agents == 0:
@@ -115,6 +127,26 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         for names, message, hint in selfplay_faults(config):
             report(names, message, hint)
     return problems
+
+
+def settled_wrappers(wrap: Wrap, given: Collection[str], by_id: bool) -> Iterator[Problem]:
+    """Keys of [wrap] that would do nothing: a preset settles them, or a game's own arguments do.
+
+    Args:
+        wrap: all of them.
+        given: those that were asked for; a value may be the default one.
+        by_id: whether the environment is one of Atari's games by its ID.
+    """
+    for key, argument in OF_GAMES.items():
+        if key not in given:
+            continue
+        if by_id:
+            message = f"wrap.{key} is not for Atari's games by their ID, which have env.{argument}"
+            hint = f"--env.{argument.replace('_', '-')}; or --wrap.preset atari for all that is"
+            yield (f"wrap.{key}",), message, f"{hint} usual"
+        elif wrap.preset != "none" and key != "sticky_actions":
+            message = f"wrap.preset {wrap.preset} and wrap.{key}, which it settles itself"
+            yield ("wrap.preset", f"wrap.{key}"), message, "leave one of them out"
 
 
 def multiples(value: int, step: int) -> str:

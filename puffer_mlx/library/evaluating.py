@@ -15,6 +15,7 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.playing.episode_videos import drawing
 from puffer_mlx.playing.episodes import (
     MAX_STEPS,
+    AgentStepper,
     Scores,
     arena,
     environments_for,
@@ -72,8 +73,8 @@ def evaluate(
         raise UserError(f"episodes is {episodes}", "1 or more")
     acting, seed = player(policy, seed)
     with _environments(acting, env, episodes, seed) as environments:
-        parts = acting.architecture, acting.weights, environments, episodes
-        return score(*parts, seed=seed, greedy=deterministic, max_steps=max_steps)
+        parts = acting.architecture, acting.weights, environments
+        return score(AgentStepper(*parts, seed, deterministic), episodes, max_steps=max_steps)
 
 
 def play(
@@ -105,15 +106,8 @@ def play(
     acting, seed = player(policy, seed)
     with _environments(acting, env, 1, seed, render=True) as environments:
         draw = drawing(acting.config, environments)
-        yield from frames_of(
-            acting.architecture,
-            acting.weights,
-            environments,
-            draw,
-            seed=seed,
-            greedy=deterministic,
-            steps=steps,
-        )
+        parts = acting.architecture, acting.weights, environments
+        yield from frames_of(AgentStepper(*parts, seed, deterministic), draw, steps)
 
 
 def _environments(

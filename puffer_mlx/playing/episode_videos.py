@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.playing.episodes import AgentStepper
 from puffer_mlx.playing.evaluation import is_due, settings
 from puffer_mlx.playing.frames import Draw, Frame, find_draw, fit, refuse_missing, write_gif
-from puffer_mlx.policy.policy import Policy
 from puffer_mlx.training import placement
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.trainer import Trainer
@@ -124,28 +122,15 @@ def drawing(config: Config, environments: Environments) -> Draw:
     return drawn
 
 
-def episode(
-    policy: Policy,
-    weights: Any,
-    environments: VecEnv,
-    draw: Draw,
-    *,
-    seed: int = 0,
-    greedy: bool = False,
-) -> list[Frame]:
+def episode(stepper: AgentStepper, draw: Draw) -> list[Frame]:
     """Pictures of agent 0 in its first episode, at least one, fewer than 2 ``PICTURES``.
 
     Of a long episode every second one, fourth one, …, which is known when it has got that long.
 
     Args:
-        policy: as it was trained.
-        weights: its weights.
-        environments: they are reset. One is enough.
+        stepper: of environments, at their beginning. One is enough.
         draw: an observation's picture.
-        seed: of the actions.
-        greedy: take the most probable action instead of drawing one.
     """
-    stepper = AgentStepper(policy, weights, environments, seed, greedy)
     frames: list[Frame] = []
     distance, total = 1, 0.0
     for step in range(LONGEST):
@@ -180,11 +165,6 @@ def _frames(trainer: Trainer) -> list[Frame]:
     config = trainer.config
     with contextlib.closing(_environment(config, trainer.vec)) as environment:
         share(trainer.vec, environment)
-        return episode(
-            trainer.policy,
-            trainer.weights,
-            environment,
-            drawing(config, environment),
-            seed=config.base.seed,
-            greedy=config.base.eval_greedy,
-        )
+        how = config.base.seed, config.base.eval_greedy
+        stepper = AgentStepper(trainer.policy, trainer.weights, environment, *how)
+        return episode(stepper, drawing(config, environment))

@@ -20,7 +20,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_memory import choose_cache_limit
-from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
+from puffer_mlx.vec.base import Rows, ScoredVec
 from puffer_mlx.vec.rows import allocate_rows
 
 SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
@@ -146,11 +146,25 @@ class Actor:
 
 
 class AgentStepper:
-    """Steps all agents at once; ``rows`` has their observations and rewards."""
+    """A policy in environments, all agents of which act and step at once.
 
-    def __init__(self, policy: Policy, weights: Any, vec: VecEnv, seed: int, greedy: bool) -> None:
+    Args:
+        policy: as it was trained.
+        weights: its weights.
+        vec: environments; they are reset.
+        seed: of the actions.
+        greedy: take the most probable action instead of drawing one.
+
+    Attributes:
+        rows: the agents' observations and rewards.
+        vec: as given.
+    """
+
+    def __init__(
+        self, policy: Policy, weights: Any, vec: ScoredVec, seed: int = 0, greedy: bool = False
+    ) -> None:
         self._actor = Actor(policy, weights, vec.num_agents, seed, greedy)
-        self._vec = vec
+        self.vec = vec
         n = vec.num_agents // vec.num_groups
         self._groups = [slice(g * n, (g + 1) * n) for g in range(vec.num_groups)]
         self.rows = allocate_rows(vec, vec.num_agents)
@@ -160,9 +174,9 @@ class AgentStepper:
         """Act once, and wait for the outcome."""
         chosen = self._actor.choose(self.rows)
         for group, agents in enumerate(self._groups):
-            self._vec.send(group, chosen[agents], self.rows.part(agents))
+            self.vec.send(group, chosen[agents], self.rows.part(agents))
         for group in range(len(self._groups)):
-            self._vec.wait(group)
+            self.vec.wait(group)
 
 
 def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
@@ -198,13 +212,9 @@ def environments_for(episodes: int, most: int, agents: int) -> int:
 
 
 def score(
-    policy: Policy,
-    weights: Any,
-    vec: ScoredVec,
+    stepper: AgentStepper,
     episodes: int,
     *,
-    seed: int = 0,
-    greedy: bool = False,
     max_steps: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Scores:
@@ -215,21 +225,16 @@ def score(
     first k are still rather those of the quick ones, the less the larger k is.)
 
     Args:
-        policy: as it was trained.
-        weights: its weights.
-        vec: E environments; they are reset.
+        stepper: of E environments, at their beginning.
         episodes: at least so many in all; k = ceil(episodes / E).
-        seed: of the actions.
-        greedy: take the most probable action instead of drawing one.
         max_steps: of every agent; what hasn't ended by then is left out and counted.
         progress: called after each step with the episodes that ended and those there will be.
     """
-    began = time.perf_counter()
+    began, vec = time.perf_counter(), stepper.vec
     E = vec.num_environments
     each = -(-episodes // E)
     left = [each] * E  # episodes that an environment still owes
     taken: list[list[Episode]] = [[] for _ in range(E)]
-    stepper = AgentStepper(policy, weights, vec, seed, greedy)
     vec.episodes()  # of what was played before
     steps = 0
     while any(left) and (max_steps is None or steps < max_steps):
@@ -253,28 +258,14 @@ def score(
     )
 
 
-def frames_of(
-    policy: Policy,
-    weights: Any,
-    vec: VecEnv,
-    draw: Draw,
-    *,
-    seed: int = 0,
-    greedy: bool = False,
-    steps: int | None = None,
-) -> Iterator[Frame]:
+def frames_of(stepper: AgentStepper, draw: Draw, steps: int | None = None) -> Iterator[Frame]:
     """Frames of agent 0, the first one after the reset.
 
     Args:
-        policy: as it was trained.
-        weights: its weights.
-        vec: environments; they are reset. One is enough.
+        stepper: of environments, at their beginning. One is enough.
         draw: an observation's picture (``frames.find_draw``).
-        seed: of the actions.
-        greedy: take the most probable action instead of drawing one.
         steps: how many frames; without end if None.
     """
-    stepper = AgentStepper(policy, weights, vec, seed, greedy)
     episode, total = 0, 0.0
     for step in count() if steps is None else range(steps):
         if step:

@@ -30,7 +30,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import fit_buffers
 from puffer_mlx.config.validation import multiples
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import MAX_STEPS, Scores, environments_for, score
+from puffer_mlx.playing.episodes import MAX_STEPS, AgentStepper, Scores, environments_for, score
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.tracking.scores import EVALUATION, metric, sign
@@ -105,16 +105,10 @@ class Evaluator:
             return self._logs
         with contextlib.closing(self._make(settings(config, trainer.vec))) as environments:
             share(trainer.vec, environments)
-            scores = score(
-                trainer.policy,
-                trainer.weights,
-                environments,
-                config.base.eval_episodes,
-                seed=config.base.seed,
-                greedy=config.base.eval_greedy,
-                max_steps=MAX_STEPS,
-                progress=lambda *_: self._alive(),
-            )
+            how = config.base.seed, config.base.eval_greedy
+            stepper = AgentStepper(trainer.policy, trainer.weights, environments, *how)
+            number, alive = config.base.eval_episodes, lambda *_: self._alive()
+            scores = score(stepper, number, max_steps=MAX_STEPS, progress=alive)
         self._logs, self._evaluated = logs_of(scores, config), trainer.epoch
         return self._logs
 

@@ -18,6 +18,7 @@ from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.episodes import (
     MAX_STEPS,
+    AgentStepper,
     Scores,
     arena,
     environments_for,
@@ -178,12 +179,8 @@ def play_bots(
         for done, number in enumerate(numbers):
             set_bot(environments, number)
             scores = score(
-                policy,
-                weights,
-                environments,
+                AgentStepper(policy, weights, environments, seed, greedy),
                 games,
-                seed=seed,
-                greedy=greedy,
                 max_steps=MAX_STEPS,
                 progress=lambda ended, all_, done=done: progress(
                     done * all_ + ended, len(numbers) * all_

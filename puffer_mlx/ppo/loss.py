@@ -14,7 +14,7 @@ PufferLib 4.0's is of advantages from before the minibatch, normalised and weigh
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 
@@ -46,6 +46,11 @@ class Coefficients(NamedTuple):
     """Weight of the value loss."""
     vf_clip_coef: float
     """Clip range of the value's change."""
+
+    @classmethod
+    def of(cls, train: Any) -> Self:
+        """Those of a section [train], which has them under the same names."""
+        return cls(*(getattr(train, name) for name in cls._fields))
 
 
 def largest_kl(target: float) -> float:

@@ -52,6 +52,22 @@ class GPUError(UserError):
     """The GPU's driver ended a computation, and the smaller pieces of a second try."""
 
 
+class RolloutSpec(NamedTuple):
+    """Which rollouts a GPU is to make.
+
+    Args:
+        environments: with N agents.
+        horizon: T.
+        precision: what the policy is trained in: see ``rollout_on_gpu``.
+        seats: of self-play: who acts for which agents.
+    """
+
+    environments: VecEnv
+    horizon: int
+    precision: str = ""
+    seats: Seats | None = None
+
+
 def game_of(environments: VecEnv) -> Game | None:
     """The rules that a GPU can step; None if they compile for a CPU alone."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
@@ -65,17 +81,9 @@ def game_of(environments: VecEnv) -> Game | None:
     return Game(text, rules.words, rules.log, rules.logs, each)
 
 
-def rollouts_in_one_launch(
-    policy: Policy,
-    environments: VecEnv,
-    horizon: int,
-    precision: str = "",
-    seats: Seats | None = None,
-) -> RolloutOnGPU | None:
-    """The kernel of a policy's rollouts in environments; None where they need several launches.
-
-    Arguments as those of ``rollouts_in_steps``; for ``precision`` see ``rollout_on_gpu``.
-    """
+def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU | None:
+    """The kernel of a policy's rollouts in environments; None where they need several launches."""
+    environments, horizon, precision, seats = wanted
     game, N = game_of(environments), environments.num_agents
     if game is None:
         return None
@@ -86,41 +94,22 @@ def rollouts_in_one_launch(
     return kernel if kernel and kernel.fits(horizon, N) else None
 
 
-def rollouts_in_steps(
-    run: Executables,
-    environments: VecEnv,
-    horizon: int,
-    precision: str = "",
-    seats: Seats | None = None,
-) -> RolloutInSteps | None:
+def rollouts_in_steps(run: Executables, wanted: RolloutSpec) -> RolloutInSteps | None:
     """Rollouts of any policy in a few launches a step; None if no GPU can step the environments.
 
     Args:
         run: the policy's compiled functions.
-        environments: with N agents.
-        horizon: T.
-        precision: what the policy is trained in.
-        seats: of self-play: who acts for which agents.
+        wanted: which rollouts.
     """
+    environments, horizon, precision, seats = wanted
     game = game_of(environments)
     steps = game and RolloutInSteps(run, environments.spec, game, precision, seats)
     return steps if steps and steps.fits(horizon, environments.num_agents) else None
 
 
-def rollouts_on_gpu(
-    policy: Policy,
-    run: Executables,
-    environments: VecEnv,
-    horizon: int,
-    precision: str = "",
-    seats: Seats | None = None,
-) -> GPURollouts | None:
-    """How a GPU makes whole rollouts: in one launch where that fits, else in steps, or not at all.
-
-    Arguments as those of ``rollouts_in_one_launch`` and ``rollouts_in_steps``.
-    """
-    one = rollouts_in_one_launch(policy, environments, horizon, precision, seats)
-    return one or rollouts_in_steps(run, environments, horizon, precision, seats)
+def rollouts_on_gpu(policy: Policy, run: Executables, wanted: RolloutSpec) -> GPURollouts | None:
+    """How a GPU makes whole rollouts: in one launch where that fits, else in steps; None: not."""
+    return rollouts_in_one_launch(policy, wanted) or rollouts_in_steps(run, wanted)
 
 
 def _last(array: mx.array) -> mx.array:

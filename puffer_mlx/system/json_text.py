@@ -2,7 +2,10 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any, TypeGuard
+
+from puffer_mlx.system.files import publish
 
 LARGEST = 2**63 - 1
 
@@ -20,6 +23,12 @@ def is_finite(value: Any) -> TypeGuard[float]:
 def json_text(value: Any, indent: int | None = None) -> str:
     """A value as JSON; numbers in it that aren't finite, however deep, are null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def write_json(record: Any, path: Path, indent: int | None = 1) -> None:
+    """Write a record to a file, all of it or none."""
+    with publish(path) as temporary:
+        temporary.write_text(json_text(record, indent) + "\n")
 
 
 def _finite(value: Any) -> Any:

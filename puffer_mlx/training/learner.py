@@ -60,6 +60,22 @@ class Draws(NamedTuple):
     noise: MeanNoise | None = None
 
 
+class EpochInputs(NamedTuple):
+    """What an epoch is computed from.
+
+    Args:
+        rollout: what to train on; nobody may write to it before training returns.
+        before: weights, and what else training changes, as the epoch begins.
+        draws: what ``Learner.draws`` returned.
+        scheduled: the epoch's numbers.
+    """
+
+    rollout: Rollout
+    before: TrainState
+    draws: Draws
+    scheduled: Scheduled
+
+
 class Built(NamedTuple):
     """An epoch that is built and not submitted yet.
 
@@ -135,10 +151,7 @@ class Learner:
 
     def train(
         self,
-        rollout: Rollout,
-        before: TrainState,
-        draws: Draws,
-        scheduled: Scheduled,
+        inputs: EpochInputs,
         observers: Sequence[Observer] = (),
         go_on: Callable[[TrainState], None] = lambda now: None,
         built: Built | None = None,
@@ -146,14 +159,11 @@ class Learner:
         """An epoch: K minibatches of a rollout.
 
         Args:
-            rollout: what to train on; nobody may write to it before this returns.
-            before: weights, and what else training changes, as the epoch begins.
-            draws: what the method ``draws`` returned.
-            scheduled: the epoch's numbers.
+            inputs: of the epoch.
             observers: of this epoch's steps, the outermost last.
             go_on: called with the state after it when all of it is submitted, before it is
                 computed.
-            built: what ``build`` made of the first four, if it is of use.
+            built: what ``build`` made of the inputs, if it is of use.
 
         Returns:
             The state after it, evaluated; losses, means over the minibatches that counted.
@@ -161,15 +171,16 @@ class Learner:
         Raises:
             UserError: too many minibatches in a row weren't finite, or the weights aren't.
         """
+        rollout, before, draws, scheduled = inputs
         steps = watched(self.steps, *observers)
         self._submitted, submitted = None, Submitted()
-        whole, compared = self._is_whole(rollout, draws, observers), bool(observers)
+        whole, compared = self._is_whole(inputs, observers), bool(observers)
         if built and not (whole and built.before is before and built.compared == compared):
             built = None
         if built is None:
             fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
             if whole:
-                built = self._whole(fields, rollout, before, draws, scheduled, compared)
+                built = self._whole(inputs, fields, compared)
         if built is not None:
             now, asked = built.now, built.asked
             mx.async_eval(*now.arrays(), asked.packed)
@@ -198,52 +209,43 @@ class Learner:
         go_on(now)
         return now, self.health.judge(rollout, now, asked)
 
-    def build(
-        self,
-        rollout: Rollout,
-        before: TrainState,
-        draws: Draws,
-        scheduled: Scheduled,
-        compared: bool,
-    ) -> Built | None:
+    def build(self, inputs: EpochInputs, compared: bool) -> Built | None:
         """Build an epoch that is one function, of a rollout that nothing has to be done to first.
 
         Nothing of it is submitted, and neither need be computed: not the rollout, nor the state.
 
         Args:
-            rollout: this and the next three as for ``train``.
-            before: see there.
-            draws: see there.
-            scheduled: see there.
+            inputs: of the epoch.
             compared: whether the first minibatch's ratios are observed.
         """
-        if not (self.reader.as_it_is and self._is_whole(rollout, draws, ())):
+        if not (self.reader.as_it_is and self._is_whole(inputs, ())):
             return None
-        fields = rollout.buffer.fields
-        return self._whole(fields, rollout, before, draws, scheduled, compared)
+        return self._whole(inputs, inputs.rollout.buffer.fields, compared)
 
-    def compile_ahead(
-        self, rollout: Rollout, before: TrainState, draws: Draws, scheduled: Scheduled
-    ) -> None:
+    def compile_ahead(self, inputs: EpochInputs) -> None:
         """Begin to compile a whole epoch's kernels, on CUDA, beside what comes before training.
 
-        Arguments as those of ``train``; of the rollout nothing is read but shapes.
+        Of the rollout nothing is read but shapes.
         """
-        if nvrtc.library() is None or not self._is_whole(rollout, draws, ()):
+        if nvrtc.library() is None or not self._is_whole(inputs, ()):
             return
-        numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
         minibatches = self.algorithm.minibatches
         first = self.algorithm._replace(minibatches=lambda epoch: islice(minibatches(epoch), 1))
         with building, nvrtc.ahead(), suppress(TooLarge):
-            fields, states = self.reader.copy(rollout.buffer.fields), self._states(rollout)
-            arguments = fields, states, draws.minibatches, numbers, *before.arrays()
-            self._trace(self._in_one, True, *arguments, algorithm=first)
+            fields = self.reader.copy(inputs.rollout.buffer.fields)
+            self._trace(self._in_one, True, *self._traced(inputs, fields), algorithm=first)
+
+    def _traced(self, inputs: EpochInputs, fields: Fields) -> tuple:
+        """What ``whole_epoch`` computes from, as trees of arrays."""
+        rollout, before, draws, scheduled = inputs
+        numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
+        return fields, self._states(rollout), draws.minibatches, numbers, *before.arrays()
 
     def _states(self, rollout: Rollout) -> Any:
         """The recurrent states that minibatches begin with."""
         return self._ranks.states(self.reader.first_states(rollout))
 
-    def _is_whole(self, rollout: Rollout, draws: Draws, observers: Sequence[Observer]) -> bool:
+    def _is_whole(self, inputs: EpochInputs, observers: Sequence[Observer]) -> bool:
         """Whether an epoch is submitted as one, if there is room for what its minibatches store.
 
         There is nothing to observe then but the first ratios, which it has itself.
@@ -253,26 +255,17 @@ class Learner:
             and backend() == "cuda"
             and self.steps is self.compiled_steps
             and self.algorithm.at_once is None
-            and draws.noise is None
-            and rollout.buffer.last_rows is None
+            and inputs.draws.noise is None
+            and inputs.rollout.buffer.last_rows is None
             and all(isinstance(one, FirstRatios) and one.comparable for one in observers)
         )
 
-    def _whole(
-        self,
-        fields: Fields,
-        rollout: Rollout,
-        before: TrainState,
-        draws: Draws,
-        scheduled: Scheduled,
-        compared: bool,
-    ) -> Built | None:
+    def _whole(self, inputs: EpochInputs, fields: Fields, compared: bool) -> Built | None:
         """An epoch as one compiled function; None if its minibatches store too much.
 
         What the host does for a minibatch would else take longer than the GPU takes to compute it.
         """
-        numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
-        arguments = fields, self._states(rollout), draws.minibatches, numbers, *before.arrays()
+        arguments = self._traced(inputs, fields)
         assert self.whole_epoch is not None
         try:
             with building:
@@ -282,7 +275,7 @@ class Learner:
             return None
         minibatches = [Minibatch(*arrays) for arrays in each]
         asked = Asked(packed, self._sizes[compared], minibatches)
-        return Built(before, TrainState(*trees), asked, compared)
+        return Built(inputs.before, TrainState(*trees), asked, compared)
 
     def _trace(
         self,

@@ -39,6 +39,7 @@ from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     GPURollouts,
+    RolloutSpec,
     game_of,
     rollouts_on_gpu,
 )
@@ -224,7 +225,8 @@ def place(
             f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    whole = rollouts_on_gpu(policy, run, vec, config.train.horizon, config.train.precision, seats)
+    spec = RolloutSpec(vec, config.train.horizon, config.train.precision, seats)
+    whole = rollouts_on_gpu(policy, run, spec)
     if wanted == WHOLE:
         _refuse_without(whole, learner, vec, config.train.horizon)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:

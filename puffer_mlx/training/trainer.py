@@ -38,7 +38,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
     phase_logs,
 )
-from puffer_mlx.training.learner import Built, Draws, Learner
+from puffer_mlx.training.learner import Built, Draws, EpochInputs, Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
 from puffer_mlx.training.placement import Placement, as_on_first, place
 from puffer_mlx.training.reader import Learned
@@ -307,6 +307,10 @@ class Trainer:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
         return Scheduled(*map(mx.array, self._numbers(self.epoch)))
 
+    def inputs(self, rollout: Rollout, draws: Draws) -> EpochInputs:
+        """What this epoch's training on a rollout is computed from."""
+        return EpochInputs(rollout, self.train_state, draws, self.scheduled())
+
     def _numbers(self, epoch: int) -> tuple[float, float, float]:
         train, epochs = self.config.train, self.config.epochs
         lr = self._rate
@@ -469,9 +473,8 @@ class Trainer:
         buffer, states = self.collector.buffer, self.collector.states
         start = RolloutStart(buffer, self.weights, states, self._key, None)
         with building:
-            scheduled, draws = self.scheduled(), self.learner.draws(self._key)
-        rollout = Rollout(buffer, start, {}, 0.0)
-        self.learner.compile_ahead(rollout, self.train_state, draws, scheduled)
+            inputs = self.inputs(Rollout(buffer, start, {}, 0.0), self.learner.draws(self._key))
+        self.learner.compile_ahead(inputs)
 
     def _waits(self, epoch: int) -> bool:
         """Whether an epoch's rollout is waited for, which tells how long it takes."""
@@ -500,32 +503,30 @@ class Trainer:
         pending.numbers = self._numbers(self.epoch + 1)
         with building:
             scheduled, draws = Scheduled(*map(mx.array, pending.numbers)), self._draws(pending)
-        arguments = pending.rollout, before, draws, scheduled
-        pending.built = self.learner.build(*arguments, self._ratios.comparable)
+        inputs = EpochInputs(pending.rollout, before, draws, scheduled)
+        pending.built = self.learner.build(inputs, self._ratios.comparable)
 
     def _train(self, pending: Pending) -> tuple[Pending, Logs, float]:
         """Train on a rollout, the next one beside it; returns it, losses and seconds."""
         began, timer = time.perf_counter(), self.profiler.train
         sampled = self.profiler.samples(self.epoch)
         with building:
-            scheduled, draws = self.scheduled(), self._draws(pending)
+            inputs = self.inputs(pending.rollout, self._draws(pending))
         built = pending.built if pending.numbers == self._numbers(self.epoch) else None
         timer.lap("train_misc")
         more = self.epoch + 1 < self.config.epochs
         if self.placement.overlap and more and not self.collector.waiting:
             self.begin_rollout()
-        rollout, before = pending.rollout, self.train_state
-        observers = self._observers(rollout, sampled)
+        observers = self._observers(pending.rollout, sampled)
         try:
-            arguments = rollout, before, draws, scheduled, observers, self._go_on, built
-            after, losses = self.learner.train(*arguments)
+            after, losses = self.learner.train(inputs, observers, self._go_on, built)
         except RuntimeError as error:
-            after, losses = self._train_again(pending, scheduled, sampled, error)
-        rollout = self.collector.read(rollout)
+            after, losses = self._train_again(pending, inputs, sampled, error)
+        rollout = self.collector.read(pending.rollout)
         logs, scores = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
         losses |= self._ratios.error()
         if self.schedule is not None:
-            losses["learning_rate"] = scheduled.lr.item()  # type: ignore
+            losses["learning_rate"] = inputs.scheduled.lr.item()  # type: ignore
         elif self._rate is not None:
             losses["learning_rate"] = self._rate
             train, kl = self.config.train, losses.get("kl", math.nan)
@@ -556,7 +557,7 @@ class Trainer:
         return observers
 
     def _train_again(
-        self, pending: Pending, scheduled: Scheduled, sampled: bool, error: RuntimeError
+        self, pending: Pending, inputs: EpochInputs, sampled: bool, error: RuntimeError
     ) -> tuple[TrainState, Logs]:
         """Train once more where the GPU's driver ended that, in smaller pieces; else the error.
 
@@ -569,11 +570,10 @@ class Trainer:
         if self.ranks.size == 1:
             times = "twice, at last step by step"
             with building:
-                draws = self._draws(pending)
-            rollout, before = pending.rollout, self.train_state
-            observers = [*self._observers(rollout, sampled), computed]
+                inputs = inputs._replace(draws=self._draws(pending))
+            observers = [*self._observers(pending.rollout, sampled), computed]
             try:
-                return self.learner.train(rollout, before, draws, scheduled, observers)
+                return self.learner.train(inputs, observers)
             except RuntimeError as again:
                 if ENDED not in str(again):
                     raise

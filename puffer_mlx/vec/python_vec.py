@@ -1,8 +1,8 @@
 """What all roads to environments in Python have in common: groups in turn, episodes, no state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -29,16 +29,22 @@ class PythonVec:
     the next step begins the next episode; ``PufferVec`` has it otherwise.
 
     Args:
-        recipe: how instances are made.
+        make: what makes an instance.
+        name: of the environment, for messages.
         total_agents: N, a multiple of Q and of the agents of an instance.
+        env: further arguments of ``make``.
+        render: make environments that can ``render``.
+        rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
         num_buffers: Q.
         seed: of environment 0.
         backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` where that exists, else
             what a few steps promise to be faster of the others.
         timeout: seconds after which an environment's process is taken to hang.
         num_threads: the most processes, and threads that may act for the policy in ``collect``.
+        more: what else the recipe takes.
 
     Attributes:
+        recipe: how instances are made.
         layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
             back.
 
@@ -47,6 +53,7 @@ class PythonVec:
         Misfit: its agents don't add up to N.
     """
 
+    recipe: ClassVar[type[Recipe]]
     layout: Layout
     spec: EnvSpec
     _rows: RowShapes  # of a group
@@ -54,20 +61,26 @@ class PythonVec:
 
     def __init__(
         self,
-        recipe: Recipe,
-        total_agents: int,
+        make: Any,
         *,
+        name: str,
+        total_agents: int,
+        env: Mapping[str, Any] | None = None,
+        render: bool = False,
+        rescale_actions: bool = False,
         num_buffers: int = 1,
         seed: int = 0,
         backend: str = "auto",
         timeout: float = 60.0,
         num_threads: int = 1,
+        **more: Any,
     ) -> None:
+        recipe = self.recipe(name, make, dict(env or {}), render, rescale_actions, **more)
         self._envs: list[SingleProcess | Workers] = []  # one for each group; none once closed
         self._under_way: list[Rows | None] = [None] * num_buffers
         self.num_agents, self.num_groups = total_agents, num_buffers
         self.num_threads = num_threads
-        self._recipe, self._name, self._seed, self._resets = recipe, recipe.name, seed % _SEEDS, 0
+        self._recipe, self._name, self._seed, self._resets = recipe, name, seed % _SEEDS, 0
         with closing(recipe):
             recipe.look(self._seed)
             chosen = plan(recipe, total_agents, num_buffers, backend, num_threads, self._seed)
@@ -86,7 +99,7 @@ class PythonVec:
             apart = together // inside  # of the numbers of two groups' first instances
             with self._closing_on_failure():
                 for group in range(num_buffers):
-                    env = open_group(
+                    opened = open_group(
                         recipe.shapes(self._n),
                         workers=chosen.workers,
                         timeout=timeout,
@@ -96,7 +109,7 @@ class PythonVec:
                         seed=self._seed,
                         number=group * apart,
                     )
-                    self._envs.append(env)
+                    self._envs.append(opened)
 
     def _settle(self, layout: Layout) -> None:
         self.layout, self.spec = layout, layout.spec

@@ -3,11 +3,12 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from emulated_run import emulated_gpu, stand_in
+from emulated_run import emulated_gpu, rolling_out_there, stand_in
 from mlx.utils import tree_map
 from running import copied_package, files, run
 
@@ -24,11 +25,10 @@ from puffer_mlx.policy.networks import mingru as mingru_gpu
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import minibatch as one_launch
 from puffer_mlx.ppo import precision
-from puffer_mlx.rollout.on_gpu import RolloutsOnGPU, rollouts_in_one_launch
+from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training import trainer
-from puffer_mlx.training.placement import Placement
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16", "minibatch", "same-epoch"}
 NEED_GPU |= {"speeds", "one-launch"}  # whose fault is in test_trajectories.py
@@ -300,10 +300,10 @@ BREAKOUT += " --train.minibatch-size 64 --train.total-timesteps 1e12"
 def breakout_on_a_gpu(cpu, monkeypatch):
     """The item ``speeds`` measures a small Breakout on a GPU that is the CPU."""
 
-    def place(given, vec, policy, *_):
-        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
-        device, apart = mx.Device(mx.cpu), given.train.rollout_device == "cpu"
-        return Placement(device, device, given.train.overlap, whole=None if apart else whole)
+    def place(given, *others):
+        placement = rolling_out_there(given, *others)
+        whole = None if given.train.rollout_device == "cpu" else placement.whole
+        return replace(placement, overlap=given.train.overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
     monkeypatch.setattr(runs, "need_gpu", lambda: None)
@@ -344,15 +344,11 @@ def test_first_ratios_of_rollouts_in_one_launch(cpu, monkeypatch, off):
     """The kernel's log-probabilities are those of training, or it is told."""
     real = RolloutOnGPU.launch
 
-    def place(given, vec, policy, *_):
-        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
-        return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), False, whole=whole)
-
     def launch(self, *given):
         found = real(self, *given)
         return found._replace(logprobs=found.logprobs + off)
 
-    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(trainer, "place", rolling_out_there)
     monkeypatch.setattr(RolloutOnGPU, "launch", launch)
     monkeypatch.setattr(runs, "NETWORKS", ["MinGRU"])
     with emulated_gpu() as gpu:

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
-from oracles import named
+from oracles import named, same
 
 from puffer_mlx.checkpoint import flat_files, weight_files
 from puffer_mlx.checkpoint.flat_files import BF16, FLOAT, bin_fault, flat_form
@@ -37,11 +37,6 @@ def save_bin(weights, path):
 
 SAVE = {".bin": save_bin, ".safetensors": weight_files.save_safetensors}
 KINDS = pytest.mark.parametrize("kind", SAVE)
-
-
-def same(one, other):
-    pairs = zip(named(one), named(other), strict=True)
-    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
 
 
 def files(folder):

@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.cli import evaluate_run
-from puffer_mlx.playing.episodes import Scores, Spread, frames_of, score
+from puffer_mlx.playing.episodes import AgentStepper, Scores, Spread, frames_of, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -116,8 +116,8 @@ def spy() -> Any:
     return Spy()
 
 
-def run(policy: Any, vec, episodes, **how) -> Scores:
-    return score(policy, "the weights", vec, episodes, **how)
+def run(policy: Any, vec, episodes, seed=0, greedy=False, **how) -> Scores:
+    return score(AgentStepper(policy, "the weights", vec, seed, greedy), episodes, **how)
 
 
 # ---- counting ------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_evaluations_repeat_bit_for_bit():
         for buffers, workers, seed in ((1, 1, 7), (4, 2, 7), (1, 1, 8)):
             vec, policy, weights = squared(num_buffers=buffers, num_threads=workers)
             with vec:
-                scores = score(policy, weights, vec, 120, seed=seed, greedy=greedy)
+                scores = score(AgentStepper(policy, weights, vec, seed, greedy), 120)
             results.append((scores.episodes, scores.steps))
         assert results[0] == results[1]
         assert (results[0] == results[2]) == greedy
@@ -265,7 +265,7 @@ def test_play_shows_agent_0_and_what_happened():
         assert observation.shape == (2,)
         return np.full((1, 1, 3), observation[1], np.uint8)
 
-    frames = list(frames_of(spy(), None, vec, draw, steps=7))
+    frames = list(frames_of(AgentStepper(spy(), None, vec), draw, 7))
     assert [frame.image.max() for frame in frames] == list(range(7))
     assert [frame[1:] for frame in frames] == [
         (0, 0, 0.0, 0.0, False),
@@ -278,7 +278,7 @@ def test_play_shows_agent_0_and_what_happened():
     ]
     assert len(vec.sent) == 6  # nothing is played that isn't shown
     vec = Scripted([[(9, 1.0)]])
-    endless = frames_of(spy(), None, vec, lambda observation: observation)
+    endless = frames_of(AgentStepper(spy(), None, vec), lambda observation: observation)
     kept = [next(endless) for _ in range(4)]  # pictures stay, though the environment goes on
     assert [frame.image.tolist() for frame in kept] == [[0, t] for t in range(4)]
     assert len(vec.sent) == 3
@@ -371,19 +371,18 @@ def test_script_environments_and_seeds_are_the_checkpoints_and_options_win(evalu
 
 
 def test_script_plays_and_scores_alike(evaluate, monkeypatch, capsys):
-    given: list[dict] = []
-    for name in "frames_of", "score":
-        real = getattr(evaluate_run, name)
-        record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
-        monkeypatch.setattr(evaluate_run, name, record)
+    given: list[tuple] = []
+    real = evaluate_run.AgentStepper
+    monkeypatch.setattr(
+        evaluate_run, "AgentStepper", lambda *parts: given.append(parts[3:]) or real(*parts)
+    )
     save(words=SMALL)
     for words in "", "--greedy", "--seed 9":
         line = "squared --load-model-path 17 --episodes 2 --gif x.gif --steps 2"
         assert evaluate(f"{line} {words}") == 0
         output = capsys.readouterr().out
         assert "squared: 2 episodes" in output and "wrote x.gif" in output
-        expected = {"greedy": "--greedy" in words, "seed": 9 if "9" in words else 4}
-        assert len(given) == 2 and all(how.items() >= expected.items() for how in given)
+        assert given == [(9 if "9" in words else 4, "--greedy" in words)] * 2
         given.clear()
 
 
@@ -482,9 +481,9 @@ def test_several_continuous_actions():
         with vec.make(settings, 2) as envs:
             policy = make_policy(envs.spec, settings.policy, settings.torch)
             weights = policy.init(mx.random.key(0))
-            scores = score(policy, weights, envs, 8)
+            scores = score(AgentStepper(policy, weights, envs), 8)
             assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
-            frames = list(frames_of(policy, weights, envs, np.copy, steps=8))
+            frames = list(frames_of(AgentStepper(policy, weights, envs), np.copy, 8))
         assert sum(frame.terminal for frame in frames) == 1
 
 
@@ -518,13 +517,9 @@ class Windowed(Scripted):
 def test_script_windows(evaluate, monkeypatch, capsys, words, shows, draws, said):
     save()
     made = Windowed([[(3, 1.0)]], shows)
-    player = spy()
-    patched = {
-        "environments": lambda *_, **__: made,
-        "frames_of": lambda _, __, *more, **how: frames_of(player, None, *more, **how),
-    }
-    for name, function in patched.items():
-        monkeypatch.setattr(evaluate_run, name, function)
+    monkeypatch.setattr(evaluate_run, "environments", lambda *_, **__: made)
+    stepper = AgentStepper(spy(), None, made)
+    monkeypatch.setattr(evaluate_run.Player, "stepper", lambda *_: stepper)
     monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda _: None)
     code = evaluate(f"squared --load-model-path latest {words}")
     assert (code, made.draws) == (2 if said else 0, draws)

@@ -424,9 +424,9 @@ def test_the_quickstart_forgets_no_statistics(here, monkeypatch):
     (scoring,) = [source for source in codes if "scores.summary()" in source]
     seen, score = [], evaluating.score
 
-    def watched(policy, weights, environments, *arguments, **keywords):
-        seen.append(environments.memory())
-        return score(policy, weights, environments, *arguments, **keywords)
+    def watched(stepper, *arguments, **keywords):
+        seen.append(stepper.vec.memory())
+        return score(stepper, *arguments, **keywords)
 
     monkeypatch.setattr(evaluating, "score", watched)
     settings = {"normalize_observations": True, "device": "cpu", "total_timesteps": 64}

@@ -1,8 +1,7 @@
 """soccer against its rules, written again in Python: two teams, one ball, one fate for a team."""
 
 import numpy as np
-import pytest
-from native_envs import Stepper, bot_of, draw_of, make, rand_r
+from native_envs import Stepper, assert_match_log, bot_of, draw_of, make, rand_r
 from test_draw import CYAN, GOLD, RED, WHITE, where
 
 from puffer_mlx.vec.rows import random_actions
@@ -119,12 +118,7 @@ def test_games_are_the_rules():
     results, lengths = np.array([end for game in games for end in game.results]).T
     assert min((results == result).sum() for result in (-1, 0, 1)) > 5
     assert min(sum(getattr(game, n) for game in games) for n in ("changes", "passes", "early")) > 10
-    assert log["n"] == len(results)
-    assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
-    assert log["slot_0_score"] == log["perf"] == pytest.approx((1 + results.mean()) / 2)
-    assert log["slot_1_score"] == pytest.approx((1 - results.mean()) / 2)
-    assert log["draw_rate"] == pytest.approx((results == 0).mean())
-    assert log["episode_length"] == pytest.approx(lengths.mean())
+    assert_match_log(log, results, lengths)
 
 
 def test_what_is_no_action_stays():

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-from oracles import named
-
 from puffer_mlx.config import Config
 
 
@@ -16,9 +13,3 @@ def configuration_of(settings: dict[str, str], **more: Any) -> Config:
         part = getattr(config, section)
         setattr(part, name, type(getattr(part, name))(text))
     return config
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two trees of weights have the same names and bits."""
-    pairs = zip(named(one), named(other), strict=True)
-    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)

@@ -9,8 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
-from oracles import named
-from policy_files import same
+from oracles import named, same
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 from native_envs import DRIFT
-from oracles import f64, named
-from policy_files import configuration_of, same
+from oracles import f64, named, same
+from policy_files import configuration_of
 from running import errors
 
 from puffer_mlx import checkpoint, config

@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from policy_files import same
+from oracles import same
 from running import errors
 
 from puffer_mlx import checkpoint

@@ -18,6 +18,7 @@ from puffer_mlx.check.gpu.runs import OVERLAP, SERIAL, undisturbed
 from puffer_mlx.check.gpu.tools import apart, at_most, repeatable, require, trainer
 from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.training.learner import EpochInputs
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
@@ -113,10 +114,10 @@ def watched(run: Trainer, look: Callable[[Any], None]) -> None:
     """Have every buffer looked at before and after it is trained on."""
     real_train = run.learner.train
 
-    def train(rollout: Any, *arguments: Any, **more: Any) -> Any:
-        look(rollout.buffer)
-        result = real_train(rollout, *arguments, **more)
-        look(rollout.buffer)
+    def train(inputs: EpochInputs, *arguments: Any, **more: Any) -> Any:
+        look(inputs.rollout.buffer)
+        result = real_train(inputs, *arguments, **more)
+        look(inputs.rollout.buffer)
         return result
 
     run.learner.train = train

@@ -1,7 +1,6 @@
 """Trackers of a program's runs: a planted one that writes down what it is told."""
 
 import gc
-import json
 from pathlib import Path
 
 import pytest
@@ -13,26 +12,16 @@ from puffer_mlx.library import trainer
 from puffer_mlx.tracking import tracked_run
 from puffer_mlx.training import run
 
-FAULTY = str(Path(__file__).parents[1] / "tracking" / "faulty")
 SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def told(told, monkeypatch):
     """What the planted tracker was told, which is the one that tensorboard's name finds."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", FAULTY)
-    monkeypatch.setenv("TRACKER_TOLD", str(tmp_path / "told"))
-    monkeypatch.setattr(tracked_run, "SOON", 30)
     real = tracked_run.tracker_names
     monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
     monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])
-
-    def lines():
-        text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
-
-    return lines
+    return told
 
 
 def ends(lines) -> list[str]:

@@ -19,15 +19,13 @@ import puffer_mlx  # noqa: F401  before MLX
 
 # isort: split
 import mlx.core as mx
-from emulated_run import emulated_gpu
+from emulated_run import emulated_gpu, rolling_out_there
 from mlx.utils import tree_map
 
 from puffer_mlx.cli.train import main
 from puffer_mlx.machines import exchange
-from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
 from puffer_mlx.training import trainer
 from puffer_mlx.training.learner import Learner
-from puffer_mlx.training.placement import Placement
 
 RANK = int(os.environ["MLX_RANK"])
 
@@ -72,12 +70,11 @@ def few_collectives() -> Iterator[None]:
 @contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
     """A GPU that is the CPU computes all, rollouts in one launch."""
-    cpu = mx.Device(mx.cpu)
 
-    def place(given, vec, policy, *_):
+    def place(given, *others):
         if RANK:  # what the first rank told
             assert (given.train.rollout_device, given.train.overlap) == ("gpu-kernel", False)
-        return Placement(cpu, cpu, whole=rollouts_in_one_launch(policy, vec, given.train.horizon))
+        return rolling_out_there(given, *others)
 
     with mock.patch.object(trainer, "place", place), emulated_gpu() as gpu:
         yield

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from films import gif_pages
 from native_envs import DRIFT
-from oracles import named
 from running import BATCH, EPOCHS, TINY, cli, files, learned, only, records
+from watching import everything
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -22,7 +22,7 @@ from puffer_mlx.playing.episode_videos import (
     refuse_undrawable,
     video_is_due,
 )
-from puffer_mlx.playing.episodes import score
+from puffer_mlx.playing.episodes import AgentStepper, score
 from puffer_mlx.playing.evaluation import Evaluator, settings
 from puffer_mlx.playing.frames import fit
 from puffer_mlx.training.trainer import Trainer
@@ -62,11 +62,8 @@ def trained(config, folder, begin=0, end=E, before=None):
         assert trainer.epoch == begin
         while trainer.epoch < end:
             logs.append(learned(trainer.step() | evaluator.after_epoch() | videos.after_epoch()))
-        state = trainer.state()
-        arrays = {**dict(named(trainer.weights)), **state.arrays}
         assert said == []
-        found = {key: np.array(array).tobytes() for key, array in arrays.items()}
-        return found, logs, (trainer.weights, state)
+        return everything(trainer), logs, (trainer.weights, trainer.state())
 
 
 # ---- training isn't changed, and a run that goes on makes the same -------------------------------
@@ -140,7 +137,7 @@ def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
         frames = episode_videos._frames(trainer)
         with make(settings(config, environments)) as others:
             share(environments, others)
-            scores = score(trainer.policy, trainer.weights, others, 12, greedy=True)
+            scores = score(AgentStepper(trainer.policy, trainer.weights, others, greedy=True), 12)
     (first,) = [record for record in scores.episodes if record["env"] == 0]
     assert len(frames) == first["episode_length"] + finals  # else the last has no row of its own
     if finals:
@@ -164,7 +161,7 @@ def test_a_long_episode_is_thinned_and_one_without_end_is_cut_off(monkeypatch):
 
     with make(config) as environments:
         trainer = Trainer(config, environments)
-        frames = episode(trainer.policy, trainer.weights, environments, draw)
+        frames = episode(AgentStepper(trainer.policy, trainer.weights, environments), draw)
     assert [frame.step for frame in frames] == [0, 4, 8, 12, 16]
     assert len(drawn) == 6 + 3 + 2  # 0 to 5; 6, 8, 10; 12, 16
     assert {frame.image.shape for frame in frames} == {(320, 320, 3)}

@@ -1,7 +1,7 @@
 """Pictures: draw.py, GIF and MP4 read back, and a terminal's characters."""
 
-import builtins
 import io
+import sys
 import time
 from typing import Any
 
@@ -224,14 +224,7 @@ def test_frames_that_make_no_film(tmp_path, write):
     [(write_gif, "PIL", "gif"), (write_mp4, "imageio_ffmpeg", "video")],
 )
 def test_missing_libraries(tmp_path, monkeypatch, write, missing, extra):
-    real = builtins.__import__
-
-    def without(name, *args, **how):
-        if name.split(".")[0] == missing:
-            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
-        return real(name, *args, **how)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(
         UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[{extra}\]"
     ):

@@ -8,8 +8,7 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 import pytest
-from kept import edit, kept_copy
-from native_envs import UPSTREAM_5_ROOT, folder_of, make, parameters
+from native_envs import edited, folder_of, make, parameters
 from small_policies import weights_of
 
 from puffer_mlx import config
@@ -238,22 +237,17 @@ def test_seats_that_an_environment_gives():
 
 def test_who_plays_is_told_to_environments_that_want_to_know():
     tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
-    folder = edited_peloton("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged)
+    folder = edited("peloton", ("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged))
     assert peloton(folder, constant(0), constant(0)).sides == (Tally(0, 0, 2), Tally(2, 0, 0))
 
 
 def test_seats_that_are_no_two_sides():
     for own in "0", "1":
-        folder = edited_peloton("env->agents[i].policy = i > 0;", f"env->agents[i].policy = {own};")
+        folder = edited(
+            "peloton", ("env->agents[i].policy = i > 0;", f"env->agents[i].policy = {own};")
+        )
         with pytest.raises(UserError, match="peloton has 3 agents an environment, and a match"):
             peloton(folder, constant(0), constant(0))
-
-
-def edited_peloton(old: str, new: str) -> Path:
-    def change(root: Path) -> None:
-        edit(root / "ocean" / "peloton" / "peloton.h", old, new)
-
-    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / "peloton"
 
 
 # ---- PettingZoo's --------------------------------------------------------------------------------

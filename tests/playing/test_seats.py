@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kept import edit, kept_copy
-from native_envs import UPSTREAM_5_ROOT, Stepper, folder_of, make, parameters
+from native_envs import Stepper, edited, folder_of, make, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks, set_tags
@@ -96,19 +96,12 @@ def test_seats_that_nobody_has_are_refused():
             seats_as_declared(vec, 1, 0.1)
         with pytest.raises(UserError, match="num_policies is 1"):
             seats_as_declared(vec, 0, 0.5)
-    folder = edited_peloton("env->agents[i].policy = i > 0;", "env->agents[i].policy = 2 * i;")
+    folder = edited("peloton", ("env->agents[i].policy = i > 0;", "env->agents[i].policy = 2 * i;"))
     with (
         NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec,
         pytest.raises(UserError, match="gives seats to policy 2"),
     ):
         seats_as_declared(vec, 1, 0.5)
-
-
-def edited_peloton(old: str, new: str) -> Path:
-    def change(root: Path) -> None:
-        edit(root / "ocean" / "peloton" / "peloton.h", old, new)
-
-    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / "peloton"
 
 
 def tags_seen(vec: Any, seats: Seats) -> list[int]:
@@ -120,7 +113,7 @@ def tags_seen(vec: Any, seats: Seats) -> list[int]:
 
 
 def test_environments_of_release_5_know_their_tag():
-    folder = edited_peloton("obs[k] = (obs_t)env->strength[k];", "obs[k] = (obs_t)env->tag;")
+    folder = edited("peloton", ("obs[k] = (obs_t)env->strength[k];", "obs[k] = (obs_t)env->tag;"))
     with NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec:
         seats = seats_as_declared(vec, 1, 0.5)
         assert tags_seen(vec, seats) == [0] * 12 + [1] * 12

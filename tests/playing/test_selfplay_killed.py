@@ -1,12 +1,8 @@
 """A whole run with opponents, as a person starts it: what it logs, and killed at any moment."""
 
-import json
 from pathlib import Path
 
-import numpy as np
-from running import killed_and_resumed, learned, only, records, run
-
-from puffer_mlx import checkpoint
+from running import killed_and_resumed, learned, only, records, run, timeless
 
 AGENTS, T, EPOCHS = 64, 16, 60
 BATCH = AGENTS * T
@@ -22,13 +18,7 @@ WORDS = f"""
 
 
 def final(folder: Path) -> dict[str, bytes]:
-    """All of the last checkpoint but times."""
-    last = only(folder, f"checkpoints/connect4_two/*/{EPOCHS * BATCH:016d}")
-    state = checkpoint.load_state(last)
-    del state.numbers["uptime"], state.numbers["log_position"]
-    arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
-    kept = {"weights": (last / "weights.safetensors").read_bytes()}
-    return {**arrays, **kept, "numbers": json.dumps(state.numbers).encode()}
+    return timeless(only(folder, f"checkpoints/connect4_two/*/{EPOCHS * BATCH:016d}"))
 
 
 def test_a_run_that_is_killed_and_resumed_is_the_whole_one(tmp_path):

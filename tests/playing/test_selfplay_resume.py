@@ -4,12 +4,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_run import emulated_gpu
-from oracles import named
 from running import learned
+from watching import everything
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
@@ -37,13 +36,7 @@ RULES = {  # opponents change often: beaten after a few games, or after four rol
     """.split(),
 }
 KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(6 * AGENTS * T)
-
-
-@pytest.fixture(autouse=True)
-def uncompiled():
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
 def configure(*more: str, name: str = GAMES[0]) -> config.Config:
@@ -53,11 +46,8 @@ def configure(*more: str, name: str = GAMES[0]) -> config.Config:
 
 
 def outcome(trainer: Trainer) -> dict[str, bytes]:
-    state = trainer.state()
-    arrays = {**dict(named(trainer.weights)), **state.arrays}
-    found = {name: np.array(a).tobytes() for name, a in arrays.items()}
-    numbers = {name: n for name, n in state.numbers.items() if name != "uptime"}
-    return {**found, "numbers": repr(numbers).encode()}
+    numbers = {name: n for name, n in trainer.state().numbers.items() if name != "uptime"}
+    return {**everything(trainer), "numbers": repr(numbers).encode()}
 
 
 def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any], Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_envs import UPSTREAM_5, folder_of
-from oracles import named
 from running import BATCH, EPOCHS, TINY, learned, only, records
+from watching import everything
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -15,7 +15,7 @@ from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.branches import label
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import episodes, evaluation
-from puffer_mlx.playing.episodes import Scores, environments_for, score
+from puffer_mlx.playing.episodes import AgentStepper, Scores, environments_for, score
 from puffer_mlx.playing.evaluation import Evaluator, is_due, logs_of, reached, settings
 from puffer_mlx.training.trainer import Trainer
 
@@ -49,8 +49,7 @@ def trained(config, epochs=E):
         evaluator, logs = Evaluator(trainer, make), []
         while trainer.epoch < epochs:
             logs.append(learned(trainer.step() | evaluator.after_epoch()))
-        arrays = {**dict(named(trainer.weights)), **trainer.state().arrays}
-    return {key: np.array(array).tobytes() for key, array in arrays.items()}, logs, trainer
+        return everything(trainer), logs, trainer
 
 
 def without_evaluation(log):
@@ -101,12 +100,12 @@ def test_with_processes():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Each evaluation's environments, as they were made, and what ``score`` was told."""
+    """How long each evaluation may take."""
     found = []
 
-    def watched(policy, weights, environments, episodes, **how):
-        found.append((environments, {**how, "episodes": episodes, "weights": weights}))
-        return score(policy, weights, environments, episodes, **how)
+    def watched(stepper, episodes, **how):
+        found.append(how["max_steps"])
+        return score(stepper, episodes, **how)
 
     monkeypatch.setattr(evaluation, "score", watched)
     return found
@@ -117,15 +116,14 @@ def test_what_it_finds_is_the_score_of_those_weights(seen, greedy):
     config = configure(*SQUARED, *EVALUATED, *MANY, "--eval-greedy", str(greedy), "--vec.seed", "3")
     _, logs, trainer = trained(config)
     with make(settings(config, trainer.vec)) as environments:
-        expected = score(
-            *(trainer.policy, trainer.weights, environments, 160),
-            **{"seed": config.base.seed, "greedy": greedy, "max_steps": 100_000},
+        stepper = AgentStepper(
+            trainer.policy, trainer.weights, environments, config.base.seed, greedy
         )
+        expected = score(stepper, 160, max_steps=100_000)
     assert logs[-1]["eval/score"] == expected.summary()["score"].mean
     assert logs[-1]["eval/score_std"] == expected.summary()["score"].std > 0
     assert logs[-1]["eval/n"] == 160
-    assert [how["greedy"] for _, how in seen] == [greedy, greedy]
-    assert [how["max_steps"] for _, how in seen] == [episodes.MAX_STEPS] * 2
+    assert seen == [episodes.MAX_STEPS] * 2
 
 
 def test_it_depends_on_the_weights_alone():
@@ -176,10 +174,10 @@ def test_statistics_are_as_they_are_and_stay(seen, monkeypatch):
     config = configure("cartpole", "--vec.normalize-observations", "1", *EVALUATED)
     kept = []
 
-    def kept_score(policy, weights, environments, episodes, **how):
-        before = environments.memory()
-        found = score(policy, weights, environments, episodes, **how)
-        kept.append((before, environments.memory()))
+    def kept_score(stepper, episodes, **how):
+        before = stepper.vec.memory()
+        found = score(stepper, episodes, **how)
+        kept.append((before, stepper.vec.memory()))
         return found
 
     monkeypatch.setattr(evaluation, "score", kept_score)

@@ -11,9 +11,8 @@ import pytest
 from emulated_gpu import Compiled, recording
 from mlx.utils import tree_map
 from oracles import named
-from small_policies import PUFFER5, beyond, policy_of, weights_of
+from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights_of
 
-from puffer_mlx import config
 from puffer_mlx.ops.gpu import text
 from puffer_mlx.policy import acting_on_gpu
 from puffer_mlx.policy.acting_on_gpu import (
@@ -23,9 +22,6 @@ from puffer_mlx.policy.acting_on_gpu import (
     step_on_gpu,
 )
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
-from puffer_mlx.policy.networks.mingru import MinGRU
-from puffer_mlx.policy.policy import Policy, make_policy
-from puffer_mlx.spec import ActionSpec, EnvSpec
 
 METALS = 32768  # bytes of a block's shared memory
 
@@ -212,15 +208,6 @@ def test_memory_and_threads_of_all_sizes(network):
 
 
 def test_policies_without_such_a_kernel():
-    image = EnvSpec("image", 48 * 48, np.dtype(np.uint8), ActionSpec((3,)), 0, (48, 48, 1))
-    parts = config.Torch(encoder="NatureEncoder")
-    assert step_on_gpu(make_policy(image, config.Policy(hidden_size=8), parts)) is None
-
-    class Network(MinGRU):  # a user's own may do anything
-        pass
-
-    known = policy_of()
-    own = Policy(known.encoder, Network(8, 1), known.decoder)
-    assert step_on_gpu(own) is None and step_on_gpu(known) is not None
+    assert not any(map(step_on_gpu, unknown_policies())) and step_on_gpu(policy_of())
     assert step_on_gpu(policy_of(H=WIDEST)) and step_on_gpu(policy_of(H=WIDEST + 1)) is None
     assert step_on_gpu(policy_of(sizes=(5000,))) is None

@@ -28,13 +28,7 @@ OPTIONS = f"""
     --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 16
     --train.learning-rate 0.02
 """.split()
-
-
-@pytest.fixture(autouse=True)
-def uncompiled():
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
 def start(kind: str, *more: str, epochs: int = 8, sizes=(3, 2), masked: bool = True) -> Trainer:

@@ -5,9 +5,8 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from compiled_steps import compiled
 from mlx.utils import tree_map
-from small_policies import policy_of, weights_of
+from small_policies import compiled, policy_of, weights_of
 
 from puffer_mlx.config import Train
 from puffer_mlx.ppo import optimizers, precision, small_networks

@@ -2,13 +2,13 @@
 
 import ast
 import functools
-import importlib.util
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from running import module_of
 from test_rooms import ARROWS, FLOORS, PACKAGE
 
 ROOT = PACKAGE.parent
@@ -21,12 +21,7 @@ LINK = re.compile(r"\[`?([^]`]+)`?\]\(([^)#\s]+)\)")
 
 @pytest.fixture(scope="module")
 def drawing():
-    path = ROOT / "docs" / "draw_architecture.py"
-    spec = importlib.util.spec_from_file_location("draw_architecture", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "docs" / "draw_architecture.py")
 
 
 def test_drawing_and_rooms_are_those_of_the_sources(drawing):

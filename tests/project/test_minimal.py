@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import named
+from oracles import flat
 from running import EPOCHS as RUNS
 from running import TINY, errors
 
@@ -86,10 +86,6 @@ def run_page(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def configure(*words: str) -> config.Config:
     return config.load(words[0], [*OPTIONS, *words[1:]])
-
-
-def flat(weights: Any) -> np.ndarray:
-    return np.concatenate([np.array(w).ravel() for _, w in named(weights)])
 
 
 def of_page(page, *words: str) -> np.ndarray:

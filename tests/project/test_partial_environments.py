@@ -1,13 +1,12 @@
 """benchmarks/partial_environments.py: the rules of its tasks, and what memory is worth in them."""
 
-import importlib.util
 import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from native_envs import Stepper
-from running import ROOT
+from running import ROOT, module_of
 
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -20,15 +19,7 @@ NORTH, EAST, SOUTH, WEST = range(4)
 HIDDEN = "cartpole_without_velocity", "pendulum_without_velocity"
 
 
-def load() -> Any:
-    spec = importlib.util.spec_from_file_location("partial_environments", PATH)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TASKS = load()
+TASKS = module_of(PATH)
 
 
 def maze(north: bool, length: int) -> tuple[Any, list[float]]:

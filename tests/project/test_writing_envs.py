@@ -4,10 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_run import emulated_gpu
+from emulated_run import emulated_gpu, rolling_out_there
 from running import ROOT, only, records, run
 
 from puffer_mlx import vec
@@ -16,9 +15,7 @@ from puffer_mlx.check.env.findings import FAIL, WARN, worst
 from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import load
-from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
 from puffer_mlx.training import trainer
-from puffer_mlx.training.placement import Placement
 
 DOC = ROOT / "docs" / "writing_envs.md"
 TEXT = DOC.read_text()
@@ -149,12 +146,7 @@ def test_the_walk_through_works(followed):
 def test_a_gpu_plays_the_walk_through(root, monkeypatch):
     """To the bit, and trains in it; its kernel runs as C++."""
     monkeypatch.setattr(on_gpu, "ROLLOUTS", 4)
-
-    def place(config, vec, policy, *_):
-        whole = rollouts_in_one_launch(policy, vec, config.train.horizon)
-        return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), False, whole=whole)
-
-    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(trainer, "place", rolling_out_there)
     config = load(CASTAWAY, f"--device cpu {NOTHING[CASTAWAY]}".split())
     with emulated_gpu(root / CASTAWAY) as gpu:
         (found,) = on_gpu.on_gpu(Subject(load(CASTAWAY), 0.2, 1))

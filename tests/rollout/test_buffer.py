@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from compiled_steps import compiled
 from covering import pairs
+from small_policies import compiled
 
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy

@@ -1,6 +1,5 @@
 """The sweep benchmarks run, and what they are to show they show."""
 
-import importlib.util
 import json
 import math
 import re
@@ -9,16 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from running import ROOT
+from running import ROOT, module_of
 
 
 def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "benchmarks" / f"{name}.py")
 
 
 @pytest.fixture

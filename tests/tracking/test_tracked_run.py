@@ -25,21 +25,6 @@ PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
 KEPT = Path("logs/squared/7.planted.json")
 
 
-@pytest.fixture
-def told(tmp_path, monkeypatch):
-    """What the planted tracker was told; the working directory is empty."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", FAULTY)
-    monkeypatch.setenv("TRACKER_TOLD", str(tmp_path / "told"))
-    monkeypatch.setattr(tracked_run, "SOON", 30)  # no line about waiting on a busy machine
-
-    def lines():
-        text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
-
-    return lines
-
-
 def kinds(lines) -> list[str]:
     return [next(iter(line)) for line in lines]
 

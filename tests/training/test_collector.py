@@ -31,14 +31,7 @@ OPTIONS = f"""
     --device cpu --policy.hidden-size 8 --policy.num-layers 2 --vec.num-buffers 2
     --train.horizon {T} --train.minibatch-size 16 --train.learning-rate 0.02 --vec.seed 5
 """.split()
-
-
-@pytest.fixture(autouse=True)
-def uncompiled():
-    """Each thread compiles for itself: seconds for each test."""
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
 def configure(name: str, overlap: bool, *more: str, epochs: int = E) -> config.Config:
@@ -244,11 +237,11 @@ class Watch:
         finally:
             self.writing = None
 
-    def train(self, rollout, *arguments):
-        assert self.writing is not rollout.buffer
-        self.reading = rollout.buffer
+    def train(self, inputs, *arguments):
+        assert self.writing is not inputs.rollout.buffer
+        self.reading = inputs.rollout.buffer
         try:
-            return self._train(rollout, *arguments)
+            return self._train(inputs, *arguments)
         finally:
             self.reading = None
 

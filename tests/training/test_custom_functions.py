@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
-from oracles import named
+from oracles import flat, same
 from running import ROOT, TINY, cli, errors, learned, only, records
 
 import puffer_mlx
@@ -54,12 +54,8 @@ def trained(env="squared", **settings) -> puffer_mlx.Trainer:
         return trainer
 
 
-def weights(trainer) -> np.ndarray:
-    return np.concatenate([np.array(array).ravel() for _, array in named(trainer.weights)])
-
-
-def same(one, other) -> bool:
-    return np.array_equal(weights(one), weights(other))
+def alike(one, other) -> bool:
+    return same(one.weights, other.weights)
 
 
 # ---- a loss --------------------------------------------------------------------------------------
@@ -72,9 +68,9 @@ def same(one, other) -> bool:
 def test_a_loss(algorithm, precision):
     settings = {"algorithm": algorithm, "precision": precision}
     plain = trained(**settings)
-    assert same(plain, trained(loss=ours, **settings))  # in MLX on a CPU: the same sums
+    assert alike(plain, trained(loss=ours, **settings))  # in MLX on a CPU: the same sums
     other = trained(loss=larger, **settings)
-    assert not same(plain, other)
+    assert not alike(plain, other)
     for logs in other.history:
         assert logs["loss/skipped_steps"] == 0 and logs["loss/term"] > 0
         parts = [logs[f"loss/{name}"] for name in ("policy", "value", "entropy", "term")]
@@ -93,14 +89,14 @@ def test_a_loss_where_an_epoch_would_be_one_operation(capfd):
     assert line.endswith("an epoch takes several times as long")
     plain = trained("gym:CartPole-v1", loss=ours)
     assert fused.learner.algorithm.at_once and not other.learner.algorithm.at_once
-    assert not same(plain, other)
-    np.testing.assert_allclose(weights(fused), weights(plain), rtol=0, atol=1e-4)
+    assert not alike(plain, other)
+    np.testing.assert_allclose(flat(fused.weights), flat(plain.weights), rtol=0, atol=1e-4)
 
 
 def test_a_loss_beside():
     settings: dict[str, Any] = {"overlap": True, "separate_value": True}
     plain, other = trained(**settings), trained(loss=larger, **settings)
-    assert same(plain, trained(loss=ours, **settings)) and not same(plain, other)
+    assert alike(plain, trained(loss=ours, **settings)) and not alike(plain, other)
 
 
 def test_a_loss_in_self_play():
@@ -109,7 +105,7 @@ def test_a_loss_in_self_play():
     found = []
     for loss in ("clipped", ours, larger):
         with puffer_mlx.train("rock_paper_scissors", settings, loss=loss) as trainer:
-            found.append(weights(trainer))
+            found.append(flat(trainer.weights))
     plain, called, other = found
     assert np.array_equal(plain, called) and not np.array_equal(plain, other)
 
@@ -183,8 +179,8 @@ def halved(*arrays, **numbers):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_advantages(algorithm, recwarn):
     plain, other = trained(algorithm=algorithm), trained(algorithm=algorithm, advantage=halved)
-    assert same(plain, trained(algorithm=algorithm, advantage=our_advantages))
-    assert not same(plain, other) and not recwarn.list  # of keys that change nothing
+    assert alike(plain, trained(algorithm=algorithm, advantage=our_advantages))
+    assert not alike(plain, other) and not recwarn.list  # of keys that change nothing
     with pytest.raises(UserError, match=r"returned as advantages an array of shape \(\)"):
         trained(algorithm=algorithm, advantage=lambda values, *_, **__: mx.sum(values))
 
@@ -207,14 +203,14 @@ OUR_ADAM = Optimizer(adam.init, adam.step, ("beta1", "beta2", "eps", "weight_dec
 @pytest.mark.parametrize("env", ["squared", "gym:CartPole-v1"])
 def test_an_optimizer(env):
     usual, other = trained(env, optimizer="adam"), trained(env, optimizer=SGD)
-    assert not same(usual, other) and other.train_state.optimizer["count"].item() > 1
+    assert not alike(usual, other) and other.train_state.optimizer["count"].item() > 1
     assert other.config.train.optimizer == "test_custom_functions:SGD"
     with pytest.warns(UserWarning, match=r"train\.beta1 is unused here"):
         trained(env, optimizer=SGD, beta1=0.5)
     called = trained(env, optimizer=OUR_ADAM)
     assert called.learner.algorithm.at_once is None
-    np.testing.assert_allclose(weights(called), weights(usual), rtol=0, atol=1e-4)
-    assert env != "squared" or same(called, usual)
+    np.testing.assert_allclose(flat(called.weights), flat(usual.weights), rtol=0, atol=1e-4)
+    assert env != "squared" or alike(called, usual)
     for wrong in (sgd_step, Optimizer, 3.0):
         with pytest.raises(UserError, match=r"train\.optimizer .* not "):
             trained(env, optimizer=wrong)
@@ -233,11 +229,11 @@ def test_a_program_goes_on_to_the_bit(here, monkeypatch):
         half.step()
         half.save("half")
     with puffer_mlx.Trainer.load("half", **GIVEN) as resumed:
-        assert len(list(resumed)) == 3 and same(whole, resumed)
+        assert len(list(resumed)) == 3 and alike(whole, resumed)
     with puffer_mlx.Trainer.load("half") as resumed:  # this module is there, and was named here
-        assert len(list(resumed)) == 3 and same(whole, resumed)
+        assert len(list(resumed)) == 3 and alike(whole, resumed)
     with puffer_mlx.Trainer.load("half", loss="clipped") as resumed:  # as it is said
-        assert len(list(resumed)) == 3 and not same(whole, resumed)
+        assert len(list(resumed)) == 3 and not alike(whole, resumed)
     assert puffer_mlx.Policy.load("half").config.train.loss == "test_custom_functions:larger"
 
 
@@ -252,7 +248,7 @@ def test_a_function_that_is_not_found_is_to_be_given_again(here):
         puffer_mlx.Trainer.load("half")
     assert "in Python loss=" in error.value.hint
     with puffer_mlx.Trainer.load("half", loss=local) as resumed:
-        assert len(list(resumed)) == 3 and same(trained(loss=larger), resumed)
+        assert len(list(resumed)) == 3 and alike(trained(loss=larger), resumed)
 
 
 MINE = f"""

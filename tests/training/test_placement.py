@@ -20,7 +20,7 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.rollout import acting
-from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
+from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
 from puffer_mlx.training.placement import PATIENCE, Placement, as_on_first, notes, place
@@ -35,13 +35,7 @@ OPTIONS = f"""
     --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size {S * T}
     --train.learning-rate 0.02 --train.total-timesteps {6 * N * T}
 """.split()
-
-
-@pytest.fixture(autouse=True)
-def uncompiled():
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
 def configure(*more: str) -> config.Config:
@@ -400,7 +394,7 @@ def test_what_no_cpu_can_reach_is_not_measured(two, monkeypatch):
     with NativeVec(find_environment("squared"), total_agents=16, env=c.env) as vec:
         policy = configured_policy(vec.spec, c)
         weights = policy.init(mx.random.key(0))
-        whole = rollouts_in_one_launch(policy, vec, c.train.horizon)
+        whole = rollouts_in_one_launch(policy, RolloutSpec(vec, c.train.horizon))
         given = c, vec, policy, compile_update(policy), weights, whole
         n = sum(array.size for _, array in named(weights))
         least = 2 * 16 * n / threads() / placement.CORE

@@ -48,9 +48,8 @@ def seen(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[float]]]:
     learned = rows.finals[:steps] == 0
     learned[-1] = False
     may = rows.observations[:steps][learned].tolist()
-    draws = trainer.learner.draws(mx.random.key(1))
-    scheduled = trainer.scheduled()
-    trainer.learner.train(rollout, trainer.train_state, draws, scheduled, [observer])
+    inputs = trainer.inputs(rollout, trainer.learner.draws(mx.random.key(1)))
+    trainer.learner.train(inputs, [observer])
     return found, may
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from mlx.utils import tree_map
-from oracles import f64, named
+from oracles import f64, flat, named
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
@@ -75,10 +75,6 @@ OPTIONS = f"""
 def start(epochs, *more):
     words = [*OPTIONS.split(), f"--train.total-timesteps={epochs * N * T}", *more]
     return Trainer(config.load("squared", words), oracles.RandomVec(N))
-
-
-def flat(tree):
-    return np.concatenate([f64(array).ravel() for _, array in named(tree)])
 
 
 def states_of(trainer):
@@ -227,7 +223,7 @@ def test_normalized_advantages_are_its_alone():
         with vec.make(chosen, 1) as environments:
             trainer = Trainer(chosen, environments)
             trainer.step()
-            return np.concatenate([np.array(a).reshape(-1) for _, a in named(trainer.weights)])
+            return flat(trainer.weights)
 
     clipped, normalized = (trained("puffer5", loss) for loss in ("clipped", "normalized"))
     assert np.isfinite(normalized).all() and np.abs(normalized - clipped).max() > 1e-5

@@ -5,7 +5,6 @@ import subprocess
 from itertools import cycle, repeat
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from native_envs import UPSTREAM_5, folder_of
@@ -20,7 +19,9 @@ from running import (
     only,
     records,
     run,
+    timeless,
 )
+from watching import everything
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
@@ -42,14 +43,6 @@ LONG = 200  # epochs of a run that takes seconds
 E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
 
 
-@pytest.fixture
-def uncompiled():
-    """Kernels for every pair of environment and network would take minutes to compile."""
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
-
-
 def configure(name, *more):
     given = [*SMALL, "--train.total-timesteps", str(E * AGENTS * T), *more]
     return config.load(name, given)
@@ -57,10 +50,7 @@ def configure(name, *more):
 
 def outcome(trainer, logs):
     """All that must be the same, as bytes."""
-    state = trainer.state()
-    arrays = {**dict(named(trainer.weights)), **state.arrays}
-    found = {name: np.array(a).tobytes() for name, a in arrays.items()}
-    return found, [learned(record) for record in logs]
+    return everything(trainer), [learned(record) for record in logs]
 
 
 def whole_and_continued(settings, folder):
@@ -216,12 +206,7 @@ def whole(tmp_path_factory):
 
 
 def final(folder: Path, epochs: int = EPOCHS) -> dict[str, bytes]:
-    last = only(folder, f"checkpoints/squared/*/{epochs * BATCH:016d}")
-    kept = {name: (last / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
-    state = checkpoint.load_state(last)
-    del state.numbers["uptime"], state.numbers["log_position"]  # times, and bytes of times
-    arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
-    return kept | arrays | {"numbers": json.dumps(state.numbers).encode()}
+    return timeless(only(folder, f"checkpoints/squared/*/{epochs * BATCH:016d}"))
 
 
 def test_resume_latest(whole, tmp_path):

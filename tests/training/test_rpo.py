@@ -66,8 +66,8 @@ def actions_of(chosen: config.Config) -> tuple[np.ndarray, list[np.ndarray]]:
         trainer = Trainer(chosen, environments)
         trainer.begin_rollout()
         rollout = trainer.collector.take()
-        draws = trainer.learner.draws(mx.random.key(1))
-        trainer.learner.train(rollout, trainer.train_state, draws, trainer.scheduled(), [observer])
+        inputs = trainer.inputs(rollout, trainer.learner.draws(mx.random.key(1)))
+        trainer.learner.train(inputs, [observer])
         return np.array(rollout.buffer.fields["actions"]), read
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import oracles
 import pytest
 from mlx.utils import tree_map
-from oracles import f64, named
+from oracles import f64, flat, named
 from watching import acting
 
 from puffer_mlx import config, vec
@@ -49,10 +49,6 @@ def run(
 ) -> tuple[Trainer, list[dict[str, float]]]:
     trainer = Trainer(configure(epochs, *more), make())
     return trainer, list(trainer)
-
-
-def flat(weights: Any) -> np.ndarray:
-    return np.concatenate([np.array(w).ravel() for _, w in named(weights)])
 
 
 def losses(logs):

@@ -24,7 +24,7 @@ from native_envs import (
     make,
     parameters,
 )
-from stepping import address_of, alike, filled, played, same, started, step, times_of
+from stepping import address_of, alike, filled, played, same, started, times_of, whole_rollout
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.private_folders import cache_directory
@@ -100,26 +100,12 @@ def test_whole_rollouts(name: str, threads: int):
         make(name, total_agents=8 * GROUP, num_buffers=2, num_threads=threads) as vec,
         make(name, total_agents=8 * GROUP) as twin,
     ):
-        rng, calls = np.random.default_rng(4), []
-        history = np.stack([random_actions(vec, vec.num_agents, rng) for _ in range(steps)])
-        actions, rows = np.full_like(history, np.nan), times_of(vec, steps)
-
-        def act(t: int, first: int, count: int) -> None:
-            calls.append((t, first, count))
-            actions[t, first : first + count] = history[t, first : first + count]
-
-        collected = vec.collect(steps, address_of(act), actions, rows, spans=1000)
-        np.testing.assert_array_equal(actions, history)  # everybody acted
-        other = started(twin)
-        same(rows.part(0), other)
-        for t, chosen in enumerate(history, 1):
-            same(rows.part(t), step(twin, other, chosen))
+        calls, collected = whole_rollout(vec, twin, steps, seed=4)
         np.testing.assert_array_equal(vec.state(), twin.state())
     parts = {(first, count) for _, first, count in calls}
     for part in parts:  # each one's steps in their order
         assert [t for t, *of in calls if tuple(of) == part] == list(range(steps))
     assert sum(count for _, count in parts) == 8 * GROUP and len(parts) >= threads
-    assert collected.acting > 0 and collected.stepping > 0
     assert {first for _, first, _, _ in collected.spans} == {first for first, _ in parts}
     assert all(begin < end for _, _, begin, end in collected.spans)
 

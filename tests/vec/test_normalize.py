@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from native_envs import DRIFT, make
-from oracles import CodedVec, named
-from played import POLICY, files_play, live
+from oracles import CodedVec, flat
+from played import POLICY, files_play, live, trained
 from stepping import alike, played, started, step
 
 from puffer_mlx import checkpoint, config, vec
@@ -17,7 +17,7 @@ from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.playing.episodes import score
+from puffer_mlx.playing.episodes import AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
@@ -183,7 +183,7 @@ def test_resume_is_bit_for_bit():
     def end(trainer):
         for _ in trainer:
             pass
-        return np.concatenate([np.array(w).ravel() for _, w in named(trainer.weights)])
+        return flat(trainer.weights)
 
     with vec.make(settings, 1) as env:
         trainer = Trainer(settings, env)
@@ -220,13 +220,8 @@ OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
 def run(request, here):
     """A word for the environment, a trainer that has trained, and its checkpoint."""
     word = DRIFT[request.param]
-    settings = config.load(word, OPTIONS.split())
-    with vec.make(settings, 1) as env:
-        trainer = Trainer(settings, env)
-        for _ in trainer:
-            pass
-        saved = checkpoint.save(checkpoint.prepare(settings, "17"), trainer)
-        yield word, trainer, saved
+    with trained(config.load(word, OPTIONS.split())) as made:
+        yield word, *made
 
 
 def test_every_file_plays_as_the_live_policy(run, here, scripts):
@@ -236,7 +231,7 @@ def test_every_file_plays_as_the_live_policy(run, here, scripts):
     made = checkpoint.load(saved)
     raw = replace(made.config, vec=replace(made.config.vec, normalize_observations=False))
     with vec.make(raw, 1) as env:
-        other = score(made.policy, made.weights, env, 12, seed=3, greedy=True)
+        other = score(AgentStepper(made.policy, made.weights, env, 3, greedy=True), 12)
     assert other.summary()["score"].mean != pytest.approx(expected, rel=0.01)
 
 

@@ -51,7 +51,6 @@ TYPES = {
     **{str(size): struct(size) for size in (2, 3, 4, 6)},
     "m": struct(16),
 }
-IDENTITY = np.eye(4)
 
 
 class Hit(ctypes.Structure):

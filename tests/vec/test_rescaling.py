@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from played import POLICY, by_file, close, files_play, live
+from played import POLICY, by_file, close, files_play, live, trained
 from stepping import started, step
 
 from puffer_mlx import checkpoint, config, vec
@@ -17,7 +17,6 @@ from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.export.parity import run as outputs
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.layout import Layout
 
 spaces = pytest.importorskip("gymnasium").spaces
@@ -202,12 +201,8 @@ RAW = "--vec.rescale-actions", "0"
 def run(request, tasks):
     """A trainer that has trained, its checkpoint, and options that its policy needs."""
     words = [*POLICY.split(), "--vec.normalize-observations", request.param]
-    settings = config.load(WORD, [*OPTIONS.split(), *words])
-    with vec.make(settings, 1) as env:
-        trainer = Trainer(settings, env)
-        for _ in trainer:
-            pass
-        yield trainer, checkpoint.save(checkpoint.prepare(settings, "17"), trainer), words
+    with trained(config.load(WORD, [*OPTIONS.split(), *words])) as made:
+        yield *made, words
 
 
 def test_every_file_plays_as_the_live_policy(run, tasks, scripts):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from native_envs import folder_of, parameters
 from stepping import (
-    address_of,
     alike,
     copied,
     filled,
@@ -24,7 +23,7 @@ from stepping import (
     send,
     started,
     step,
-    times_of,
+    whole_rollout,
 )
 
 from puffer_mlx import vec as vectorised
@@ -233,22 +232,8 @@ def test_actions_are_copied_and_left_as_they_are(pair):
 
 def test_whole_rollouts(pair, kind: str):
     """What is collected at once is what stepping gives."""
-    steps, rng = 15, np.random.default_rng(6)
-    vec, twin = pair
-    history = np.stack([actions_of(vec, rng) for _ in range(steps)])
-    actions, rows = np.full_like(history, np.nan), times_of(vec, steps)
-
-    def act(t: int, first: int, count: int) -> None:
-        actions[t, first : first + count] = history[t, first : first + count]
-
-    result = vec.collect(steps, address_of(act), actions, rows, spans=1000)
-    assert result.acting > 0 and result.stepping > 0 and result.spans
-    np.testing.assert_array_equal(actions, history)
-    if kind != "normalized":  # whose statistics depend on the order of the groups
-        other = started(twin)
-        same(rows.part(0), other)
-        for t, chosen in enumerate(history, 1):
-            same(rows.part(t), step(twin, other, chosen))
+    vec, twin = pair  # normalized: statistics depend on the order of the groups
+    whole_rollout(vec, twin if kind != "normalized" else None, steps=15, seed=6)
 
 
 def test_misuse(vec):

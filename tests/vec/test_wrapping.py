@@ -15,6 +15,7 @@ from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
+from puffer_mlx.library.settings import changed
 from puffer_mlx.vec import plan
 from puffer_mlx.vec.base import TRUNCATED
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
@@ -119,7 +120,7 @@ def test_sticky_actions():
 
 # ---- Backends, and the names that they go by -----------------------------------------------------
 
-CARTPOLE = "gym:CartPole-v1"
+CARTPOLE, PONG = "gym:CartPole-v1", "ALE/Pong-v5"
 WORDS = ["--vec.total-agents", "2", "--wrap.frame-stack", "3", "--wrap.max-episode-steps", "4"]
 
 
@@ -185,6 +186,19 @@ def test_wrong_values_are_refused(option: str):
         c.load(CARTPOLE, [f"--wrap.{option}"])
 
 
+@pytest.mark.parametrize("option", ["frame-stack=1", "grayscale=0", "clip-rewards=0"])
+def test_a_default_that_is_given_counts_as_given(option: str):
+    """What a preset settles, or an argument of the game, can't be asked for beside it."""
+    key = option.partition("=")[0].replace("-", "_")
+    with pytest.raises(UserError, match=rf"wrap\.preset atari and wrap\.{key}, which"):
+        c.load(CARTPOLE, ["--wrap.preset=atari", f"--wrap.{option}"])
+    with pytest.raises(UserError, match=rf"wrap\.{key} is not for Atari's games"):
+        c.load(f"gym:{PONG}", [f"--wrap.{option}"])
+    with pytest.raises(UserError, match=rf"wrap\.preset atari and wrap\.{key}, which"):
+        value = getattr(Wrap(), key)
+        changed(c.load(CARTPOLE), {"wrap.preset": "atari", f"wrap.{key}": value})
+
+
 @pytest.mark.parametrize("env", ["squared", "emulated:Counting"])
 def test_others_have_no_use_for_them(env: str):
     settings = c.load(env, ["--wrap.frame-stack", "2"])
@@ -207,8 +221,6 @@ def test_parts_of_dicts_are_stacked():
 
 
 # ---- Atari's preset ------------------------------------------------------------------------------
-
-PONG = "ALE/Pong-v5"
 
 
 @pytest.fixture

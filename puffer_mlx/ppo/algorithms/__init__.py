@@ -173,7 +173,7 @@ def score(policy: Policy, config: Config, live: bool = False) -> tuple[Loss, Seq
     if train.loss == NORMALIZED and not live:
         what = f"train.loss {NORMALIZED} is of puffer5: {train.algorithm} normalises anyway"
         raise UserError(what, "--train.loss clipped")
-    numbers = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
+    numbers = Coefficients.of(train)
     function = custom.find_loss(config)
     if function is None:
         return partial(clipped_loss, policy, numbers), METRICS
@@ -198,8 +198,7 @@ def scoring(
     own = custom.find_loss(config) is not None
     if own or (live is not None and function is not advantages):
         return None
-    train = config.train
-    return Scoring(Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef), live, vtrace)
+    return Scoring(Coefficients.of(config.train), live, vtrace)
 
 
 def discounts(train: Train) -> Discounts:

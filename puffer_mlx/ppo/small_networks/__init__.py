@@ -24,7 +24,7 @@ from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.ppo.loss import largest_kl
+from puffer_mlx.ppo.loss import Coefficients, largest_kl
 from puffer_mlx.trees import leaves
 
 REFERENCE = Reference(
@@ -166,7 +166,7 @@ class Epochs:
             *(optimizer["step"], lr, ent_coef, counts),
             *(*_samples(fields, adv), order, self._network),
             (
-                *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
+                *(*Coefficients.of(train), train.max_grad_norm),
                 largest_kl(train.target_kl),
                 *(getattr(train, key) for key in reads),
             ),

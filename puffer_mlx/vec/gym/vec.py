@@ -15,7 +15,7 @@ group's first environment: other rows, which depend on ``num_buffers`` too.
 same rows, so the measurement can't change a result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,9 @@ class GymVec(PythonVec):
     Args:
         make: a Gymnasium id, or what returns a ``gymnasium.Env`` or, given ``num_envs``, a
             ``gymnasium.vector.VectorEnv``.
-        name: of the environment, for messages.
         total_agents: N, a multiple of Q.
-        env: further arguments of ``make`` or of ``gymnasium.make``.
         finals: whether last observations are wanted; the attribute says whether they come.
         wrap: Gymnasium's wrappers around each environment.
-        render: be able to ``render``.
-        rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
         settings: the others of ``PythonVec``.
 
     Raises:
@@ -52,35 +48,25 @@ class GymVec(PythonVec):
             has a space that rows can't hold.
     """
 
+    recipe = GymRecipe
+
     def __init__(
         self,
         make: str | Callable[..., Any],
         *,
-        name: str,
         total_agents: int,
-        env: Mapping[str, Any] | None = None,
         finals: bool = False,
         wrap: Wrap | None = None,
-        render: bool = False,
-        rescale_actions: bool = False,
         **settings: Any,
     ) -> None:
-        recipe = GymRecipe(
-            name,
-            make,
-            dict(env or {}),
-            render,
-            rescale_actions,
-            finals,
-            wrap=wrap or Wrap(),
-            total=total_agents,
-        )
-        super().__init__(recipe, total_agents, **settings)
+        more = {"finals": finals, "wrap": wrap or Wrap(), "total": total_agents}
+        super().__init__(make, total_agents=total_agents, **more, **settings)
         with self._closing_on_failure():
             self._reset_all(self._seed)
             if self._are_masked():
                 spaces = self.layout.spaces
-                self._settle(Layout(name, *spaces, mask=True, rescale=rescale_actions))
+                rescale = self._recipe.rescale
+                self._settle(Layout(self._name, *spaces, mask=True, rescale=rescale))
         self._fresh = True  # they are reset
 
     def _are_masked(self) -> bool:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.schema import Wrap
+from puffer_mlx.config.validation import settled_wrappers
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.space_parts import image_of
 from puffer_mlx.vec.spaces import kind_of
@@ -50,15 +51,6 @@ ATARI = {  # the preset, as arguments of ale-py's vectorised form
     "frameskip": 4,
     "episodic_life": True,
 }
-_OF_GAMES = {  # what an ID of Atari's games has arguments for
-    "sticky_actions": "repeat_action_probability",
-    "grayscale": "grayscale",
-    "resize_height": "img_height",
-    "resize_width": "img_width",
-    "clip_rewards": "reward_clipping",
-    "frame_stack": "stack_num",
-}
-_IN_PRESET = ("grayscale", "resize_height", "resize_width", "clip_rewards", "frame_stack")
 
 
 def changed(wrap: Wrap) -> list[str]:
@@ -83,13 +75,8 @@ def of_game(
     Raises:
         UserError: a key asks for what arguments of the game's own are there for.
     """
-    for key, argument in _OF_GAMES.items():
-        if key in changed(wrap):
-            raise UserError(
-                f"{name}: wrap.{key} is not for Atari's games by their ID,"
-                f" which have env.{argument}",
-                f"--env.{argument.replace('_', '-')}; or --wrap.preset atari for all that is usual",
-            )
+    for _, message, hint in settled_wrappers(wrap, changed(wrap), by_id=True):
+        raise UserError(f"{name}: {message}", hint)
     if wrap.preset == "none":
         return wrap, dict(arguments), []
     differ = [key for key in ATARI if key in arguments and arguments[key] != ATARI[key]]
@@ -108,12 +95,8 @@ def wrapped(name: str, env: Any, wrap: Wrap) -> Any:
     from gymnasium import wrappers
 
     keys_set = changed(wrap)
-    for key in _IN_PRESET:
-        if wrap.preset != "none" and key in keys_set:
-            raise UserError(
-                f"{name}: wrap.preset {wrap.preset} and wrap.{key}, which it settles itself",
-                "leave one of them out",
-            )
+    for _, message, hint in settled_wrappers(wrap, keys_set, by_id=False):
+        raise UserError(f"{name}: {message}", hint)
     for keys, wrapper in _WRAPPERS.items():
         first = next((key for key in keys if key in keys_set), "")
         if first:

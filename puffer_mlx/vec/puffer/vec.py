@@ -20,7 +20,6 @@ part of an episode.
 so an episode that a limit ended counts as over.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,33 +37,19 @@ class PufferVec(PythonVec):
 
     Args:
         make: an environment's class, or a function that returns one (``is_puffer_env``).
-        name: of the environment, for messages.
         total_agents: N, a multiple of Q and of the agents of one instance.
-        env: further arguments of ``make``. With ``num_envs`` among them every instance has so many;
-            without, an environment that takes it gets as many as needed.
-        render: make environments that can ``render``.
-        rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
-        settings: the others of ``PythonVec``.
+        settings: the others of ``PythonVec``. With ``num_envs`` in ``env`` every instance has so
+            many; without, an environment that takes it gets as many as needed.
 
     Raises:
         UserError: the environment can't be made, or its agents don't add up to N.
     """
 
+    recipe = PufferRecipe
     _recipe: PufferRecipe
 
-    def __init__(
-        self,
-        make: Any,
-        *,
-        name: str,
-        total_agents: int,
-        env: Mapping[str, Any] | None = None,
-        render: bool = False,
-        rescale_actions: bool = False,
-        **settings: Any,
-    ) -> None:
-        recipe = PufferRecipe(name, make, dict(env or {}), render, rescale_actions)
-        super().__init__(recipe, total_agents, **settings)
+    def __init__(self, make: Any, *, total_agents: int, **settings: Any) -> None:
+        super().__init__(make, total_agents=total_agents, **settings)
         self._running = np.zeros(total_agents, bool)  # whose episode has begun
 
     def _begin_episodes(self, group: int, out: Rows) -> None:

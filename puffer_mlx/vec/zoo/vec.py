@@ -251,29 +251,10 @@ class Agents:
 class ZooVec(PythonVec):
     """N agents of parallel environments in Q groups; implements ``ScoredVec``.
 
-    Args:
-        make: what makes an environment.
-        name: of the environment, for messages.
-        total_agents: N, a multiple of Q and of the agents of one environment.
-        env: further arguments of ``make``.
-        render: make environments that can ``render``.
-        rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
-        settings: the others of ``PythonVec``.
+    Arguments as those of ``PythonVec``.
 
     Raises:
         UserError: the environment can't be made, its agents differ, or don't add up to N.
     """
 
-    def __init__(
-        self,
-        make: Any,
-        *,
-        name: str,
-        total_agents: int,
-        env: Mapping[str, Any] | None = None,
-        render: bool = False,
-        rescale_actions: bool = False,
-        **settings: Any,
-    ) -> None:
-        recipe = ZooRecipe(name, make, dict(env or {}), render, rescale_actions)
-        super().__init__(recipe, total_agents, **settings)
+    recipe = ZooRecipe
