@@ -108,8 +108,8 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     """
     if not options.load_model_path:
         raise UserError(
-            "--load-model-path is missing: what is to be evaluated?",
-            "--load-model-path latest, or a run's or a checkpoint's folder",
+            "no policy is named",
+            "a word after ENV: latest, or a run's or a checkpoint's folder",
         )
     if options.against or options.ladder:
         settle_against(options, config)

@@ -153,7 +153,7 @@ def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
     how = "greedy" if options.greedy else "stochastic"
     lines = [
         f"{player.config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
-        f" {scores.environments} environments; {how}, seed {player.config.base.seed};"
+        f" {scores.environments:,} environments; {how}, seed {player.config.base.seed};"
         f" {scores.steps:,} steps, {scores.seconds:.1f} s"
     ]
     if summary := scores.summary():

@@ -26,6 +26,7 @@ from puffer_mlx.training.trainer import Trainer
 EVALUATED = "evaluated"  # in a checkpoint's numbers: its weights' score while training
 LONG = 10.0  # seconds to an epoch's end, from which on they are said
 NOTHING = "no epoch ended; nothing to save"
+AT_ITS_END = "it had all of its steps already: --train.total-timesteps says how many"
 
 
 class RunEnding:
@@ -87,7 +88,8 @@ class RunEnding:
     def line(self) -> str:
         """What was saved last, and what it is good for."""
         if self._saved is None:
-            return NOTHING
+            done = self._trainer.epoch >= self._trainer.config.epochs
+            return AT_ITS_END if done else NOTHING
         if self._saved == self._whole:
             return f"saved {self._saved}"
         line = f"saved {self._saved} (weights only: a new run can begin from them, with"

@@ -58,7 +58,8 @@ def resumed_notes(run: Run) -> Iterator[str]:
     if not (run.resumed and run.state):
         return
     trainer = run.trainer
-    yield f"going on with {run.resumed.folder} after {trainer.epoch} epochs"
+    epochs = "1 epoch" if trainer.epoch == 1 else f"{trainer.epoch} epochs"
+    yield f"going on with {run.resumed.folder} after {epochs}"
     if not run.exact:
         yield (
             f"environments restarted: {restarted(trainer.config)}, so the run differs from an"

@@ -48,6 +48,10 @@ class Parser(argparse.ArgumentParser):
         words = f"this page; {ALL}: every key and option"
         self.add_argument("-h", "--help", action=Help, texts=texts or {}, help=words)
 
+    def add_argument_group(self, title: str, description: str | None = None) -> Any:
+        """Argparse's, with lines that fit a terminal."""
+        return super().add_argument_group(title, _filled(description or "") or None)
+
     def error(self, message: str) -> NoReturn:
         """Refuse a command line."""
         raise UserError(f"{message} ({COMMAND_LINE})", "--help all explains every option")
@@ -292,8 +296,8 @@ COMMON = {  # the page's keys in its order, each in a few words
     "train.total_timesteps": "steps of the run, of all agents",
     "base.seed": "of weights and of actions",
     "base.device": "where MLX computes",
-    "train.algorithm": "PufferLib 4.0's, 5.0's, or PPO",
-    "train.optimizer": "of Muon's rates a tenth suits Adam",
+    "train.algorithm": "puffer4, puffer5 or ppo",
+    "train.optimizer": "adam wants a tenth of muon's rate",
     "train.learning_rate": "at the beginning; see lr_schedule",
     "train.gamma": "discount of a step",
     "train.gae_lambda": "decay of advantages",
@@ -308,7 +312,7 @@ COMMON = {  # the page's keys in its order, each in a few words
     "policy.hidden_size": "width of the policy",
     "policy.num_layers": "layers of its network",
     "torch.network": "with memory, or without",
-    "torch.encoder": "what sees",
+    "torch.encoder": "of observations",
     "base.track": "tensorboard, wandb, trackio",
     "base.eval_interval": "steps between two evaluations; 0 is none",
     "base.checkpoint_interval": "epochs between two checkpoints",
@@ -322,6 +326,12 @@ RARE = {  # scripts' own options that the page leaves out
 }
 ALL = "all"
 WIDTH, HELP_COLUMN = 80, 34
+
+
+def _filled(text: str) -> str:
+    """Paragraphs with lines that fit a terminal, indented as argparse does."""
+    each = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return "\n\n".join(textwrap.fill(words, WIDTH - 4) for words in each)
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -348,7 +358,10 @@ class Help(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         """Print, and end the program."""
-        text = parser.format_help() if values == ALL else page(parser, self.texts)
+        text = page(parser, self.texts)
+        if values == ALL:
+            parser.description = _filled(parser.description or "")
+            text = parser.format_help()
         print(text, end="")
         parser.exit()
 

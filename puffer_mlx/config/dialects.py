@@ -175,6 +175,11 @@ def folder_version(folder: Path | str) -> Version:
         there = Path(folder).is_dir()
         header = f"{Path(folder).resolve().name}.h"
         what = f"has no binding.c, and no {header} of PufferLib 5.0" if there else "doesn't exist"
+        if (ini := Path(folder) / "config.ini").is_file():
+            raise UserError(
+                f"{folder} is the folder of a run, and the first word is its environment",
+                f"its name, or {ini}; then the folder",
+            )
         raise UserError(
             f"the environment folder {folder} {what}",
             "an environment is a folder with NAME.h and binding.c, or with PufferLib 5.0's NAME.h"

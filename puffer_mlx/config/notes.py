@@ -1,13 +1,16 @@
 """What a run says at its start: whose trainer it has, its family, and which keys do nothing."""
 
 from puffer_mlx.config.families import FAMILIES
+from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import KEYS, Config
+from puffer_mlx.config.schema.base import NO_TRACKER
 from puffer_mlx.config.schema.selfplay import OTHERS, RELEASES, RULES
 
 WITHOUT_OPPONENTS = (  # keys that do nothing without self-play
     *(name for rules in RULES.values() for name in (rules.count, rules.part)),
     *(f"selfplay.{key}" for key in KEYS["selfplay"] if key != "enabled"),
 )
+OF_TRACKERS = "base.wandb_project", "base.wandb_group", "base.tag"
 
 
 def trainer_note(config: Config) -> str:
@@ -28,8 +31,13 @@ def _opponents(config: Config) -> str:
     return f"; {several} by {RELEASES[config.selfplay_rules]}'s rules"
 
 
-def unread(config: Config) -> list[str]:
-    """Keys that were given and that the run's trainer, or its self-play, doesn't obey."""
+def unread(config: Config, goes_on: bool = False) -> list[str]:
+    """Keys that were given and that the run's trainer, self-play or trackers don't obey.
+
+    Args:
+        config: a valid one.
+        goes_on: whether the run goes on from a checkpoint.
+    """
     names = config.facts.unread
     if config.selfplay.enabled:
         other = RULES[OTHERS[config.selfplay_rules]]
@@ -42,7 +50,13 @@ def unread(config: Config) -> list[str]:
         names = "base.eval_agents", *names
     if ":" in config.train.advantage:  # a function of the user's own, for any trainer
         names = tuple(name for name in names if name != "train.advantage")
-    return [key for key in names if key in config.origins]
+    said = [key for key in names if key in config.origins]
+    if goes_on and typed(config, "base.seed"):
+        said.append("base.seed (a run that goes on has its random keys)")
+    if config.base.track == NO_TRACKER and not config.base.wandb:
+        why = "of trackers, and none is named"
+        said += (f"{key} ({why})" for key in OF_TRACKERS if typed(config, key))
+    return said
 
 
 def family_note(config: Config) -> str | None:

@@ -138,6 +138,12 @@ def find_config(name: str) -> Path:
                 return path
     near = closest(name, known_words())
     hint = f"did you mean {near}? " if near else ""
+    if name == "latest":
+        hint = "an environment comes before it: ENV latest; "
+    elif name.endswith(".py"):
+        hint = f"name what is in it: {name}:CLASS; "
+    elif Path(name).is_dir():
+        hint = f"the folder here is ./{name}; "
     raise UserError(f"no configuration has the environment {name!r}", hint + words_hint())
 
 

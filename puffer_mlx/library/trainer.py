@@ -49,7 +49,6 @@ COMMANDS = (  # settings that only the command line obeys, which writes files by
     *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
     *("base.log_format", "base.eval_video_interval"),
 )
-OF_TRACKERS = "base.log_dir", "base.wandb_project", "base.wandb_group", "base.tag"
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
 
 
@@ -153,7 +152,7 @@ class Trainer:
         weakref.finalize(self, run.close)  # where nobody does
         run.track()
         self.history: list[Logs] = []
-        _warn_of_unused(self.config, self.vec)
+        _warn_of_unused(self.config, self.vec, like is not None)
         self._device = mx.default_device()
         self._player: Policy | None = None
 
@@ -399,13 +398,13 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
     return changed(config, parts) if whole else {**mine, **parts}
 
 
-def _warn_of_unused(config: Config, environments: VecEnv) -> None:
+def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool) -> None:
     """Warn of settings that a person gave and that change nothing."""
-    lines = [*config.unused, *optimizers.unread(config), *unread(config)]
+    lines = [*config.unused, *optimizers.unread(config), *unread(config, goes_on)]
     lines += vec.unused_keys(config, environments)
     lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
     if not tracker_names(config):
-        lines += [f"{name} (of trackers, and track names none)" for name in OF_TRACKERS]
+        lines.append("base.log_dir (of trackers, and none is named)")
     if isinstance(config.base.profile, str):
         lines.append("base.profile (the command line writes that file)")
     for line in dict.fromkeys(lines):

@@ -144,7 +144,7 @@ class CompilerError(UserError):
         shown = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES])
         super().__init__(
             f"{name}: {shlex.join(command)} failed with status {status}:\n{shown}",
-            "correct the source; the lines above are the compiler's first errors",
+            "correct the source, or take a newer compiler (CC, CXX); above are its first errors",
         )
         self.lines = lines
 

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,7 +32,7 @@ def load_object(name: str) -> Any:
     on the path, so that its neighbours can be imported, and child processes find it too.
 
     Raises:
-        UserError: there is no such module, file or name.
+        UserError: there is no such module, file or name, or importing it fails.
     """
     module, colon, attribute = name.rpartition(":")
     relative = module.startswith(".") and not module.endswith(".py")
@@ -67,6 +68,17 @@ def _import(name: str, module: str) -> ModuleType:
             f"{name}: {module} ended the program when it was imported: SystemExit: {error}",
             'put what it runs below if __name__ == "__main__":',
         ) from None
+    except UserError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place: Any = error if isinstance(error, SyntaxError) else last
+        what = getattr(error, "msg", None) or error
+        raise UserError(
+            f"{name}: {module} failed when it was imported: {type(error).__name__}: {what}"
+            f" ({place.filename}:{place.lineno})",
+            "correct it there",
+        ) from error
     if file.suffix == ".py" and Path(loaded.__file__ or "").resolve() != file.resolve():
         raise UserError(
             f"{name}: there is another module {module}, {loaded.__file__}", "rename the file"

@@ -5,6 +5,7 @@ an environment that prints. Here what can't be shown isn't shown, and is no one'
 """
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -94,6 +95,11 @@ class Output:
         return getattr(self.stream, name)
 
 
+def _encode_anything(stream: Any) -> None:
+    if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+        stream.reconfigure(errors="replace")
+
+
 def _raise(error: OSError) -> None:
     raise Lost(error)
 
@@ -106,11 +112,13 @@ def _ignore(_: OSError) -> None:
 def guarded() -> Iterator[None]:
     """A program's standard output, which raises ``Lost``, and standard error, which never raises.
 
-    Closed ones become the null device, lest the next file that is opened takes their place.
+    Closed ones become the null device, lest the next file that is opened takes their place. What
+    the terminal's encoding lacks is shown as a question mark.
     """
     for name in "stdout", "stderr":
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        _encode_anything(getattr(sys, name))
     before = sys.stdout, sys.stderr
     out, err = Output(before[0], _raise), Output(before[1], _ignore)
     sys.stdout, sys.stderr = out, err  # type: ignore
@@ -128,6 +136,7 @@ def never_raise() -> None:
     """Let this process's standard output and error never raise, from now on."""
     for name in "stdout", "stderr":
         if getattr(sys, name) is not None:
+            _encode_anything(getattr(sys, name))
             setattr(sys, name, Output(getattr(sys, name), _ignore))
 
 

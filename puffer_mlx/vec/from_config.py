@@ -199,6 +199,8 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
         keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         keys.append("vec.normalize_observations (bytes are on a scale that is known)")
+    if typed(config, "policy.log_std_init") and not vec.spec.action.continuous:
+        keys.append("policy.log_std_init (actions are discrete)")
     wrapped = changed(config.wrap)
     if wrapped and not isinstance(getattr(vec, "inner", vec), GymVec):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]

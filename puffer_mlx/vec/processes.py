@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from types import ModuleType
 
@@ -38,13 +39,18 @@ def starting_children() -> Iterator[None]:
     it defines is pickled by value); it may import MLX, which costs each of them half a second, and
     need not be guarded against being run twice. Nor a ``random.py`` of the working folder, which
     comes first on the path of a Python that ``multiprocessing`` starts.
+
+    Ctrl-C is blocked, which they inherit: it would be a traceback of theirs until ``begin_child``.
     """
     main, safe = sys.modules["__main__"], os.environ.get(SAFE_PATH)
     sys.modules["__main__"] = ModuleType("__main__")
     os.environ[SAFE_PATH] = safe or OURS
+    resource_tracker.ensure_running()  # where it is begun Ctrl-C is unblocked again
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         sys.modules["__main__"] = main
         if not safe:
             del os.environ[SAFE_PATH]
@@ -56,6 +62,7 @@ def begin_child() -> None:
     if os.environ.get(SAFE_PATH) == OURS:  # programs that an environment starts are its own
         del os.environ[SAFE_PATH]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -320,7 +320,7 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     assert output.err == ""
     first, header, *rows = output.out.splitlines()
     assert first.startswith(
-        "squared: 1,000 episodes, 1 from each of 1000 environments; greedy, seed 4; 10 steps, "
+        "squared: 1,000 episodes, 1 from each of 1,000 environments; greedy, seed 4; 10 steps, "
     )
     assert header.split() == ["mean", "std", "median", "min", "max"]
     table = {row.split()[0]: row.split()[1:] for row in rows}

@@ -147,6 +147,7 @@ def test_the_page_shows_what_is_common_and_help_all_the_rest():
 def test_what_is_rare_exists():
     pages = {name: said(name, "--help", "all")[1] for name in COMMANDS}
     everything = "".join(pages.values())
+    assert max(map(len, everything.splitlines())) <= COLUMNS
     assert [option for option in RARE if f" {option}" not in everything] == []
     runs_code = {name for name, text in pages.items() if "--allow-code" in text}
     assert runs_code == {*COMMANDS} - {"check-gpu", "list", "completion"}

@@ -22,6 +22,7 @@ from running import BATCH, EPOCHS, TINY, command, files, learned, only, records,
 
 from puffer_mlx import checkpoint, config
 from puffer_mlx.cli import train_run
+from puffer_mlx.cli.stopping import AT_ITS_END, NOTHING
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import PHASES, abbreviate, duration
@@ -40,6 +41,19 @@ def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsy
     assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "evaluation" in line]
     assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
+
+
+def test_options_that_change_nothing_here_are_named(script, here, capsys):
+    """And a run that had all of its steps says so."""
+    words = [*TINY, "--tag", "night", "--policy.log-std-init", "-1"]
+    assert script.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "unused here: base.tag (of trackers, and none is named) (--help all says why)" in lines
+    assert "unused here: policy.log_std_init (actions are discrete)" in lines
+    assert script.main(["squared", "--resume", "latest", "--seed", "9"]) == 0
+    out = capsys.readouterr().out
+    assert "base.seed (a run that goes on has its random keys)" in out
+    assert AT_ITS_END in out and NOTHING not in out
 
 
 def test_the_last_evaluation_is_not_shown_as_training(monkeypatch):

@@ -435,7 +435,7 @@ def test_the_quickstart_forgets_no_statistics(here, monkeypatch):
             pass
         names: dict[str, Any] = {"run": run, "puffer_mlx": puffer_mlx}
         exec(scoring, names)
-        exec(saving.partition("\n\nrecorded")[0], names)
+        exec(saving.partition("\n\nreport")[0], names)
         for name, array in run.vec.memory().items():  # type: ignore
             np.testing.assert_array_equal(seen[0][name], array)
             found = environment_statistics.read_statistics(names["saved"])[name]

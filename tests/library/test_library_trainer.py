@@ -195,7 +195,7 @@ def test_a_setting_that_changes_nothing_is_warned_of():
     for settings, said in (
         ({"prio_alpha": 0.5, "algorithm": "puffer5"}, "train.prio_alpha is unused here"),
         ({"checkpoint_keep": 1}, r"checkpoint_keep \(the command line obeys it\) is unused"),
-        ({"tag": "night"}, r"base\.tag \(of trackers, and track names none\)"),
+        ({"tag": "night"}, r"base\.tag \(of trackers, and none is named\)"),
     ):
         with pytest.warns(UserWarning, match=said) as caught:
             puffer_mlx.Trainer({**SQUARED, **settings}, "squared").close()

@@ -550,7 +550,7 @@ def test_as_many_at_once_as_there_are_places(here):
     assert not sweep.runs(TrialState.RUNNING)
 
 
-def test_what_is_under_way_is_ended_when_the_sweep_is(here):
+def test_what_is_under_way_is_ended_when_the_sweep_is(here, capsys):
     sweep, began = open_study("j.log", settings()), []
 
     class Endless(Formula):
@@ -566,6 +566,7 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here):
     with pytest.raises(KeyboardInterrupt):
         drive(sweep, settings(), start, places=[Place(0), Place(1)])
     assert [run.ends for run in began] == [["ended"], ["ended"]]
+    assert "ending the runs under way: 30 s at most" in capsys.readouterr().err
     assert {run.state for run in sweep.runs()} == {TrialState.RUNNING}  # --resume begins them again
 
 

@@ -16,6 +16,8 @@ from puffer_mlx.system.import_string import load_object
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
         ("", "other.deeper.down:E", "named 'other'", "is other.deeper.down.py in this folder"),
         ("raise SystemExit(3)", "mine_g:E", "imported: SystemExit: 3", 'if __name__ == "__main__"'),
+        ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "it there"),
+        ("\nx = y\n", "mine_i.py:E", "NameError: name 'y' is not defined (ROOT/mine_i.py:2)", ""),
         ("from mine_e import gone", "mine_f:E", "mine_e", "is mine_f.py in this folder"),
     ],
 )
@@ -28,4 +30,4 @@ def test_what_is_missing(here, monkeypatch, text, name, said, hint):
     with pytest.raises(UserError) as caught:
         load_object(name)
     told, _, advice = str(caught.value).partition("hint: ")
-    assert said in told and hint in advice
+    assert said.replace("ROOT", str(here)) in told and hint in advice

@@ -111,6 +111,15 @@ def test_closed_from_the_start(how, tmp_path):
     assert (done.returncode, done.stderr) == CLOSED[how]
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])
+def test_what_a_terminals_encoding_lacks_is_a_question_mark(encoding):
+    for text in "with output.guarded(): print('4 ± 1')", "output.never_raise(); print('4 ± 1')":
+        words = [sys.executable, "-c", f"from puffer_mlx.system import output\n{text}"]
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(words, capture_output=True, text=True, env=environment)
+        assert (done.stdout, done.stderr) == ("4 ? 1\n", "")
+
+
 def test_a_process_of_environments_never_raises(monkeypatch):
     lose(monkeypatch, errno.EPIPE)
     lose(monkeypatch, errno.EPIPE, name="stderr")

@@ -239,6 +239,21 @@ def test_processes_leave_ctrl_c_to_their_parent(nothing_left):
         play(vec, 5)
 
 
+def test_ctrl_c_while_processes_start_is_their_parents(tmp_path: Path):
+    """However early in their start it comes, they say nothing, and the parent decides."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if 'multiprocessing' in ' '.join(sys.orig_argv):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = [sys.executable, str(tmp_path / "script.py"), str(HERE), str(TESTS)]
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "run\n7.0 7.0\n" and "Interrupt" not in done.stderr
+
+
 SCRIPT = """
 import sys
 sys.path += sys.argv[1:]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Child, Identity, Place
+from puffer_mlx.sweep.child import POLITE, Child, Identity, Place
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine.samplers import TrialObservations
 from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
 from puffer_mlx.sweep.observations import EarlyStop, threshold
 from puffer_mlx.sweep.settings import FIRST_HELD_OUT, SweepSettings
 from puffer_mlx.sweep.space import Space
+from puffer_mlx.system import voice
 
 FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
 INVALID = 100  # suggestions in a row that can't be run
@@ -97,6 +98,8 @@ class Driver:
         finally:
             for active in self._active:  # all are asked before one is waited for
                 active.run.stop("the sweep was ended")
+            if self._active:
+                voice.note(f"ending the runs under way: {POLITE:.0f} s at most", error=True)
             for active in self._active:
                 active.run.end()
 

@@ -22,6 +22,7 @@ from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking import formats
 from puffer_mlx.tracking.run_log import RunLog
+from puffer_mlx.tracking.tracked_run import tracker_names
 
 BEST = "best.ini"
 FORMS = {"5.0": "puffer5"}  # of the records that a release's viewers read; else 4.0's
@@ -116,7 +117,9 @@ class Trainings(NamedTuple):
         words = self.words_of(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
         typed = {word.partition("=")[0] for word in self.words}
-        usual = {"--checkpoint-interval": "0", "--wandb-group": self.folder.name}
+        usual = {"--checkpoint-interval": "0"}
+        if tracker_names(self.config):
+            usual["--wandb-group"] = self.folder.name
         words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
         return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
 

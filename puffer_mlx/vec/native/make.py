@@ -32,9 +32,10 @@ def find_environment(name: str) -> Path:
     if name in names:
         return root / name
     close = difflib.get_close_matches(name, names, 1, 0.5)
+    folders = f"[base] env_name of an .ini names a folder in {root}"
     raise UserError(
         f"there is no native environment {name!r}; there are: {', '.join(names) or 'none'}",
-        f"did you mean {close[0]!r}?" if close else f"environments are folders in {root}",
+        f"did you mean {close[0]!r}?" if close else folders,
     )
 
 
@@ -132,6 +133,7 @@ def create(
     message, _, hint = answer.partition("\n")
     if message.startswith("missing keys"):
         hint = f"the environment {name} reads them in my_init; add them to the configuration"
+        hint += ", each a number"
     elif message.startswith(("missing key", "missing string")):
         hint = f"the environment {name} reads it in puf_init; add it to the configuration"
     if each := [count for count in counts if count]:

@@ -24,7 +24,9 @@ _DIGEST = slice(8, 40)
 _ALIGNMENT = 16  # of the environments' bytes, as envs/src/vec.h wants them
 
 _DAMAGED = "the file is damaged or cut off; use another checkpoint"
-_OTHERWISE = "restore it where that is the same, or go on without it: the environments start anew"
+_OTHERWISE = (
+    "go on where that is the same; or with --load-model-path, whose environments start anew"
+)
 _SOURCES = "the environment's sources were changed since; " + _OTHERWISE
 
 Identity = Mapping[str, str | int]
