@@ -23,7 +23,7 @@ from puffer_mlx.system.version import machine
 from puffer_mlx.vec import source_folder
 from puffer_mlx.vec.native.sources import sources_digest
 
-ALL_BY = 120.0  # seconds in which all ranks have to be there
+ALL_BY = 120.0  # seconds in which all ranks have to be there, unless ``join`` is told otherwise
 OF_A_MACHINE = {  # settings that ranks need not have in common: what they compute doesn't depend on
     *("base.checkpoint_dir", "base.log_dir", "vec.num_threads", "vec.max_threads"),
     *("vec.backend", "vec.timeout", "base.profile"),
@@ -31,12 +31,13 @@ OF_A_MACHINE = {  # settings that ranks need not have in common: what they compu
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none") -> SingleProcess:
+def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> SingleProcess:
     """This process's place among the ranks that a launcher started; ``SINGLE_PROCESS`` without one.
 
     Args:
         config: the run's, which all ranks must have in common.
         resumed: the name of the checkpoint that it goes on from.
+        patience: seconds in which all ranks have to be there; else the process ends.
 
     Raises:
         UserError: ranks can't be reached, or they were started with other settings or versions.
@@ -44,7 +45,7 @@ def join(config: Config, resumed: str = "none") -> SingleProcess:
     name = backend()
     if name is None:
         return SINGLE_PROCESS
-    with _all_come(name, ALL_BY):
+    with _all_come(name, patience):
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
