@@ -114,7 +114,7 @@ class Stepper:
 
 
 def rand_r(state: int) -> tuple[int, int]:
-    """POSIX's generator as environments have it (spec 12.1): the next state, and a number."""
+    """POSIX's generator as environments have it: the next state, and a number."""
     value = 0
     for bits in 11, 10, 10:
         state = (state * 1103515245 + 12345) % 2**32

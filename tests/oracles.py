@@ -1,4 +1,4 @@
-"""Float64 NumPy versions of the learning core, written from the specification, not from the code.
+"""Float64 NumPy versions of the learning core, written from its formulas, not from the code.
 
 Plain loops where the definition is a loop. Symbols are `spec.py`'s; arrays are time-major.
 """
@@ -52,7 +52,7 @@ def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e
     return gradient
 
 
-# ---- advantage and priorities (specification 1.5, 1.6) -------------------------------------------
+# ---- advantage and priorities --------------------------------------------------------------------
 
 
 def advantages(rows, hyper, form):

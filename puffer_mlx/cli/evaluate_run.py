@@ -32,6 +32,7 @@ from puffer_mlx.playing.episodes import (
     arena,
     environments_for,
     frames_of,
+    most_environments,
     score,
 )
 from puffer_mlx.playing.matches import agents_of, without_statistics
@@ -43,7 +44,6 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 
-ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
 FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three are to be imported
 BLACK = np.zeros((1, 1, 3), np.uint8)  # the picture of what is seen in a window
 
@@ -141,7 +141,7 @@ def ready(config: Config, source: Path, render: bool = False) -> Environments:
 def measure(player: Player, options: argparse.Namespace) -> Scores:
     """Play the episodes, with progress on a terminal."""
     config = player.config
-    most = config.vec.total_agents // player.agents if config.python else ENVIRONMENTS
+    most = most_environments(config, player.agents)
     count = environments_for(options.episodes, most, player.agents)
     with environments(player, count) as envs, progress_bar("episodes") as progress:
         stepper, steps = player.stepper(envs, options.greedy), options.max_steps or MAX_STEPS

@@ -5,7 +5,6 @@ import contextlib
 import importlib.util
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -283,7 +282,3 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -27,16 +27,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import fault, make
 
-__all__ = [
-    "Allowed",
-    "code_names",
-    "known",
-    "note_origin",
-    "permit",
-    "permit_log_dir",
-    "permit_profile",
-]
-
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
 GYM, ZOO = "gym:", "pettingzoo:"

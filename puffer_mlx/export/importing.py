@@ -26,8 +26,6 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import open_file, reading
 
-__all__ = ["PolicyFile", "difference", "inspect", "opened", "weights_of"]
-
 Weights = Any
 TOLERANCE = 1e-5  # of an output's scale
 HEAD = 64  # bytes that tell formats apart

@@ -33,8 +33,6 @@ from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
-__all__ = ["ActorCritic", "Policy", "Wrapper", "make_module"]
-
 Outputs = Any  # Tensor, or a tuple of two
 
 

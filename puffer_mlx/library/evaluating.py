@@ -20,9 +20,9 @@ from puffer_mlx.playing.episodes import (
     arena,
     environments_for,
     frames_of,
+    most_environments,
     score,
 )
-from puffer_mlx.playing.evaluation import ENVIRONMENTS
 from puffer_mlx.playing.frames import Frame
 from puffer_mlx.playing.matches import Games, agents_of, play_pairs, without_statistics
 from puffer_mlx.playing.players import Player, player_without_policy, policy_player
@@ -120,8 +120,7 @@ def _environments(
     if one is None or not one.alone:
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
-        trained = max(1, config.vec.total_agents // agents)
-        count = environments_for(episodes, trained if config.python else ENVIRONMENTS, agents)
+        count = environments_for(episodes, most_environments(config, agents), agents)
     environments = vec.make(arena(config, count, agents, seed), threads(), render=render)
     with contextlib.ExitStack() as stack:
         stack.callback(environments.close)

@@ -156,12 +156,12 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def write_sources(folder: Path, package: Path = PACKAGE) -> list[Path]:
+def write_sources(folder: Path) -> list[Path]:
     """Write the extension's sources into ``folder``.
 
     What is there already stays: a start writes nothing, also where the disk is full.
     """
-    texts = {folder / f"{NAME}_{'_'.join(unit)}.cpp": unit_text(unit, package) for unit in UNITS}
+    texts = {folder / f"{NAME}_{'_'.join(unit)}.cpp": unit_text(unit) for unit in UNITS}
     for source, text in texts.items():
         if not source.is_file() or source.read_text() != text:
             with publish(source) as partial:
@@ -169,21 +169,21 @@ def write_sources(folder: Path, package: Path = PACKAGE) -> list[Path]:
     return [*texts]
 
 
-def unit_text(unit: Sequence[str], package: Path = PACKAGE) -> str:
+def unit_text(unit: Sequence[str]) -> str:
     """One of the extension's sources: lines that include the headers of some rooms."""
-    paths = [path.relative_to(package) for path in headers(package)]
+    paths = [path.relative_to(PACKAGE) for path in headers()]
     included = [path for path in paths if path.parts[0] in unit and path != MODULE]
     included += [MODULE] if unit == UNITS[-1] else []
     return "".join(f'#include "{path.as_posix()}"\n' for path in included)
 
 
-def headers(package: Path = PACKAGE) -> list[Path]:
+def headers() -> list[Path]:
     """The C++ headers of the rooms that have operations, sorted."""
-    paths = [path for unit in UNITS for room in unit for path in (package / room).rglob("*.h")]
+    paths = [path for unit in UNITS for room in unit for path in (PACKAGE / room).rglob("*.h")]
     return sorted(
         path
         for path in paths
-        if not path.name.endswith((".metal.h", ".kernel.h")) and package / TEXTS not in path.parents
+        if not path.name.endswith((".metal.h", ".kernel.h")) and PACKAGE / TEXTS not in path.parents
     )
 
 

@@ -23,6 +23,7 @@ from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec
 from puffer_mlx.vec.rows import allocate_rows
 
+ENVIRONMENTS = 1024  # of C, at once at most
 SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
 PER_AGENT = 10  # episodes at least of each of several agents, on average
 
@@ -195,6 +196,15 @@ def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
         seed=(config.vec.seed + SEED_STRIDE * seed) % 2**31,
     )
     return replace(config, vec=vec)
+
+
+def most_environments(config: Config, agents: int) -> int:
+    """How many environments of so many agents play at once, at most.
+
+    Of C ``ENVIRONMENTS``: the more, the less a step of one costs. Of Python, where each is an
+    object or a process, those that the configuration's agents fill.
+    """
+    return max(1, config.vec.total_agents // agents) if config.python else ENVIRONMENTS
 
 
 def environments_for(episodes: int, most: int, agents: int) -> int:

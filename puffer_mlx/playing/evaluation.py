@@ -30,7 +30,14 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import fit_buffers
 from puffer_mlx.config.validation import multiples
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import MAX_STEPS, AgentStepper, Scores, environments_for, score
+from puffer_mlx.playing.episodes import (
+    ENVIRONMENTS,
+    MAX_STEPS,
+    AgentStepper,
+    Scores,
+    environments_for,
+    score,
+)
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.tracking.scores import EVALUATION, metric, sign
@@ -40,7 +47,6 @@ from puffer_mlx.training.run import make_environments
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, VecEnv
 
-ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
 APART = 2**30  # from the training environments' seeds to those of evaluations
 
 

@@ -5,12 +5,10 @@ from dataclasses import replace
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.playing.episodes import MAX_STEPS, arena
+from puffer_mlx.playing.episodes import MAX_STEPS, arena, most_environments
 from puffer_mlx.playing.games import PairResult, play_pair, sides_of
 from puffer_mlx.playing.players import Player
 from puffer_mlx.vec.base import Environments
-
-ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
 
 Pair = tuple[int, int]  # the players' numbers
 Results = dict[Pair, PairResult]
@@ -42,7 +40,7 @@ class Games:
         seed: int,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        most = config.vec.total_agents // agents if config.python else ENVIRONMENTS
+        most = most_environments(config, agents)
         self.count = max(2, min(most - most % 2, games + games % 2))
         self.each = -(-games // self.count)
         self.seed, self.max_steps = seed, max_steps

@@ -64,13 +64,11 @@ def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
 
-def set_command_buffers(
-    environment: MutableMapping[str, str] = os.environ, library: Any = None
-) -> None:
+def set_command_buffers(environment: MutableMapping[str, str] = os.environ) -> None:
     """On a Mac with more than 8 GB, let MLX's command buffers hold more; before MLX loads.
 
     What the environment says already stays.
     """
-    if on_a_mac() and (sysctl("hw.memsize", library) or 0) >= _ENOUGH:
+    if on_a_mac() and (sysctl("hw.memsize") or 0) >= _ENOUGH:
         for name, value in COMMAND_BUFFERS.items():
             environment.setdefault(name, value)

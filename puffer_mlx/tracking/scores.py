@@ -7,8 +7,6 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.values import unquoted
 
-__all__ = ["EPISODES", "EVALUATION", "SCORE", "LastScores", "metric", "sign"]
-
 EPISODES = 100
 SCORE = f"env/score_{EPISODES}"  # its name in a record
 EVALUATION = "eval/"  # before the names of what evaluations while training report

@@ -18,8 +18,6 @@ import numpy as np
 
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 
-__all__ = ["EpisodeEnds", "Episodes", "means_of", "numbers_of"]
-
 _RESERVED = ("n", "env")  # what records say themselves
 
 

@@ -15,8 +15,6 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import to_install
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 
-__all__ = ["DRAWS", "Buffers", "Fact", "Instance", "Instances", "Recipe", "Shapes", "parameters"]
-
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 

@@ -12,8 +12,6 @@ from puffer_mlx.vec.pool import SingleProcess
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.rows import random_actions
 
-__all__ = ["Plan", "plan", "step_time"]
-
 _PROBE_SECONDS, _PROBE_STEPS = 0.05, 100  # twice, at most
 
 

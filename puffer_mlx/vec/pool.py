@@ -27,8 +27,6 @@ from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe
 
-__all__ = ["SingleProcess", "Workers", "open_group"]
-
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environments
 _MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
 _GRACE = 3.0  # seconds that environments have to close

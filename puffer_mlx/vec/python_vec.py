@@ -17,8 +17,6 @@ from puffer_mlx.vec.plan import plan
 from puffer_mlx.vec.pool import SingleProcess, Workers, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
-__all__ = ["PythonVec"]
-
 _SEEDS = 2**32  # Gymnasium takes none beyond
 
 

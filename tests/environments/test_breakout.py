@@ -1,4 +1,4 @@
-"""breakout against spec 10.1 and 12.7."""
+"""breakout against its rules, and against long games to the frame."""
 
 import platform
 import sys
@@ -139,7 +139,7 @@ def test_tracking_clears_both_walls():
     reason="long trajectories depend on the last bits of one C library's sinf and cosf",
 )
 def test_three_episodes_to_the_frame():
-    """Spec 12.7: 12955 steps, 51819 frames."""
+    """12955 steps, 51819 frames."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
         observation = stepper.rows.observations[0]

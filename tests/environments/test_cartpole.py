@@ -1,4 +1,4 @@
-"""cartpole and cartpole_continuous against upstream's recorded numbers, spec 10.3 and 12.7."""
+"""cartpole and cartpole_continuous against upstream's recorded numbers and their equations."""
 
 import platform
 import sys
@@ -42,7 +42,7 @@ def balance(seen: np.ndarray) -> np.ndarray:
 
 
 def predict(seen: np.ndarray, force: np.ndarray, p: dict[str, float]) -> np.ndarray:
-    """The state after a step, (N, 4) float64: spec 10.3, "as in 4.0"."""
+    """The state after a step, (N, 4) float64, as in PufferLib 4.0."""
     x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
     sine, cosine = np.sin(theta), np.cos(theta)
     m = p["cart_mass"] + p["pole_mass"]

@@ -1,4 +1,4 @@
-"""g2048 against spec 10.2 and 12.7, by an oracle that goes cell by cell."""
+"""g2048 against an oracle that goes cell by cell."""
 
 import ctypes
 from dataclasses import dataclass, field

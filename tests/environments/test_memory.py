@@ -1,4 +1,4 @@
-"""memory against spec 10.5."""
+"""memory against its rules."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""squared against upstream's recorded numbers and spec 10.4 and 12.7."""
+"""squared against upstream's recorded numbers and its rules."""
 
 from pathlib import Path
 

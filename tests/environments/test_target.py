@@ -1,4 +1,4 @@
-"""target against spec 10.6 and an oracle in NumPy: eight agents and four goals in a world."""
+"""target against an oracle in NumPy: eight agents and four goals in a world."""
 
 from typing import Any
 

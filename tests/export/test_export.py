@@ -180,7 +180,7 @@ KEYS = {
 
 
 def test_keys_of_the_torch_classes(tmp_path):
-    """As section 5.4 of the specification and upstream's classes have them."""
+    """As upstream's classes have them."""
     for name, keys in KEYS.items():
         made = make(name, tmp_path)
         assert set(keys) <= set(to_torch(made.policy, made.weights))

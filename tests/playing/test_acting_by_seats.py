@@ -31,11 +31,7 @@ ENVIRONMENTS = {  # bytes and masks; agents who change places; two heads, floats
     "peloton": lambda vec: seats_as_declared(vec, 1, 0.3),
     "target": lambda vec: seats_in_blocks(vec, 2, 0.2),
 }
-
-
-@pytest.fixture(autouse=True)
-def needs_extension(extension):
-    pass
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 class Looped:

@@ -1,6 +1,5 @@
 """Videos while training: which there are, what they show, and that training doesn't notice."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,6 @@ from puffer_mlx.playing.frames import fit
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
-sys.path.append(str(PYTHON))
 WALK = f"{PYTHON / 'gym_walk.py'}:Walk"
 RELAY, GUESS = (f"{PYTHON / 'zoo_relay.py'}:{name}" for name in ("Relay", "Guess"))
 

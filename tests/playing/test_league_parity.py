@@ -1,6 +1,6 @@
-"""Leagues driven by recorded results decide, step for step, what the specification's text says.
+"""Leagues driven by recorded results decide, step for step, as both releases' rules say.
 
-The text is told again here, as plainly as possible: weights are the number of the call that they
+The rules are told again here, as plainly as possible: weights are the number of the call that they
 were the learner's at, a pool is a list of (number, rating) in lists, nothing is shared with the
 package but NumPy's generator.
 """

@@ -1,13 +1,12 @@
 """Games of two: who sits where, what counts as a win, and that players share nothing."""
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import pytest
+import zoo_duel
 from native_envs import edited, folder_of, make, parameters
 from small_policies import weights_of
 
@@ -23,8 +22,7 @@ from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
-sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
-Zoo = importlib.import_module("zoo_duel").Duel
+Zoo = zoo_duel.Duel
 
 SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
 

@@ -1,6 +1,5 @@
 """Evaluation while training: what it finds, and that training goes on as if there had been none."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from puffer_mlx.playing.evaluation import Evaluator, is_due, logs_of, reached, s
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
-sys.path.append(str(PYTHON))
 
 N, T, E = 16, 8, 4
 SMALL = f"""

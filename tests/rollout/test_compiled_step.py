@@ -27,11 +27,7 @@ from puffer_mlx.system.compiler import source_files
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 NETWORKS = ["MinGRU", "LSTM", "GRU", "MLP"]
 T, N = 8, 77  # N: no multiple of anything that rows are taken by
-
-
-@pytest.fixture(autouse=True)
-def needs_extension(extension):
-    pass
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 class Case:

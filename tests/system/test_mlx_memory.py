@@ -67,7 +67,8 @@ print(mx.set_cache_limit(7))
 """
 EVALUATION = (
     "policy = make_policy(environments.spec, config.policy, config.torch);"
-    "episodes.score(policy, policy.init(mx.random.key(0)), environments, 1, max_steps=1)"
+    "stepper = episodes.AgentStepper(policy, policy.init(mx.random.key(0)), environments); "
+    "episodes.score(stepper, 1, max_steps=1)"
 )
 
 

@@ -18,7 +18,7 @@ from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.training.trainer import Trainer
 
-# ---- by hand: section 9 of the specification -----------------------------------------------------
+# ---- by hand -------------------------------------------------------------------------------------
 
 LOGITS = [[0.2, -0.1, 0.4], [1, 0, -1], [0.3, 0.3, -0.5], [-0.2, 0.6, 0.1]]
 LIVE = [0.45, -0.4, 0.1, 0.3]
@@ -84,7 +84,7 @@ def states_of(trainer):
 
 
 def oracle_epoch(c, rollout, firsts, weights, momentum, epoch):
-    """Sections 3.4 to 3.11, gradients by finite differences; changes the weights in place."""
+    """In float64, gradients by finite differences; changes the weights in place."""
     train, E = c.train, c.epochs
     rewards, terminals = np.clip(f64(rollout["rewards"])[:T], -1, 1), rollout["terminals"][:T]
     lr = oracles.cosine(train.learning_rate, 0, epoch, E)

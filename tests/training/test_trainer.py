@@ -274,7 +274,7 @@ class Spy:
 
 
 def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
-    """Sections 1.4 to 1.10 and 3.1 of the specification, gradients by finite differences.
+    """An epoch of PufferLib 4.0 in float64, gradients by finite differences.
 
     `weights` are float64 and changed in place; `momentum` is a list in the same order.
     """

@@ -4,8 +4,9 @@ import importlib
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
+import gym_walk
 import gymnasium
 import numpy as np
 import pytest
@@ -21,8 +22,6 @@ from puffer_mlx.vec.gym.agents import ended_infos
 from puffer_mlx.vec.gym.make import GymRecipe
 from puffer_mlx.vec.gym.vec import GymVec
 
-sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
-gym_walk = importlib.import_module("gym_walk")
 Walk, Walks = gym_walk.Walk, gym_walk.Walks
 
 RIGHT, STAY = 2, 1  # the numbers of choices
@@ -32,7 +31,7 @@ NEEDS_1_1 = pytest.mark.skipif(not installed.has_own_vector_forms(), reason="nee
 EACH = pytest.mark.parametrize("backend", ["sync", "async"])
 
 
-def make(factory=Walk, agents=6, **keywords) -> GymVec:
+def make(factory: Any = Walk, agents=6, **keywords) -> GymVec:
     return GymVec(
         factory, **{"name": "walk", "total_agents": agents, "backend": "sync", **keywords}
     )
@@ -206,7 +205,7 @@ class PerHead(Walk):
         self.action_space = gymnasium.spaces.MultiDiscrete([3, 1, 2])
 
     def step(self, action):
-        return super().step(int(action[0]) - 1)
+        return super().step(int(action[0]) - 1)  # type: ignore
 
     def _info(self):
         return {"action_mask": (np.array([1, 0, 1]), np.array([1]), np.array([0, 1]))}
@@ -339,7 +338,7 @@ def test_what_else_is_refused(monkeypatch):
 
 
 def test_ids_of_all_kinds():
-    gymnasium.register("OursOnly-v2", entry_point=Walk, max_episode_steps=3)
+    gymnasium.register("OursOnly-v2", entry_point=Walk, max_episode_steps=3)  # type: ignore
     try:
         for name in "OursOnly", "OursOnly-v2", "gymnasium:OursOnly-v2":
             with make(name, 1, finals=True) as vec:

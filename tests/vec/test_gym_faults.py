@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import gym_faults
 import gymnasium
 import numpy as np
 import psutil
@@ -24,8 +25,6 @@ from puffer_mlx.vec.gym.vec import GymVec
 
 TESTS = Path(__file__).parents[1]
 HERE = TESTS / "envs" / "python"
-sys.path.append(str(HERE))
-gym_faults = importlib.import_module("gym_faults")
 Faulty, FaultyWalks = gym_faults.Faulty, gym_faults.FaultyWalks
 
 OWN = r"gym_faults\.py:\d+ in trip: raise ZeroDivisionError\(\"tripped over a stone\"\)"

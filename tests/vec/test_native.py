@@ -318,7 +318,6 @@ def test_negative_seeds():
 
 
 def test_rand_r_is_glibcs():
-    """Spec 12.1."""
     library = load(compile_environment(RELAY))
     for seed, expected in {
         0: [1012484, 1716955679, 1792309082, 229610924, 1639479903, 1362739833],

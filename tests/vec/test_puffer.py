@@ -6,10 +6,11 @@ own are tested too.
 
 import functools
 import importlib
-import sys
-from pathlib import Path
+from typing import Any
 
+import emulated
 import numpy as np
+import pairs
 import pytest
 from stepping import alike, copied, played, started, step
 
@@ -17,12 +18,10 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
 
-sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
-emulated, pairs = map(importlib.import_module, ("emulated", "pairs"))
 Counting, Duel, Pairs, single = emulated.Counting, emulated.Duel, pairs.Pairs, pairs.single
 
 
-def make(factory=Pairs, agents=8, **keywords):
+def make(factory: Any = Pairs, agents=8, **keywords):
     return PufferVec(factory, **{"name": "pairs", "total_agents": agents, "seed": 5, **keywords})
 
 

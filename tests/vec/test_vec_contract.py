@@ -4,13 +4,12 @@ What a kind adds to it is tested in a file of its own: test_native.py, test_gym.
 test_normalize.py, test_upstream_envs.py.
 """
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import gym_walk
 import numpy as np
+import pairs
 import pytest
 from native_envs import folder_of, parameters
 from stepping import (
@@ -35,9 +34,6 @@ from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.puffer.vec import PufferVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
-
-sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
-gym_walk, pairs = map(importlib.import_module, ("gym_walk", "pairs"))
 
 N = 12
 CARTPOLE = {"name": "CartPole-v1", "make": "CartPole-v1"}

@@ -1,8 +1,6 @@
 """Section [wrap]: what Gymnasium's wrappers make of an environment; Atari's games and MiniGrid."""
 
 import importlib.util
-import sys
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -22,7 +20,6 @@ from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.make import GymRecipe
 from puffer_mlx.vec.gym.vec import GymVec
 
-sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 HEIGHT, WIDTH = 6, 8
 pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
 

@@ -1,12 +1,12 @@
 """PettingZoo's parallel environments: rows of agents, also of those that are away."""
 
-import importlib
 import sys
 import types
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import zoo_relay
 from stepping import alike, played, started, step
 
 from puffer_mlx import config as c
@@ -21,11 +21,9 @@ from puffer_mlx.vec.zoo.names import find, needs, parallel_names
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
-sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
-zoo_relay = importlib.import_module("zoo_relay")
 
 
-def make(factory=zoo_relay.Relay, agents=3, **keywords) -> ZooVec:
+def make(factory: Any = zoo_relay.Relay, agents=3, **keywords) -> ZooVec:
     return ZooVec(
         factory, **{"name": "relay", "total_agents": agents, "backend": "sync", **keywords}
     )

@@ -21,8 +21,6 @@ from puffer_mlx.vec.python_faults import (
 )
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
-__all__ = ["HINT", "MASK", "NO_MASK", "Agent", "Masks", "VectorForm", "ended_infos"]
-
 MASK = "action_mask"  # the key under which Gymnasium's own environments give theirs
 NO_MASK = "gave no action mask"
 HINT = (

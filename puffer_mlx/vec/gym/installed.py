@@ -11,8 +11,6 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["gymnasium", "has_own_vector_forms", "need_newer", "quiet"]
-
 _NEWER = "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, which needs 0.29"
 
 

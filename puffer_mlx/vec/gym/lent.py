@@ -5,8 +5,6 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["lend"]
-
 
 def lend(env: Any) -> Callable[..., Any]:
     """What "makes" the environment: it hands it out, to one at a time, and never closes it.

@@ -28,8 +28,6 @@ from puffer_mlx.vec.instances import (
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import Fault
 
-__all__ = ["GymRecipe"]
-
 
 @dataclass
 class GymRecipe(Recipe):

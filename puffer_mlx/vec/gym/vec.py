@@ -27,8 +27,6 @@ from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.python_vec import PythonVec
 
-__all__ = ["GymVec"]
-
 
 class GymVec(PythonVec):
     """N environments of Gymnasium in Q groups; implements ``ScoredVec``.

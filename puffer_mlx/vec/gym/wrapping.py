@@ -31,8 +31,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.space_parts import image_of
 from puffer_mlx.vec.spaces import kind_of
 
-__all__ = ["changed", "make", "of_game", "preprocessed", "wrapped"]
-
 _FORM = {  # the vectorised form's own arguments, with what it takes them to be
     "stack_num": 4,
     "img_height": 84,

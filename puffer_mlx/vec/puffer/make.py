@@ -26,8 +26,6 @@ from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import failing
 from puffer_mlx.vec.spaces import kind_of
 
-__all__ = ["PufferRecipe", "is_puffer_env"]
-
 _ARRAYS = ("observations", "rewards", "terminals", "truncations")
 _ATTRIBUTES = ("single_observation_space", "single_action_space", "num_agents")
 _METHODS = ("reset", "step")

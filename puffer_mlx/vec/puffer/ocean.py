@@ -16,8 +16,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import nearest
 from puffer_mlx.vec.python_faults import RAISED, describe
 
-__all__ = ["PREFIX", "find", "names"]
-
 PREFIX = "pufferlib:"
 _BEGINNING = "puffer_"  # of its names
 _TABLE = "MAKE_FUNCTIONS"  # in the module

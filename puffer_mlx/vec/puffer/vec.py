@@ -29,8 +29,6 @@ from puffer_mlx.vec.instances import Fact
 from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.python_vec import PythonVec
 
-__all__ = ["PufferVec"]
-
 
 class PufferVec(PythonVec):
     """N agents of PufferLib 3.x's environments in Q groups; implements ``ScoredVec``.

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, nearest
 
-__all__ = ["PREFIX", "ParallelFactory", "find", "needs", "parallel_names", "quiet", "takes_turns"]
-
 PREFIX = "pettingzoo:"
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")

@@ -41,8 +41,6 @@ from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.spaces import kind_of
 from puffer_mlx.vec.zoo.names import ParallelFactory, quiet, takes_turns
 
-__all__ = ["ZooVec", "makes_parallel"]
-
 SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
 
 
