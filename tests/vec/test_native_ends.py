@@ -82,6 +82,14 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
     assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
+def test_a_crash_says_that_it_was_an_environment(tmp_path: Path):
+    """And the process ends by its signal, as it would have."""
+    done = run("train", *training("CRASH_IN_STEP"), cwd=tmp_path)
+    assert done.returncode == -signal.SIGSEGV
+    said, hint = done.stderr.splitlines()[-2:]
+    assert said.startswith("error: an environment's C code crashed") and "check-env" in hint
+
+
 # ---- what never ends, and what is deep ----------------------------------------------------------
 
 START = f'''
