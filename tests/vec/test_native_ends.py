@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import native_envs
 import numpy as np
 import pytest
 from native_envs import OURS, Stepper
@@ -157,6 +158,8 @@ def test_training_that_hangs_is_ended_by_two_signals(tmp_path: Path):
 
 def test_a_slow_step_is_waited_for():
     """An interrupt doesn't make environments useless that would have been ready soon."""
+    env = {"length": 7, "sleep_ms": 50}
+    native_envs.make("relay", total_agents=6, env=env).close()  # now it is compiled, which is said
     done = python(
         """
         import native_envs
