@@ -87,7 +87,7 @@ COPIES = ("eval_copy_in", "eval_copy_out")
 LEARN = ("train_recompute", "train_forward", "train_backward")
 EACH = (  # minibatch
     *("train_advantage", "train_priorities", "train_gather"),
-    *("train_optimizer", "train_write_back"),
+    "train_optimizer",
 )
 
 

@@ -30,7 +30,6 @@ PHASES = (
     ("train_forward", "forward", "train"),
     ("train_backward", "backward", "train"),
     ("train_optimizer", "optimizer", "train"),
-    ("train_write_back", "write back", "train"),
     ("train_minibatches", "minibatches", "train"),
     ("train_misc", "misc", "train"),
     ("train_wait", "wait", "train"),

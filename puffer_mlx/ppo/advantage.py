@@ -7,11 +7,12 @@ There is no bootstrap beyond the last value.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops import discount, kernel_on_gpu
+from puffer_mlx.ops import discount, kernel_on_gpu, put_rows
 from puffer_mlx.ops.advantages import launch_advantages
 from puffer_mlx.ops.fingerprints import Reference
 
@@ -95,7 +96,7 @@ def advantages(
         raise ValueError(f"the form of the advantage is V or S, not {form!r}")
     kernel = kernel_on_gpu(launch_advantages, REFERENCE)
     if kernel is not None:
-        return kernel(
+        adv, _ = kernel(
             *(values, rewards, terminals, ratios, finals),
             gamma=gamma,
             gae_lambda=gae_lambda,
@@ -105,6 +106,7 @@ def advantages(
             form=form,
             bootstrap=bootstrap,
         )
+        return adv
     values = values.astype(mx.float32)
     if reward_clip < math.inf:
         rewards = mx.clip(rewards, -reward_clip, reward_clip)
@@ -129,8 +131,8 @@ def of_rollout(
     values: mx.array,
     ratios: mx.array | None,
     numbers: Discounts,
-    function: Callable[..., mx.array] = advantages,
-) -> mx.array:
+    function: Callable[..., Any] = advantages,
+) -> Any:
     """Advantages (T, N) of a rollout's arrays by name, which may have a row more.
 
     ``function`` gives them: ``advantages``, or one of the user's own, with its arguments.
@@ -139,3 +141,38 @@ def of_rollout(
     finals = None if finals is None else finals[:T]
     came = fields["rewards"][:T], fields["terminals"][:T]
     return function(values, *came, ratios, finals=finals, **numbers._asdict())
+
+
+def after_minibatch(
+    fields: dict[str, Any],
+    values: mx.array,
+    ratios: mx.array,
+    back: tuple[mx.array, ...] | None,
+    numbers: Discounts,
+    vtrace: bool,
+    function: Callable[..., mx.array] = advantages,
+) -> tuple[mx.array, ...]:
+    """Advantages of a rollout after a minibatch was trained on; on a GPU in one launch.
+
+    Args:
+        fields: a rollout's.
+        values: (T, N).
+        ratios: (T, N).
+        back: what the minibatch changes of both, by ``ops.put_rows``; None: there was none.
+        numbers: of the advantages.
+        vtrace: whether ratios count.
+        function: see ``of_rollout``.
+
+    Returns:
+        New values, ratios and advantages (T, N), and what has the same sums of magnitudes over time
+        as these: the advantages, or the sums (1, N).
+    """
+    kernel = kernel_on_gpu(launch_advantages, REFERENCE) if function is advantages else None
+    if kernel is None or put_rows.form() is None:
+        if back is not None:
+            values, ratios = put_rows(values, ratios, *back)
+        adv = of_rollout(fields, values, ratios if vtrace else None, numbers, function)
+        return values, ratios, adv, adv
+    launched = partial(kernel, back=back and (ratios, *back))
+    adv, sums, *new = of_rollout(fields, values, ratios if vtrace else None, numbers, launched)
+    return *(new or (values, ratios)), adv, sums

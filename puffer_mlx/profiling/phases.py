@@ -19,6 +19,7 @@ from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
 SAMPLE_EVERY = 20  # epochs; a sampled epoch costs a few evaluations more
 APART = 0.5  # seconds at least between two of them: of short ones it costs the time of three
+LATER = 3.0  # seconds of a start before the first, where its steps alone are compiled for it
 WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the other
 
 Clock = Callable[[], float]
@@ -154,6 +155,7 @@ class Profiler:
         rollout: the lane of the thread that collects.
         train: the lane of the thread that trains.
         trace: what is recorded, if anything; set it before the first epoch.
+        patience: seconds of a start before the first sampled epoch.
     """
 
     def __init__(self, enabled: bool = True, clock: Clock | None = None) -> None:
@@ -163,6 +165,7 @@ class Profiler:
         self.trace: Trace | None = None
         self._first: int | None = None  # epoch of this start
         self._clock = clock or time.perf_counter
+        self.patience, self._began = 0.0, self._clock()
         self._sampled = -math.inf  # when an epoch was chosen last
         self._due: dict[int, bool] = {}
 
@@ -179,7 +182,8 @@ class Profiler:
         One of few, and while a trace is recorded.
         """
         recording = self.trace is not None and self.trace.recording
-        return recording or (self.enabled and self.due(epoch))
+        late = self.due(epoch) and self._sampled - self._began >= self.patience
+        return recording or (self.enabled and late)
 
     def due(self, epoch: int) -> bool:
         """Whether this epoch is one of few: the same answer as often as it is asked.

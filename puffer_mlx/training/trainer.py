@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
-from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.profiling.phases import LATER, Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
@@ -149,6 +149,8 @@ class Trainer:
         self.collector = Collector(part, vec, policy, run, placement, timer, ranks, seats)
         learned = Learned(config, seats) if seats else None
         self.learner = Learner(config, run, placement, policy, ranks, learned)
+        if self.learner.whole_epoch is not None and backend() == "cuda":
+            self.profiler.patience = LATER
         self._phases = SampledPhases(self.profiler.train, run.logprobs, self.learner.phases)
         comparable = _first_ratios_are_one(config, policy, placement)
         self._ratios = FirstRatios(self.learner.reader, comparable)

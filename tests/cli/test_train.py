@@ -121,7 +121,7 @@ def test_the_log_has_upstreams_keys_and_adds_up(whole):
     *epochs, evaluation = records(whole[0])
     steps = [(record["epoch"], record["agent_steps"]) for record in epochs]
     assert steps == [(epoch, BATCH * epoch) for epoch in range(1, EPOCHS + 1)]
-    inner = {"advantage", "priorities", "gather", "forward", "backward", "optimizer", "write_back"}
+    inner = {"advantage", "priorities", "gather", "forward", "backward", "optimizer"}
     known = {"perf/epoch", *(f"perf/{name}" for name, _, _ in PHASES)}
     played = {f"env/{name}" for name in ("perf", "score", "episode_return", "episode_length", "n")}
     for record in epochs:

@@ -19,7 +19,6 @@ from puffer_mlx import ops
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.ops.rows import COLUMNS, SLICES
 from puffer_mlx.policy.networks import gru, lstm, mingru
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
@@ -201,7 +200,7 @@ def test_every_kernel_has_metals_room(tmp_path):
 
     A pool is all of a kernel's memory, with the arrays beside it.
     """
-    given = {"THREADS": draw.BLOCK["metal"], "SLICES": SLICES, "COLUMNS": COLUMNS}
+    given = {"THREADS": draw.BLOCK["metal"]}
     shared: dict[str, int] = {}
     arrays: dict[str, int] = {}
     for kernel in metal_kernels(tmp_path):
@@ -225,7 +224,7 @@ def test_every_kernel_has_metals_room(tmp_path):
     assert {"mingru_minibatch", "rows_mingru_rules"} <= {*arrays}
     assert shared["muon_step"] == 4 * 256 + 16 * 2 * 512
     assert shared["mingru_minibatch"] > 28000 and "muon_kept" not in shared
-    assert {"draw_rows", "put_rows"} <= {*shared}
+    assert {"draw_rows", "advantages"} <= {*shared}
     assert max(shared.values()) <= launch.SHARED_BYTES
 
 

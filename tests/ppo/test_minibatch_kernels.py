@@ -1,25 +1,25 @@
 """What a minibatch does around its gradients, on a GPU: kernels run as C++, called as users do.
 
-`targets`, `draw`, `gather` and `write_back` of a minibatch: against plain MLX, which other
+`targets`, `draw` and `gather` of a minibatch: against plain MLX, which other
 tests hold against float64 and hand arithmetic.
 """
 
 import importlib
 import sys
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Functions, recording
+from emulated_gpu import Functions
 from running import ROOT
 
 from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops import draw as draw_gpu
 from puffer_mlx.ppo import priority
-from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.advantage import Discounts, advantages, after_minibatch
 
 sys.path.append(str(ROOT / "benchmarks"))
 Graphs = importlib.import_module("graphs_of_a_gpu").Graphs
@@ -139,7 +139,7 @@ def test_without_a_bound_rewards_are_not_clipped(advantages_on_gpu):
 
 # ---- the draw ------------------------------------------------------------------------------------
 
-DRAWS = {  # T, N, S: steps are read 32 at a time, by 512 threads, 256 on Metal
+DRAWS = {  # T, N, S: four steps of eight agents are read at a time, by 512 threads, 256 on Metal
     "one": (1, 1, 1),
     "few": (5, 37, 700),
     "shares": (39, 1301, 300),
@@ -164,7 +164,6 @@ def choose(adv, uniforms, beta):
 @pytest.fixture(scope="module", params=BACKENDS)
 def draw_on_gpu(request, tmp_path_factory):
     cases: dict[str, Any] = {name: (choose, *draw_case(*shape)) for name, shape in DRAWS.items()}
-    cases["sums"] = (lambda adv: [draw_gpu.row_sums(adv)], draw_case(35, 300, 1)[0])
     return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
@@ -223,19 +222,6 @@ def test_a_uniform_at_a_cumulative_sum_belongs_to_its_row(draw_on_gpu):
     above = np.nextafter(reached, np.float32(2))
     found, *_ = draw_on_gpu.run("whole", adv * 0 + 2.0**36, above, beta)
     np.testing.assert_array_equal(found, (rows + 1).clip(0, 1023))
-
-
-def test_many_rows_are_summed_first(draw_on_gpu, monkeypatch):
-    adv, uniforms, beta = draw_case(35, 300, 1)
-    (sums,) = draw_on_gpu.run("sums", adv)
-    more = mx.array(uniforms), mx.array(float(beta))
-    np.testing.assert_allclose(sums, np.abs(adv.astype(np.float64)).sum(axis=0), rtol=2e-6)
-    for limit, launched in ((adv.size, ["draw_rows"]), (adv.size - 1, ["row_sums", "draw_rows"])):
-        monkeypatch.setattr(draw_gpu, "ONE_BLOCK", limit)
-        with recording("cuda") as recorder:
-            draw_gpu.draw_rows(mx.array(adv), *more, ALPHA, priority.EPS)
-        assert [call["name"].rpartition("_")[0] for call in recorder.calls] == launched
-    assert recorder.calls[1]["inputs"][0].shape == (1, 300)
 
 
 # ---- gathers, and writing back -------------------------------------------------------------------
@@ -298,6 +284,24 @@ def targets(logprobs, values, adv, rows, weights, finals=None):
     return ops.take_targets(logprobs, values, adv, finals, rows, weights)
 
 
+NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
+
+
+def after(values, *back, vtrace=True):
+    """New values and ratios, advantages, and sums of their magnitudes."""
+    ratios, *back, rewards, terminals, finals = back
+    fields = {"rewards": rewards, "terminals": terminals, "finals": finals}
+    *new, totals = after_minibatch(fields, values, ratios, tuple(back), NUMBERS, vtrace)
+    return [*new, mx.sum(mx.abs(totals), axis=0)]
+
+
+def after_case(ok, seed=0):
+    rng = np.random.default_rng(seed + 3)
+    terminals = (rng.random((T + 1, N)) < 0.1).astype(np.float32)
+    rewards = rng.normal(size=(T + 1, N)).astype(np.float32)
+    return [*put_case(ok, seed), rewards, terminals, grids(seed)[-1]]
+
+
 def target_case(ends, seed=0):
     values, _, logprobs, adv, finals = grids(seed)
     weights = np.random.default_rng(seed + 2).random(S).astype(np.float32)
@@ -311,6 +315,8 @@ def rows_on_gpu(request, tmp_path_factory):
     for names in TOGETHER:
         cases[names] = (several, *(field(name)[0] for name in names), rows_of())
     cases["put"] = (ops.put_rows, *put_case(1))
+    for vtrace in True, False:
+        cases[f"after {vtrace}"] = (partial(after, vtrace=vtrace), *after_case(1))
     return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
@@ -378,6 +384,18 @@ def test_put_rows(rows_on_gpu, ok):
     for ours, plain, oracle in zip(found, plainly(ops.put_rows, *arrays), expected, strict=True):
         np.testing.assert_array_equal(ours, oracle)
         np.testing.assert_array_equal(plain, oracle)
+
+
+@pytest.mark.parametrize("ok", [1, 0])
+@pytest.mark.parametrize("vtrace", [True, False])
+def test_advantages_after_a_minibatch(rows_on_gpu, ok, vtrace):
+    arrays = after_case(ok, seed=6)
+    found = rows_on_gpu.run(f"after {vtrace}", *arrays)
+    expected = plainly(partial(after, vtrace=vtrace), *arrays)
+    for ours, plain in zip(found[:2], expected, strict=False):
+        np.testing.assert_array_equal(ours, plain)
+    for ours, plain in zip(found[2:], expected[2:], strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=2e-6, atol=4e-6)
 
 
 @pytest.mark.parametrize("ok", [True, False])

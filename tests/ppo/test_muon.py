@@ -4,11 +4,14 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from emulated_run import emulated_gpu
 
 from puffer_mlx.ops.gpu.launch import THREADS
+from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
+from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.optimizers import clip_by_global_norm
 from puffer_mlx.ppo.optimizers import muon as muon_file
-from puffer_mlx.ppo.optimizers.muon import init, muon, orthogonalise
+from puffer_mlx.ppo.optimizers.muon import COEFFICIENTS, init, muon, orthogonalise
 
 
 def test_golden_two_steps():
@@ -103,3 +106,35 @@ def test_layout():
     lower = [[0, 0, 0], [0, 64, 0], [0, 64, 64], [2, 0, 0]]
     assert np.array(at.tiles[muon_file.GRAM]).reshape(-1, 3).tolist() == lower
     assert len(np.array(at.tiles[muon_file.NEXT])) == 3 * (2 * 3 + 1)
+
+
+SHAPES = {"a": (130, 70), "b": (7,), "c": (2, 3, 40)}
+
+
+def test_what_a_minibatch_leaves_in_one_array_is_not_packed_again():
+    """To the bit the step of the same arrays apart; the second tensor's gradients come first."""
+    rng = np.random.default_rng(0)
+    named, momenta = ({k: mx.array(rng.normal(size=v)) for k, v in SHAPES.items()} for _ in "wm")
+    P, one = sum(w.size for w in named.values()), mx.ones(8)
+    partial, grads = mx.ones((6, 3)), mx.array(rng.normal(size=(3, P))).astype(mx.float32)
+    inputs: dict = {"ent_coef": one, "settings": one}
+    with emulated_gpu() as gpu:
+        given = [[w.astype(mx.float32) for w in tree.values()] for tree in (named, momenta)]
+        tree, _ = minibatch._finished(inputs, grads, partial, 3, named, ["b", "c", "a"])
+        first, at = dict(zip("bca", (0, 7, 247), strict=True)), grads.sum(axis=0)
+        for name, found in tree.items():
+            expected = at[first[name] :][: found.size].reshape(found.shape)
+            np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0, atol=1e-6)
+
+        def step(weights, grads, momentum):
+            gpu.names.clear()
+            lists = weights, grads, momentum
+            new = muon_file.launch_step(*lists, one[0], one[0], 0.5, 0.9, 0.0, COEFFICIENTS)
+            return [np.array(array) for array in new], "pack" in gpu.names
+
+        ours = [unpack(launch_pack(a, BLOCK)[0], [*SHAPES.values()], BLOCK) for a in given]
+        found, packed = step(ours[0], [*tree.values()], ours[1])
+        expected, apart = step(given[0], [*tree.values()], given[1])
+    assert (packed, apart) == (False, True)
+    for one_, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one_, other)

@@ -143,6 +143,9 @@ def test_which_epochs_are_sampled(clock):
     assert [*sampled(epochs[4:], 1, Profiler(clock=clock), True)] == [5, *later]
     assert not [*sampled(epochs, 1, Profiler(False, clock))]
     assert [*sampled(range(122), 0.01, Profiler(clock=clock))] == [1, 61, 121]  # short ones
+    patient = Profiler(clock=clock)
+    patient.patience = 3.0
+    assert [*sampled(epochs, 1, patient)] == later
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -103,7 +103,7 @@ def test_the_table_that_is_printed(tmp_path):
 
 
 STEPS = {
-    "puffer4": {"targets", "draw", "gather", "gradients", "optimise", "write_back"},
+    "puffer4": {"targets", "draw", "gather", "gradients", "optimise"},
     "puffer5": {"split", "gradients", "optimise"},
 }
 

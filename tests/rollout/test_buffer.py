@@ -143,8 +143,8 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     # values that tell where they're from
     values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
     uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
-    adv = update.targets(fields, values, mx.ones((T, N)))
-    rows, batch = update.draw(fields, adv, values, uniforms, mx.array(0.4))
+    _, _, *adv = update.targets(fields, values, mx.ones((T, N)), None)
+    rows, batch = update.draw(fields, values, *adv, uniforms, mx.array(0.4))
     observations, actions, masks, terminals = update.gather(fields, rows)
     assert terminals is None  # of a policy that doesn't reset
     S = len(uniforms)
@@ -190,10 +190,9 @@ def test_last_observations_are_not_acted_from(bootstrap):
         run.rollout()
     fields, update = run.fields(), run.update
     values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
-    adv = update.targets(fields, values, mx.ones((T, N)))
-    rows, batch = update.draw(
-        fields, adv, values, mx.array([0.01, 0.35, 0.7, 0.999]), mx.array(1.0)
-    )
+    ones, uniforms = mx.ones((T, N)), mx.array([0.01, 0.35, 0.7, 0.999])
+    _, _, adv, totals = update.targets(fields, values, ones, None)
+    rows, batch = update.draw(fields, values, adv, totals, uniforms, mx.array(1.0))
     finals = np.array(fields["finals"])[:T]
     kinds = set(finals.flatten())
     assert kinds == {0, 1, 2}
@@ -202,7 +201,7 @@ def test_last_observations_are_not_acted_from(bootstrap):
     np.testing.assert_array_equal(weight == 0, taken > 0)
     assert not np.array(adv)[finals > 0].any() and np.array(adv)[:-1][finals[:-1] == 0].all()
     # only with bootstrap does a truncated one matter to the row before it
-    changed = update.targets(fields, values + mx.array(finals == 2), mx.ones((T, N)))
+    _, _, changed, _ = update.targets(fields, values + mx.array(finals == 2), ones, None)
     before = (finals[1:] == 2) & (finals[:-1] == 0)
     moved = np.array(changed)[:-1] != np.array(adv)[:-1]
     assert before.any() and moved[before].all() == bootstrap and (bootstrap or not moved.any())

@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import fused
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.recurrence import steps_of
 
 TEXT = Path(__file__).with_name("advantages.metal.h")
@@ -39,13 +39,36 @@ def discount(delta: mx.array, decay: mx.array) -> mx.array:
 
 
 def launch_advantages(
-    values, rewards, terminals, ratios, finals, *, form, bootstrap, gamma, gae_lambda, **clips
+    values,
+    rewards,
+    terminals,
+    ratios,
+    finals,
+    *,
+    form,
+    bootstrap,
+    gamma,
+    gae_lambda,
+    back=None,
+    **clips,
 ):
-    """``ppo.advantage.advantages`` in one launch, with its arguments: (T, N) -> (T, N) float32."""
+    """``ppo.advantage.advantages`` in one launch, with its arguments, after ``ops.put_rows``.
+
+    ``back`` is what that gets after the values; without, nothing is put. There are advantages
+    (T, N), the sums (1, N) of their magnitudes over time, and with ``back`` new values and ratios
+    (T, N): float32.
+    """
     (T, N), has = values.shape, (finals is not None, ratios is not None)
-    ratios, finals = rewards if ratios is None else ratios, terminals if finals is None else finals
-    sizes = numbers(T, N, *map(int, (form == "V", has[0], bootstrap, has[1])))
+    zeros = nothing(mx.float32)
+    old, rows, *new, ok = back or (ratios, nothing(mx.int32), zeros, zeros, zeros)
+    counts = (form == "V", has[0], bootstrap, has[1])
+    sizes = numbers(T, N, *map(int, counts), rows.size if back else 0)
     limits = (clips[name] for name in ("rho_clip", "c_clip", "reward_clip"))
     settings = numbers(*map(float, (gamma, gamma * gae_lambda, *limits)))
-    arrays = [values, rewards, terminals, ratios, finals, sizes, settings]
-    return launch(TEXT, "advantages", arrays, [(T, N)], N, BLOCK)[0]
+    old, finals = rewards if old is None else old, terminals if finals is None else finals
+    arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
+    put = (T, N) if back else (FEWEST,)
+    threads = -(-N // BLOCK) * BLOCK
+    shapes = [(T, N), (1, N), put, put]
+    found = launch(TEXT, "advantages", arrays, shapes, threads, BLOCK, THREADS=BLOCK)
+    return found if back else found[:2]

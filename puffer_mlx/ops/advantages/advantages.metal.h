@@ -1,43 +1,73 @@
 // Advantages (T, N) in one walk back through time: formulas and what arrives when in `ppo/advantage.py`. A thread owns
 // one agent. A step takes a few operations and waits for its numbers much longer: those of AHEAD steps are asked for
 // before the first is used.
+//
+// Before that, if S > 0, new values and ratios (T, S) of a minibatch's segments, `rows`, are put into their agents' columns
+// where ok (1,) is above 0. Of a segment that was drawn twice, the last counts.
 
 #pragma once
 
 #include "advantages/step.metal.h"
 
-// values, rewards, terminals, ratios, finals (T, N). Without last observations, what is given as finals isn't read;
-// without ratios, what is given as them isn't: they are 1.
-KERNEL advantages<Low>: Low values, float rewards terminals ratios finals, int sizes, float settings -> float adv {
-  constexpr int AHEAD = 16;
+// What is put there, or what is there. Of float one of two addresses is read: two loads into one register wait for each other.
+FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const float* before) { return *(put ? now : before); }
+
+template <class Low>
+FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const Low* before) {
+  return put ? *now : (float)*before;
+}
+
+// values, rewards, terminals, ratios, finals (T, N), rows (S,). Without last observations, what is given as finals isn't
+// read; where ratios don't count, they are 1. sums (1, N): of the advantages' magnitudes. put_values, put_ratios: with what was
+// put there; if S is 0, they aren't written.
+KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios finals, int rows, float new_values new_ratios ok,
+  int sizes, float settings -> float adv sums put_values put_ratios {
+  constexpr int AHEAD = 16, LOOKED = 8;
+  SHARED int looked[8 * THREADS];
   int T = sizes[0];
-  uint N = (uint)sizes[1];
+  uint N = (uint)sizes[1], S = (uint)sizes[6];
   bool has_finals = sizes[3] != 0, has_ratios = sizes[5] != 0;
   Discounts by = {settings[0], settings[1], settings[2], settings[3], settings[4], sizes[2] != 0, sizes[4] != 0};
+  int place = -1;
+  for (uint first = 0; first < S; first += LOOKED * THREADS) {
+    BARRIER
+#pragma unroll
+    for (uint s = me; s < LOOKED * THREADS; s += THREADS) looked[s] = first + s < S ? rows[first + s] : -1;
+    BARRIER
+#pragma unroll 32
+    for (uint s = 0; s < LOOKED * THREADS; ++s) place = looked[s] == (int)i ? (int)(first + s) : place;
+  }
+  bool put = place >= 0 && ok[0] > 0.0f;
   if (i < N) {
-    uint last = (uint)(T - 1) * N + i;
-    float a = 0.0f, next_value = (float)values[last], next_final = has_finals ? finals[last] : 0.0f;
-    adv[last] = a;
-    for (int top = T - 2; top >= 0; top -= AHEAD) {
+    float a = 0.0f, sum = 0.0f, next_value = 0.0f, next_final = 0.0f;
+    for (int top = T - 1; top >= 0; top -= AHEAD) {
       float value[AHEAD], ratio[AHEAD], reward[AHEAD], terminal[AHEAD], final_[AHEAD];
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {
-        uint k = (uint)(top > j ? top - j : 0) * N + i;
-        value[j] = (float)values[k];
-        ratio[j] = has_ratios ? ratios[k] : 1.0f;
-        reward[j] = rewards[k + N];
-        terminal[j] = terminals[k + N];
+        uint t = (uint)(top > j ? top - j : 0), k = t * N + i, after = t + 1 < (uint)T ? k + N : k, now = put ? t * S + (uint)place : 0;
+        value[j] = either(put, new_values + now, values + k);
+        ratio[j] = has_ratios || S > 0 ? either(put, new_ratios + now, ratios + k) : 1.0f;
+        reward[j] = rewards[after];
+        terminal[j] = terminals[after];
         final_[j] = has_finals ? finals[k] : 0.0f;
       }
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {
         if (top < j) continue;
-        AdvantageStep step = advantage_step(by, value[j], next_value, ratio[j], reward[j], terminal[j], final_[j], next_final);
-        a = discounted(step.delta, step.decay, a);
-        adv[(uint)(top - j) * N + i] = a;
+        uint t = (uint)(top - j), k = t * N + i;
+        AdvantageStep step =
+          advantage_step(by, value[j], next_value, has_ratios ? ratio[j] : 1.0f, reward[j], terminal[j], final_[j], next_final);
+        a = t + 1 < (uint)T ? discounted(step.delta, step.decay, a) : 0.0f;
+        adv[k] = a;
+        sum += a < 0.0f ? -a : a;
+        if (S > 0) {
+          put_values[k] = value[j];
+          put_ratios[k] = ratio[j];
+        }
         next_value = value[j];
         next_final = final_[j];
       }
     }
+    sums[i] = sum;
   }
 }

@@ -29,14 +29,6 @@ FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD
   }
 }
 
-// adv (T, N) -> sums (N,) of their magnitudes, for more agents than one block reads in good time.
-KERNEL row_sums: float adv, int sizes -> float sums {
-  uint T = (uint)sizes[0], N = (uint)sizes[1];
-  float mine[1];
-  row_sums_of<1>(adv, T, N, i, 1, mine);
-  if (i < N) sums[i] = mine[0];
-}
-
 // adv (T, N), uniforms (S,), beta (1,) -> rows and weights (S,); priorities (N,) is where threads leave numbers for
 // each other. One block of THREADS, a power of two, does all of it.
 //
@@ -46,12 +38,12 @@ KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes, float settings ->
   SHARED float reached[THREADS];
   uint T = (uint)sizes[0], N = (uint)sizes[1], S = (uint)sizes[2];
   float alpha = settings[0], epsilon = settings[1];
-  constexpr uint count = (uint)THREADS;
+  constexpr uint count = (uint)THREADS, AT_ONCE = 8;
   float mine = 0.0f;
-  for (uint n = me; n < N; n += 2 * count) {
-    float sums[2];
-    row_sums_of<2>(adv, T, N, n, count, sums);
-    for (uint r = 0; r < 2 && n + r * count < N; ++r) {
+  for (uint n = me; n < N; n += AT_ONCE * count) {
+    float sums[AT_ONCE];
+    row_sums_of<AT_ONCE>(adv, T, N, n, count, sums);
+    for (uint r = 0; r < AT_ONCE && n + r * count < N; ++r) {
       float weight = segment_weight(sums[r], alpha);
       priorities[n + r * count] = weight;
       mine += weight;

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,16 +85,45 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
     return packed, mx.sum(mx.square(blocks), axis=1)
 
 
+class Whole(NamedTuple):
+    """What arrays were unpacked from."""
+
+    packed: mx.array
+    squares: mx.array | None
+    """(P / 256,), the sums of the squares of each 256 numbers; None: nobody computed them."""
+    places: list[tuple[int, int]]
+    """Arrays' ids, and where they begin."""
+    parts: list[mx.array]
+
+
+_unpacked: deque[Whole] = deque(maxlen=8)  # lately
+
+
+def whole_of(arrays: Sequence[mx.array], starts: Sequence[int]) -> Whole | None:
+    """What ``unpack`` made these arrays of lately, where they begin at these places; else None."""
+    places = [(id(array), start) for array, start in zip(arrays, starts, strict=True)]
+    return next((whole for whole in _unpacked if places == whole.places), None)
+
+
 def unpack(
-    packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
+    packed: mx.array,
+    shapes: Sequence[tuple[int, ...]],
+    multiple: int = 1,
+    squares: mx.array | None = None,
 ) -> list[mx.array]:
-    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
+    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing.
+
+    ``squares``: see ``Whole``.
+    """
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, _ = places(sizes, multiple)
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
     cuts = sorted({*starts, *ends} - {0, packed.size})
     parts = dict(zip([0, *cuts], mx.split(packed, cuts) if cuts else [packed], strict=True))
-    return [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
+    found = [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
+    where = [(id(array), start) for array, start in zip(found, starts, strict=True)]
+    _unpacked.append(Whole(packed, squares, where, found))
+    return found
 
 
 def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:

@@ -19,16 +19,16 @@
 
 KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
   -> float packed squares {
-  SHARED float part[256];
+  SHARED float part[4 * 256];
   int array = 0, first = (int)block * 1024;
-  float sum = 0.0f;
+  float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   while (array < 23 && first >= places[4 + 2 * array]) ++array;
   if (first >= places[1] && first + 1024 <= places[0] && (array == 23 || first + 1024 <= places[4 + 2 * array])) {
     int k = first + (int)me - places[2 + 2 * array], size = places[3 + 2 * array];
     FOUR
     for (int n = 0; n < 4; ++n) {
       packed[first + n * 256 + (int)me] = x[n];
-      sum += x[n] * x[n];
+      sums[n] = x[n] * x[n];
     }
   } else {
     array = 0;
@@ -46,12 +46,12 @@ KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 
           }
         }
         packed[e] = x;
-        sum += x * x;
+        sums[n] = x * x;
       }
     }
   }
-  sum = block_sum(sum, part, me, 256);
-  if (me == 0) squares[block] = sum;
+  block_sums<4>(sums, part, me, 256);
+  if (me == 0) squares[block] = ((sums[0] + sums[1]) + sums[2]) + sums[3];
 }
 
 // Up to 24 arrays in another type, each at a multiple of 1024 numbers; where it begins and its size are in `places`, as above

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from puffer_mlx.ops.advantages import launch_advantages
 from puffer_mlx.ops.choice import extension_on_cpu, fused
 from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, launch, numbers
 
 FOLDER = Path(__file__).parent
 LANES = 32  # neighbouring threads that copy one step of one segment, at most
 SEVERAL = 4  # arrays that one launch gathers from
-COLUMNS, SLICES = 32, 8  # agents of a block, which are 128 where there are 4096; threads of each
 TEST, MORE_LAUNCHES = "tests/ppo/test_minibatch_kernels.py", "a GPU gets more launches"
 
 
@@ -150,14 +150,13 @@ def take_targets(
     return [array.reshape(-1) for array in (*targets, weight)]
 
 
-def launch_put_rows(values, ratios, rows, new_values, new_ratios, ok):
-    """In one launch, if ``ok`` is float32; a bool takes another to convert."""
-    shape, block = values.shape, COLUMNS * SLICES
-    sizes = numbers(*shape, rows.size)
-    arrays = [values, ratios, rows, new_values, new_ratios, ok.reshape(1), sizes]
-    threads, split = -(-shape[1] // COLUMNS) * block, {"COLUMNS": COLUMNS, "SLICES": SLICES}
-    path = FOLDER / "put_rows.metal.h"
-    return launch(path, "put_rows", arrays, [shape] * 2, threads, block, **split)
+def launch_put_rows(values, *back):
+    """By the kernel of advantages, which does it on the way."""
+    numbers = dict.fromkeys(("gamma", "gae_lambda", "rho_clip", "c_clip", "reward_clip"), 0.0)
+    walked = launch_advantages(
+        *(values, values, values, None, None), form="V", bootstrap=True, back=back, **numbers
+    )
+    return walked[2:]
 
 
 @fused(

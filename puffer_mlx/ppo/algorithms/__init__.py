@@ -67,6 +67,7 @@ class Epoch:
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), likewise; 1 at first.
         rows: (S,), the agents of the minibatch under way.
+        back: what the one before changes of values and ratios, until they are needed.
         noise: on the means of actions; None: there is none.
     """
 
@@ -80,6 +81,7 @@ class Epoch:
     values: Any = None
     ratios: Any = None
     rows: Any = None
+    back: Any = None
     noise: MeanNoise | None = None
 
     def part(self, array: Any, axis: int = 0) -> Any:

@@ -2,12 +2,11 @@
 
 For each minibatch:
 
-    targets:    advantages over all rows
+    targets:    the new ratios and values of the minibatch before; advantages over all rows
     draw:       priorities -> S rows and what is compared with them
     gather:     the rows' observations, actions, masks and terminals
     gradients:  forward over (T, S) from the initial state, loss, gradients
     optimise:   the optimizer's step
-    write_back: the rows' new ratios and values
 """
 
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
-from puffer_mlx.ops import put_rows, take_targets
+from puffer_mlx.ops import take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import advantage, priority
-from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.advantage import after_minibatch
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Minibatch
@@ -42,9 +41,8 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     if function is advantage.advantages:
         numbers = numbers._replace(form=train.advantage)
 
-    def targets(fields: Fields, values, ratios):
-        """Advantages (T, N)."""
-        return of_rollout(fields, values, ratios if train.vtrace else None, numbers, function)
+    def targets(fields: Fields, values, ratios, back):
+        return after_minibatch(fields, values, ratios, back, numbers, train.vtrace, function)
 
     return Algorithm(
         _minibatches,
@@ -53,16 +51,15 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
         steps={
             "targets": Step(targets, "train_advantage"),
             "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),
-            "write_back": Step(put_rows, "train_write_back"),
         },
         draws=lambda key: 1 - mx.random.uniform(shape=shape, key=key),  # (K, S) in (0, 1]
         write_back=_write_back,
     )
 
 
-def _draw(alpha: float, fields: Fields, adv, values, uniforms, beta):
+def _draw(alpha: float, fields: Fields, values, adv, totals, uniforms, beta):
     """The minibatch's rows (S,), with replacement, and their targets."""
-    rows, weights = priority.choose(adv, uniforms, beta, alpha)
+    rows, weights = priority.choose(totals, uniforms, beta, alpha)
     finals = fields.get("finals")
     return rows, Minibatch(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
 
@@ -70,11 +67,13 @@ def _draw(alpha: float, fields: Fields, adv, values, uniforms, beta):
 def _minibatches(epoch: Epoch) -> Iterator[Section]:
     steps, fields, beta = epoch.steps, epoch.fields, epoch.scheduled.beta
     with building:
-        epoch.ratios = mx.ones_like(epoch.values)
-        draws = mx.split(epoch.draws, len(epoch.draws))
-    for uniforms in draws:  # (1, S)
-        adv = steps.targets(fields, epoch.values, epoch.ratios)
-        epoch.rows, batch = steps.draw(fields, adv, epoch.values, uniforms.reshape(-1), beta)
+        epoch.ratios, epoch.back = mx.ones_like(epoch.values), None
+        draws = [epoch.draws[k : k + 1].reshape(-1) for k in range(len(epoch.draws))]
+    for uniforms in draws:  # (S,)
+        now = steps.targets(fields, epoch.values, epoch.ratios, epoch.back)
+        epoch.values, epoch.ratios, *drawn_by = now
+        drawn = epoch.values, *drawn_by, uniforms, beta
+        epoch.rows, batch = steps.draw(fields, *drawn)
         with building:
             rows, compared = epoch.part(epoch.rows), _own_samples(epoch, batch)
         yield Section(steps.gather(fields, rows), compared, None)
@@ -89,10 +88,8 @@ def _own_samples(epoch: Epoch, batch: Minibatch) -> Minibatch:
     return Minibatch(*(epoch.part(a.reshape(T, -1), 1).reshape(-1) for a in targets))  # type: ignore
 
 
-def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, mx.array]:
-    """The drawn rows' new values and ratios; the old ones if the minibatch didn't count."""
+def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, ...]:
+    """Notes the drawn rows' new values and ratios for ``targets``."""
     with building:
-        new = epoch.joined(value, 1), epoch.joined(ratio, 1)
-    before = epoch.values, epoch.ratios
-    epoch.values, epoch.ratios = epoch.steps.write_back(*before, epoch.rows, *new, ok)
-    return epoch.values, epoch.ratios
+        epoch.back = epoch.rows, epoch.joined(value, 1), epoch.joined(ratio, 1), ok
+    return epoch.back[1:3]

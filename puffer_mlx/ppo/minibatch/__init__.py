@@ -29,7 +29,7 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.pack import launch_cast, launch_pack, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_cast, launch_pack, places, unpack
 from puffer_mlx.policy.networks import BlockLayer
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
@@ -329,7 +329,6 @@ def launch_minibatch(
     logstd = policy.decoder.logstd(weights["decoder"])
     names = ["encoder.weight", "decoder.weight", *of_layers]
     names += [] if logstd is None else ["decoder.logstd"]
-    shapes = [named[name].shape for name in names]
     P, blocks, H = sum(named[name].size for name in names), plan.blocks, policy.network.hidden
     chunked = layer.states > 0 and plan.chunks > 1
     outputs = {
@@ -341,9 +340,7 @@ def launch_minibatch(
     low_type = mx.bfloat16 if low else mx.float32
     made = _launch(layer.text, layer.kernel, plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
-    total, metrics = _finished(inputs, grads, partial, P, n)
-    found = dict(zip(names, unpack(total, shapes), strict=True))
-    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
+    return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
 
 def launch_wide(
@@ -362,29 +359,20 @@ def launch_wide(
     assert folder is not None
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
     outputs = {
-        "xs": (L + 1, n, H),
-        "dus": (L, n, 3 * H),
-        "dx": (n, H),
-        "dys": (n, dy),
-        "rows": (n, -(-D // 32) * 32),
+        "factors": (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),),
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
     made = _launch(folder / WIDE, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
-    *factors, partial, ratio, value, adv = made
+    factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
     names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
-    shapes = [named[name].shape for name in names]
     P = sum(named[name].size for name in names)
     grads = _products(folder / WIDE, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
-    total, metrics = _finished(inputs, grads, partial, P, n)
-    found = dict(zip(names, unpack(total, shapes), strict=True))
-    return tree_unflatten([(name, found[name]) for name in named]), metrics, ratio, value, adv
+    return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
 
-def _products(
-    text: Path, factors: list[mx.array], n: int, P: int, sizes: dict[str, int]
-) -> mx.array:
+def _products(text: Path, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
     """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
     across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
     tiles, parts = across * (sizes["L"] * down + seen + 1), 1
@@ -392,7 +380,7 @@ def _products(
         parts *= 2
     pool = STAGES * ROWS * TILE
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [*factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    inputs, threads = [factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
     outputs = [(parts, P)]
     return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
@@ -474,13 +462,25 @@ def _launch(
 
 
 def _finished(
-    inputs: dict[str, mx.array], grads: mx.array, partial: mx.array, P: int, n: int
-) -> list[mx.array]:
-    """The blocks' gradients by P weights added up, and the loss's statistics."""
-    shape = numbers(P, n, partial.shape[1], len(grads))
+    inputs: dict[str, mx.array],
+    grads: mx.array,
+    partial: mx.array,
+    n: int,
+    named: dict[str, mx.array],
+    names: list[str],
+) -> tuple[Any, mx.array]:
+    """The blocks' gradients by the weights, in the order of ``names``, added up; the metrics."""
+    sizes = {name: named[name].size for name in names}
+    sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
+    starts, total = places(tuple(sizes[name] for name in named), BLOCK)
+    where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
+    shape = numbers(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
-    shapes = {"sum": (max(P, FEWEST),), "metrics": (len(METRICS),)}
-    return launch(TEXT, "add_blocks", arrays, shapes, -(-max(P, 1) // THREADS) * THREADS)
+    arrays["places"] = numbers(*(number for place in where for number in place))
+    shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
+    found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
+    parts = unpack(found, [array.shape for array in named.values()], BLOCK, squares)
+    return tree_unflatten(list(zip(named, parts, strict=True))), metrics
 
 
 def _moments(batch: Minibatch) -> mx.array:

@@ -4,17 +4,22 @@
 
 #include "../closed_form/sample.metal.h"
 
-// The sum of the blocks' gradients, (P,), and the metrics of their loss (7). shape: P, n, and how many blocks' losses and
-// gradients there are.
-KERNEL add_blocks: float grads partial ent_coef settings, int shape -> float sum metrics {
+// The sum of the blocks' gradients (P,), each tensor at a multiple of 1024 and zeros between them, with the sums of squares of
+// each 256 numbers; and the metrics of their loss (7). shape: P, n, how many blocks' losses and gradients there are, and tensors.
+// places: where a tensor begins in `sum`, its size, and where it begins in a block's gradients.
+KERNEL add_blocks: float grads partial ent_coef settings, int shape places -> float sum metrics squares {
   SHARED float part[6 * 256];
-  uint P = (uint)shape[0], count = (uint)shape[2], parts = (uint)shape[3];
-  if (i < P) {
-    float total = 0.0f;
+  uint P = (uint)shape[0], count = (uint)shape[2], parts = (uint)shape[3], t = (uint)shape[4] - 1;
+  while (t > 0 && i < (uint)places[3 * t]) --t;
+  uint k = i - (uint)places[3 * t], from = k + (uint)places[3 * t + 2];
+  float mine = 0.0f;
+  if (k < (uint)places[3 * t + 1]) {
 #pragma unroll 8
-    for (uint b = 0; b < parts; ++b) total += grads[b * P + i];
-    sum[i] = total;
+    for (uint b = 0; b < parts; ++b) mine += grads[b * P + from];
   }
+  sum[i] = mine;
+  float square = block_sum(mine * mine, part, me, 256);
+  if (me == 0) squares[block] = square;
   if (block > 0) return;
   SampleSums means;
 #pragma unroll

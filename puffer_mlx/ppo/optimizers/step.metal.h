@@ -8,8 +8,12 @@
 
 // The clip by `count` sums of squares from `squares` on, which are in whatever memory; all threads of a block call it.
 template <class Squares>
-FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256) {
+FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256, uint each = 1) {
   float total = 0.0f;
-  for (uint k = me; k < count; k += threads) total += squares[k];
+  for (uint k = me; k < count; k += threads) {
+    float some = squares[each * k];
+    for (uint n = 1; n < each; ++n) some += squares[each * k + n];
+    total += some;
+  }
   return clip_by(sqrt(block_sum(total, part, me, threads)), loss, max_norm);
 }

@@ -2,14 +2,25 @@
 // the weights are products of goes to memory.
 //
 // A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
-// of which one is on its way while another is multiplied. A layer's gates are kept in `dus` (L, T, S, 3H), where the gradients by
-// its products take their place; its input is in `xs` (L + 1, T, S, H), and the gradient by the first one in `dx` (T, S, H). Rows of
-// observations are in `rows` (T, S, W), those of dy in `dys` (T, S, DY): zeros fill them up. Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
+// of which one is on its way while another is multiplied. In `factors` are, one after the other (Factors): each layer's input and the
+// decoder's, xs (L + 1, T, S, H); dus (L, T, S, 3H), a layer's gates, where the gradients by its products take their place; dx
+// (T, S, H), the gradient by the first input; dys (T, S, DY), rows of dy, and rows (T, S, W), those of observations: zeros fill them
+// up. Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
 
 #pragma once
 
 #include "../../../ppo/minibatch/samples.metal.h"
 #include "walks.metal.h"
+
+// Where the factors of n samples' gradients are.
+template <class Pointer>
+struct Factors { Pointer xs, dus, dx, dys, rows; };
+
+template <uint H, uint L, uint DY, class Pointer>
+FUNCTION Factors<Pointer> factors_of(Pointer xs, uint n) {
+  Pointer dus = xs + (L + 1) * n * H, dx = dus + L * n * (3 * H), dys = dx + n * H;
+  return {xs, dus, dx, dys, dys + n * DY};
+}
 
 // A block's rows to their samples' in memory, or from there.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
@@ -63,7 +74,7 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings, int sizes shape strip
-  -> Low xs dus dx dys rows, float partial ratio value adv {
+  -> Low factors, float partial ratio value adv {
   constexpr int STEPS = T, CARRIED = 0;
 #include "../../../ppo/minibatch/begin.metal.h"
   constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
@@ -76,6 +87,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Swizzled<Low, U> u = {low + AT_U};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
+  auto to = factors_of<H, L, DY>(factors, n);
   if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
@@ -95,8 +107,8 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     BARRIER
     multiply_rows<0, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encodes), Swizzled<Low, H>{low}, false, me);
     BARRIER
-    write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, xs, segment, S, me);
-    write_rows<SEGMENTS, STEPS, W, THREADS>(seen, rows, segment, S, me);
+    write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, to.xs, segment, S, me);
+    write_rows<SEGMENTS, STEPS, W, THREADS>(seen, to.rows, segment, S, me);
     for (int l = 0; l < L; ++l) {  // x and out take turns
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
       stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
@@ -119,8 +131,8 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         put_some(out, row, channel, state);
       }
       BARRIER
-      write_rows<SEGMENTS, STEPS, H, THREADS>(out, xs + (uint)(l + 1) * n * H, segment, S, me);
-      if (l < L - 1) write_rows<SEGMENTS, STEPS, U, THREADS>(u, dus + (uint)l * n * U, segment, S, me);
+      write_rows<SEGMENTS, STEPS, H, THREADS>(out, to.xs + (uint)(l + 1) * n * H, segment, S, me);
+      if (l < L - 1) write_rows<SEGMENTS, STEPS, U, THREADS>(u, to.dus + (uint)l * n * U, segment, S, me);
     }
     Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
     multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
@@ -128,14 +140,14 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 #include "../../../ppo/minibatch/live.metal.h"
 #include "../../../ppo/minibatch/loss.metal.h"
     BARRIER
-    write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, dys, segment, S, me);
+    write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, to.dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
     BARRIER
     for (int l = L - 1; l >= 0; --l) {
       Swizzled<Low, H> x = {low + (L - 1) % 2 * (M * H)};
-      IN_DEVICE Low* of_layer = dus + (uint)l * n * U;
+      IN_DEVICE Low* of_layer = to.dus + (uint)l * n * U;
       if (l < L - 1) {
-        fetch_rows<SEGMENTS, STEPS, H, THREADS>(xs + (uint)l * n * H, x, segment, S, me);
+        fetch_rows<SEGMENTS, STEPS, H, THREADS>(to.xs + (uint)l * n * H, x, segment, S, me);
         fetch_rows<SEGMENTS, STEPS, U, THREADS>(of_layer, u, segment, S, me);
         END_OF_COPIES
         WAIT_FOR_COPIES(0)
@@ -159,7 +171,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
       write_rows<SEGMENTS, STEPS, U, THREADS>(u, of_layer, segment, S, me);
       stream_back<H, THREADS>(u, layers + l * (3 * H * H), dout, x.numbers, states.numbers, me);
     }
-    write_rows<SEGMENTS, STEPS, H, THREADS>(dout, dx, segment, S, me);
+    write_rows<SEGMENTS, STEPS, H, THREADS>(dout, to.dx, segment, S, me);
   }
   BARRIER
   block_sums<6>(sums.of, part, me, (uint)THREADS);
@@ -171,7 +183,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 // The gradients by all weights, products of those over n samples, by SLICES of them: (SLICES, P), the encoder's, the decoder's and
 // the layers'. A block makes a tile (128, 128) of one product and one slice, 32 threads (64, 32) of that; of STAGES parts of the
 // samples all but one are on their way.
-KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low xs dus dx dys rows, int shape -> float grads {
+KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low factors, int shape -> float grads {
   constexpr uint SIDE = 128, STEP = 64, STAGES = 3, W = (D + 31) / 32 * 32, DY = A + 1 > 32 ? 64 : 32;
   constexpr uint ACROSS = (H + 127) / 128, OF_LAYER = (3 * H + 127) / 128 * ACROSS, SEEN = (W + 127) / 128, PLACE = STEP * SIDE;
   constexpr uint P = H * D + (A + 1) * H + L * 3 * H * H, WIDTH = 16 / sizeof(Low);
@@ -182,10 +194,11 @@ KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low xs 
   bool of_layer = tile < L * OF_LAYER, of_encoder = !of_layer && tile < L * OF_LAYER + ACROSS * SEEN;
   uint l = of_layer ? tile / OF_LAYER : L, own = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
   uint beside = of_encoder ? SEEN : ACROSS, down = own / beside * SIDE, across = own % beside * SIDE;
+  auto of = factors_of<H, L, DY>(factors, n);
   uint left_width = of_layer ? 3 * H : of_encoder ? H : DY, right_width = of_encoder ? W : H;
   uint height = of_layer ? 3 * H : of_encoder ? H : A + 1, width = of_encoder ? D : H;
-  IN_DEVICE const Low* left = (of_layer ? dus + l * n * (3 * H) : of_encoder ? dx : dys) + slice * steps * STEP * left_width + down;
-  IN_DEVICE const Low* right = (of_encoder ? rows : xs + l * n * H) + slice * steps * STEP * right_width + across;
+  IN_DEVICE const Low* left = (of_layer ? of.dus + l * n * (3 * H) : of_encoder ? of.dx : of.dys) + slice * steps * STEP * left_width + down;
+  IN_DEVICE const Low* right = (of_encoder ? of.rows : of.xs + l * n * H) + slice * steps * STEP * right_width + across;
   uint row = me / 32 % 2 * 64, column = me / 64 * 32;
   float sums[4][4][4];
   clear(sums);

@@ -18,7 +18,7 @@ from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
-from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack, whole_of
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
@@ -210,12 +210,14 @@ def fits_a_block(matrix: Matrix) -> bool:
 
 
 @functools.cache
-def layout(shapes: Shapes) -> Layout:
-    """Where tensors of these shapes are."""
+def layout(shapes: Shapes, apart: bool = False) -> Layout:
+    """Where tensors of these shapes are, in one array or three (``apart``)."""
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, total = places(sizes, BLOCK)
     matrices = [matrix_of(shape) for shape in shapes]
-    table, grams = [total, total // BLOCK, *[0] * 6], 0
+    blocks, grams = total // BLOCK, 0
+    others = [0, 0, 0, BLOCK // THREADS] if apart else [total, 2 * total, blocks, 1]
+    table = [total, blocks, *others, 0, 0]
     for start, size, (r, c, tall) in zip(starts, sizes, matrices, strict=True):
         table += start, size, r, c, int(tall), grams, 0, 0
         grams += -(-r * r // 16) * 16
@@ -268,11 +270,18 @@ def launch_step(
         The new weights, the new momenta, and whether they are new: 1 or 0, a float32 scalar.
     """
     shapes = tuple(tuple(array.shape) for array in weights)
-    at = layout(shapes)
-    packed, squares = launch_pack([*weights, *grads, *momentum], BLOCK)
-    inputs = {
+    starts, given = layout(shapes).starts, (weights, grads, momentum)
+    wholes = [whole for arrays in given if (whole := whole_of(arrays, starts))]
+    apart = len(wholes) == len(given) and wholes[1].squares is not None
+    at = layout(shapes, apart)
+    if apart:  # as a minibatch before left them, and this one's gradients
+        flat, squares = [whole.packed for whole in wholes], wholes[1].squares
+    else:
+        packed, squares = launch_pack([*weights, *grads, *momentum], BLOCK)
+        flat = [packed] * len(given)
+    inputs: Any = {
         "tensors": at.tensors,
-        "packed": packed,
+        **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
         "squares": squares,
         "settings": numbers(float(beta), float(decay), float(max_norm)),
         "owners": at.owners,

@@ -1,14 +1,15 @@
 // Muon with the clip, for all tensors of a network at once: what is computed, __init__.py.
 //
-// Arrays of all tensors are flat, each tensor at a multiple of 1024. `packed` has all weights, then all gradients, then all
-// momenta; `squares` the sums of squares of each 1024 of them. x is what is orthogonalised, in the tensors' own layout: (r, c)
-// with r <= c, or `tall`, (c, r), of which the transposed counts.
+// Arrays of all tensors are flat, each tensor at a multiple of 1024: weights_before, gradients and momenta, which may be one array.
+// `squares` has sums of squares of the gradients. x is what is orthogonalised, in the tensors' own layout: (r, c) with r <= c, or
+// `tall`, (c, r), of which the transposed counts.
 //
 // Either a block, or a cluster of some, does all of a tensor (muon_step, muon_kept), or blocks of 1024 numbers, or of tiles, are
 // those of all tensors (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between
 // tensors x is whatever it is: nobody reads it there. Low is the type of what is multiplied.
 //
-// tensors: numbers of one kind of array, blocks of 1024 of them, and from 8 on of each tensor what `Tensor` has.
+// tensors: numbers of one kind of array, blocks of 1024 of them, where gradients and momenta begin, and the first sum of squares; how
+// many sums a block has; and from 8 on of each tensor what `Tensor` has.
 // settings: beta, weight decay, the largest norm.
 
 #pragma once
@@ -35,10 +36,10 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
 }
 
 // Of a tensor's number k the new momentum; returns what is orthogonalised.
-FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, int all, IN_THREAD const Clip& clip, float beta,
-                           IN_DEVICE const float* packed, IN_DEVICE float* momentum) {
+FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD const Clip& clip, float beta,
+                           IN_DEVICE const float* gradients, IN_DEVICE const float* momenta, IN_DEVICE float* momentum) {
   int e = tensor.start + k;
-  float before = packed[2 * all + e], m = before, u = nesterov(clip.scale, packed[all + e], beta, m);
+  float before = momenta[e], m = before, u = nesterov(clip.scale, gradients[e], beta, m);
   momentum[e] = clip.ok ? m : before;
   return u;
 }
@@ -92,25 +93,25 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
 // ---- one launch for all of it --------------------------------------------------------------------------------------
 
 // CLUSTER blocks do all of a tensor: what they have to wait for each other for is in memory. x is in `even` and `odd` in turns.
-KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
+KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
   SHARED Rows<4> rights[512];
-  int all = tensors[0], mine = (int)block % CLUSTER, first = mine * 256 + (int)me, apart = CLUSTER * 256;
+  int mine = (int)block % CLUSTER, first = mine * 256 + (int)me, apart = CLUSTER * 256;
   Tensor tensor;
   read_tensor(tensors, (int)block / CLUSTER, tensor);
   int start = tensor.start, size = tensor.size;
-  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
+  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, 256, (uint)tensors[5]);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int k = first; k < size; k += apart) {
-    float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
+    float u = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
     if (tensor.r > 0)
       even[start + k] = (Low)u;
     else
-      weights[start + k] = clip.ok ? moved(packed[start + k], u, tensor, lr[0], settings[1]) : packed[start + k];
+      weights[start + k] = clip.ok ? moved(weights_before[start + k], u, tensor, lr[0], settings[1]) : weights_before[start + k];
     sum += u * u;
   }
   sum = block_sum(sum, part, me, 256);
@@ -144,7 +145,7 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float packed squares setting
   }
 
   for (int k = first; tensor.r > 0 && k < size; k += apart) {
-    float w = packed[start + k];
+    float w = weights_before[start + k];
     weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings[1]) : w;
   }
   for (int k = size + first; k < (size + 1023) / 1024 * 1024; k += apart) {
@@ -155,7 +156,7 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float packed squares setting
 
 // The same of one block, whose shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
 // of which have (16, 16) of each 64 columns of a product.
-KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squares settings coefficients loss lr
+KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
   static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
@@ -163,12 +164,11 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
   IN_SHARED float* part = pool + 64 * COLUMNS + 2 * 64 * 64;
   Swizzled<float, COLUMNS> x = {pool};
   Swizzled<float, 64> gram = {pool + 64 * COLUMNS}, poly = {pool + 64 * COLUMNS + 64 * 64};
-  int all = tensors[0];
   Tensor tensor;
   read_tensor(tensors, (int)block, tensor);
   int start = tensor.start, size = tensor.size, c = tensor.c;
   bool matrix = tensor.r > 0;
-  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
+  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, THREADS, (uint)tensors[5]);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   for (uint k = me; k < 64 * COLUMNS; k += THREADS) pool[k] = 0.0f;
@@ -176,11 +176,11 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
   float sum = 0.0f, lr_ = lr[0], decay = settings[1];
 #pragma unroll 8
   for (int k = (int)me; k < size; k += THREADS) {
-    float u = momentum_of(tensor, k, all, clip, settings[0], packed, momentum);
+    float u = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
     if (matrix)
       x.put((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c), u);
     else
-      weights[start + k] = clip.ok ? moved(packed[start + k], u, tensor, lr_, decay) : packed[start + k];
+      weights[start + k] = clip.ok ? moved(weights_before[start + k], u, tensor, lr_, decay) : weights_before[start + k];
     sum += u * u;
   }
   float factor = one_over_norm(sqrt(block_sum(sum, part, me, THREADS)));
@@ -222,7 +222,7 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float packed squar
 
 #pragma unroll 8
   for (int k = (int)me; matrix && k < size; k += THREADS) {
-    float w = packed[start + k], u = x.at((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c));
+    float w = weights_before[start + k], u = x.at((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c));
     weights[start + k] = clip.ok ? moved(w, u, tensor, lr_, decay) : w;
   }
   for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += THREADS) {
@@ -319,7 +319,7 @@ FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, u
   }
 }
 
-KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float packed squares settings coefficients loss lr
+KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum sums ok, Low partial gram {
   constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
   static_assert(THREADS == 512, "32 threads for each 16 rows");
@@ -328,15 +328,16 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
   IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
   Swizzled<Low, COLUMNS> own = {places + 256 * 256};
   IN_SHARED float* part = pool + (256 * 256 + 256 * COLUMNS) * sizeof(Low) / 4;
-  int all = tensors[0], t = (int)block / CLUSTER, mine = (int)block % CLUSTER;
+  int t = (int)block / CLUSTER, mine = (int)block % CLUSTER;
   Tensor tensor;
   read_tensor(tensors, t, tensor);
   int start = tensor.start, size = tensor.size, rows = (tensor.r + 63) / 64 * 64, begin = mine * COLUMNS;
   int columns = tensor.c < begin ? 0 : tensor.c - begin < COLUMNS ? tensor.c - begin : COLUMNS, count = tensor.r * columns;
   IN_DEVICE Low* all_parts = partial + t * CLUSTER * (136 * 256);
   IN_DEVICE Low* all_gram = gram + t * (256 * 256);
+  int of_gradients = tensors[2], of_momenta = tensors[3];
   float lr_ = lr[0], beta = settings[0], decay = settings[1];
-  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me, THREADS);
+  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, THREADS, (uint)tensors[5]);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   for (uint k = me; k < 256 * COLUMNS; k += THREADS) own.numbers[k] = (Low)0.0f;
@@ -350,8 +351,8 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
 #pragma unroll
     for (int v = 0; v < AT_ONCE; ++v) {
       int e = start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0);
-      by[v] = packed[all + e];
-      before[v] = packed[2 * all + e];
+      by[v] = gradients[of_gradients + e];
+      before[v] = momenta[of_momenta + e];
       ahead.next(down, beside);
     }
 #pragma unroll
@@ -366,7 +367,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
     }
   }
   for (int k = mine * THREADS + (int)me; tensor.r == 0 && k < size; k += CLUSTER * THREADS) {
-    float u = momentum_of(tensor, k, all, clip, beta, packed, momentum), before = packed[start + k];
+    float u = momentum_of(tensor, k, clip, beta, gradients + tensors[2], momenta + tensors[3], momentum), before = weights_before[start + k];
     weights[start + k] = clip.ok ? moved(before, u, tensor, lr_, decay) : before;
   }
   sum = block_sum(sum, part, me, THREADS);
@@ -432,7 +433,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
     float before[AT_ONCE];
 #pragma unroll
     for (int v = 0; v < AT_ONCE; ++v) {
-      before[v] = packed[start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0)];
+      before[v] = weights_before[start + (n + v * THREADS < count ? ahead.number(tensor, begin) : 0)];
       ahead.next(down, beside);
     }
 #pragma unroll
@@ -453,18 +454,18 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float pac
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.
-KERNEL muon_momentum<Low>: int tensors owners, float packed squares settings loss -> float momentum u sums ok, Low x {
+KERNEL muon_momentum<Low>: int tensors owners, float gradients momenta squares settings loss -> float momentum u sums ok, Low x {
   SHARED float part[256];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
-  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
+  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, 256, (uint)tensors[5]);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     if (k < tensor.size) {
-      float by = momentum_of(tensor, k, tensors[0], clip, settings[0], packed, momentum);
+      float by = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
       if (tensor.r > 0)
         x[e] = (Low)by;
       else
@@ -499,12 +500,12 @@ KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float
 }
 
 // u, or of matrices what came of x: what moves a tensor.
-KERNEL muon_apply<Low>: int tensors owners, float packed u settings lr ok, Low x -> float weights {
+KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings lr ok, Low x -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
-    float w = packed[e];
+    float w = weights_before[e];
     if (k < tensor.size && ok[0] > 0.0f) {
       float by = tensor.r > 0 ? (float)x[e] : u[e];
       w = moved(w, by, tensor, lr[0], settings[1]);
