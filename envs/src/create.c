@@ -268,6 +268,7 @@ PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned in
     Text text = {text_at, text_size};
     Counts misfit = {counts, capacity};
     puffer_say(&text, "%s", "");
+    puffer_watch_crashes();
     if (total_agents < 1 || buffers < 1) {
         puffer_say(&text, "vec.total_agents %d and vec.num_buffers %d must be at least 1",
                    total_agents, buffers);

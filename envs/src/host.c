@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -145,4 +146,41 @@ void puffer_abort(void) {
     go_back(PUFFER_ABORT);
     fprintf(stderr, "puffer_mlx: the environment called abort()\n");
     abort();
+}
+
+// ---- crashes ------------------------------------------------------------------------------------
+
+#define CRASHES 4
+static const int crashes[CRASHES] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+static struct sigaction before[CRASHES];
+
+// Say that it was an environment, if it was. What handled the signal before has it next: whatever
+// crashed does so again, and what was sent is sent again. Nothing is saved: memory may be anything.
+static void say_crash(int number, siginfo_t* info, void* context) {
+    (void)context;
+    static const char words[] =
+        "error: an environment's C code crashed; checkpoints that were saved before are whole\n"
+        "  hint: an index outside of an array is usual; puffer-mlx check-env looks for it\n";
+    if (guard != NULL && write(STDERR_FILENO, words, sizeof(words) - 1) < 0) {
+        guard = NULL;  // nobody reads it
+    }
+    for (int i = 0; i < CRASHES; i++) {
+        if (crashes[i] == number) {
+            sigaction(number, &before[i], NULL);
+        }
+    }
+    if (info->si_code <= 0) {  // of kill
+        raise(number);
+    }
+}
+
+void puffer_watch_crashes(void) {
+    static atomic_flag watched = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&watched)) {
+        return;
+    }
+    struct sigaction say = {.sa_sigaction = say_crash, .sa_flags = SA_SIGINFO};
+    for (int i = 0; i < CRASHES; i++) {
+        sigaction(crashes[i], &say, &before[i]);
+    }
 }

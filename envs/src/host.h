@@ -57,6 +57,9 @@ bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure);
 // Where work notes which environment it is in.
 int* puffer_place(void);
 
+// Have the process say, before it ends by SIGSEGV or the like, that it was in such work.
+void puffer_watch_crashes(void);
+
 void puffer_fail(int code, const char* format, ...)
     __attribute__((noreturn, cold, format(printf, 2, 3)));
 void puffer_assertion_failed(const char* expression, const char* file, int line)

@@ -12,6 +12,7 @@ from puffer_mlx.config.resolve import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
+from puffer_mlx.system.files import to_write
 
 Type = Callable[[str], Any]
 MOST = 1e12  # of what has no other limit
@@ -36,7 +37,7 @@ def number(kind: type, least: float, most: float = MOST) -> Callable[[str], floa
 
 
 TYPES: dict[str, Type] = {  # of the words that stand for values
-    "FILE": Path,
+    "FILE": to_write,  # where it is read, ``types`` says so
     "FOLDER": Path,
     "N": number(int, 1),
     "SECONDS": number(float, 0.001),

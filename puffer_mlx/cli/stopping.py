@@ -26,7 +26,7 @@ from puffer_mlx.training.trainer import Trainer
 EVALUATED = "evaluated"  # in a checkpoint's numbers: its weights' score while training
 LONG = 10.0  # seconds to an epoch's end, from which on they are said
 NOTHING = "no epoch ended; nothing to save"
-AT_ITS_END = "it had all of its steps already: --train.total-timesteps says how many"
+AT_ITS_END = "nothing to train: --train.total-timesteps says how many steps"
 
 
 class RunEnding:

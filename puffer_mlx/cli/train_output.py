@@ -88,8 +88,8 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     """The dashboard of a run that may end at a step; with ``-q`` it draws nowhere."""
     trainer, size = run.trainer, run.trainer.config.batch_size
     total = trainer.config.epochs * size
-    if stop_at:
-        total = min(total, -(-stop_at // size) * size)
+    if stop_at:  # a run that goes on beyond it has one epoch more
+        total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
     facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
     return Dashboard(facts, total, console, conditions(trainer), partial(under_way, trainer))

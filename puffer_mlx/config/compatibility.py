@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 _OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
-_LOADED = "--load-model-path on the command line names weights to begin from"
+_LOADED = "`puffer-mlx train` has --load-model-path"
 _MATCH = "`puffer-mlx match` takes two policies' files"
 _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, section, keys
     ("MLX has no CUDA graphs", "base", "cudagraphs"),

@@ -32,6 +32,22 @@ def publish(path: Path | str) -> Iterator[Path]:
         yield temporary
 
 
+def to_write(name: str) -> Path:
+    """The path of a file that will be written, minutes later maybe; its folder may be made then.
+
+    Raises:
+        UserError: it couldn't be written now.
+    """
+    path = Path(name)
+    with _reporting(path):
+        folder = next(each for each in path.absolute().parents if each.exists())
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return path
+
+
 @contextlib.contextmanager
 def publish_folder(path: Path | str) -> Iterator[Path]:
     """Fill a folder under a temporary name, and rename it when the block ends without an error.

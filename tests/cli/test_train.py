@@ -236,6 +236,8 @@ def test_stop_at(script, here, whole, capsys):
     assert script.main(["squared", "--resume", "latest", "--stop-at", str(4 * BATCH)]) == 0
     # it advises nothing while it compiles: the fourth epoch is its second
     assert not any(x.startswith("why slow?") for x in capsys.readouterr().out.splitlines()[-4:])
+    assert script.main(["squared", "--resume", "latest", "--stop-at", "1"]) == 0  # one more
+    assert f"{5 * BATCH} of {5 * BATCH} steps" in capsys.readouterr().out
 
 
 def test_a_resumed_runs_learning_rate_is_its_own(script, here, capsys):

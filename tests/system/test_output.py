@@ -1,6 +1,7 @@
 """Standard output that is lost: what scripts and the training do about it."""
 
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from running import ROOT, lose
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output
+from puffer_mlx.system import output, voice
 
 
 def test_a_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
@@ -109,6 +110,17 @@ def test_closed_from_the_start(how, tmp_path):
         ["sh", "-c", command], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
     assert (done.returncode, done.stderr) == CLOSED[how]
+
+
+def test_a_note_is_broken_between_words_for_a_terminal(monkeypatch):
+    line = "gym:CartPole-v1: a line that is longer than a terminal is wide"
+    monkeypatch.setenv("COLUMNS", "40")
+    for terminal, shown in (False, f"{line}\n"), (True, f"{line[:38]}\n  {line[39:]}\n"):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal, raising=False)
+        monkeypatch.setattr(sys, "stdout", stream)
+        voice.note(line)
+        assert stream.getvalue() == shown
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import native_envs
 import numpy as np
 import pytest
 from native_envs import OURS, Stepper
@@ -82,6 +83,14 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
     assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
+def test_a_crash_says_that_it_was_an_environment(tmp_path: Path):
+    """And the process ends by its signal, as it would have."""
+    done = run("train", *training("CRASH_IN_STEP"), cwd=tmp_path)
+    assert done.returncode == -signal.SIGSEGV
+    said, hint = done.stderr.splitlines()[-2:]
+    assert said.startswith("error: an environment's C code crashed") and "check-env" in hint
+
+
 # ---- what never ends, and what is deep ----------------------------------------------------------
 
 START = f'''
@@ -149,6 +158,8 @@ def test_training_that_hangs_is_ended_by_two_signals(tmp_path: Path):
 
 def test_a_slow_step_is_waited_for():
     """An interrupt doesn't make environments useless that would have been ready soon."""
+    env = {"length": 7, "sleep_ms": 50}
+    native_envs.make("relay", total_agents=6, env=env).close()  # now it is compiled, which is said
     done = python(
         """
         import native_envs

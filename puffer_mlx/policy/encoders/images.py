@@ -55,7 +55,7 @@ def image_shape(spec: EnvSpec, name: str) -> Shape:
     """
     if not spec.observation_shape:
         fault = f"{spec.observation_size} numbers without a shape"
-        hint = "DefaultEncoder, or MY_OBS_SHAPE in the environment's binding.c"
+        hint = "DefaultEncoder or auto; in C MY_OBS_SHAPE of binding.c says a shape"
         if spec.image_parts:
             fault, hint = "images among other parts", "CombinedEncoder, or auto"
         raise UserError(f"torch.encoder {name} needs images; {spec.name} has {fault}", hint)
