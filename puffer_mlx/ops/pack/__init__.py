@@ -85,45 +85,46 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
     return packed, mx.sum(mx.square(blocks), axis=1)
 
 
+def unpack(
+    packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
+) -> list[mx.array]:
+    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
+    sizes = tuple(math.prod(shape) for shape in shapes)
+    starts, _ = places(sizes, multiple)
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    cuts = sorted({*starts, *ends} - {0, packed.size})
+    parts = dict(zip([0, *cuts], mx.split(packed, cuts) if cuts else [packed], strict=True))
+    return [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
+
+
 class Whole(NamedTuple):
     """What arrays were unpacked from."""
 
     packed: mx.array
     squares: mx.array | None
     """(P / 256,), the sums of the squares of each 256 numbers; None: nobody computed them."""
-    places: list[tuple[int, int]]
-    """Arrays' ids, and where they begin."""
     parts: list[mx.array]
 
 
 _unpacked: deque[Whole] = deque(maxlen=8)  # lately
 
 
-def whole_of(arrays: Sequence[mx.array], starts: Sequence[int]) -> Whole | None:
-    """What ``unpack`` made these arrays of lately, where they begin at these places; else None."""
-    places = [(id(array), start) for array, start in zip(arrays, starts, strict=True)]
-    return next((whole for whole in _unpacked if places == whole.places), None)
-
-
-def unpack(
-    packed: mx.array,
-    shapes: Sequence[tuple[int, ...]],
-    multiple: int = 1,
-    squares: mx.array | None = None,
+def unpack_known(
+    packed: mx.array, shapes: Sequence[tuple[int, ...]], squares: mx.array | None = None
 ) -> list[mx.array]:
-    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing.
+    """``unpack`` of arrays at multiples of ``BLOCK``, which ``whole_of`` knows again for a while.
 
-    ``squares``: see ``Whole``.
+    So what one step of a traced epoch leaves in one array, the next one finds there.
     """
-    sizes = tuple(math.prod(shape) for shape in shapes)
-    starts, _ = places(sizes, multiple)
-    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-    cuts = sorted({*starts, *ends} - {0, packed.size})
-    parts = dict(zip([0, *cuts], mx.split(packed, cuts) if cuts else [packed], strict=True))
-    found = [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
-    where = [(id(array), start) for array, start in zip(found, starts, strict=True)]
-    _unpacked.append(Whole(packed, squares, where, found))
+    found = unpack(packed, shapes, BLOCK)
+    _unpacked.append(Whole(packed, squares, found))
     return found
+
+
+def whole_of(arrays: Sequence[mx.array]) -> Whole | None:
+    """What ``unpack_known`` made just these arrays of lately, in this order; else None."""
+    ids = [id(array) for array in arrays]
+    return next((w for w in _unpacked if [id(part) for part in w.parts] == ids), None)
 
 
 def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:

@@ -29,7 +29,7 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.pack import BLOCK, launch_cast, launch_pack, places, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_cast, launch_pack, places, unpack_known
 from puffer_mlx.policy.networks import BlockLayer
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
@@ -479,7 +479,7 @@ def _finished(
     arrays["places"] = numbers(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
     found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
-    parts = unpack(found, [array.shape for array in named.values()], BLOCK, squares)
+    parts = unpack_known(found, [array.shape for array in named.values()], squares)
     return tree_unflatten(list(zip(named, parts, strict=True))), metrics
 
 

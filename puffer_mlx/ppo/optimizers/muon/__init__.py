@@ -18,7 +18,7 @@ from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
-from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack, whole_of
+from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack_known, whole_of
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
@@ -270,8 +270,8 @@ def launch_step(
         The new weights, the new momenta, and whether they are new: 1 or 0, a float32 scalar.
     """
     shapes = tuple(tuple(array.shape) for array in weights)
-    starts, given = layout(shapes).starts, (weights, grads, momentum)
-    wholes = [whole for arrays in given if (whole := whole_of(arrays, starts))]
+    given = weights, grads, momentum
+    wholes = [whole for arrays in given if (whole := whole_of(arrays))]
     apart = len(wholes) == len(given) and wholes[1].squares is not None
     at = layout(shapes, apart)
     if apart:  # as a minibatch before left them, and this one's gradients
@@ -296,7 +296,7 @@ def launch_step(
         *new, ok = by(at, inputs, low, gpu.cluster_blocks())
     else:
         *new, ok = _in_groups(at, inputs, low)
-    return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
+    return [*(array for kind in new for array in unpack_known(kind, shapes)), ok]
 
 
 def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
