@@ -18,11 +18,10 @@ import numpy as np
 
 from puffer_mlx import vec
 from puffer_mlx.checkpoint import VIDEOS
-from puffer_mlx.checkpoint.environment_statistics import share
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.episodes import AgentStepper
-from puffer_mlx.playing.evaluation import is_due, settings
+from puffer_mlx.playing.evaluation import is_due, settings, stepper_of
 from puffer_mlx.playing.frames import Draw, Frame, find_draw, fit, refuse_missing, write_gif
 from puffer_mlx.training import placement
 from puffer_mlx.training.epoch_logs import Logs
@@ -164,7 +163,4 @@ def _environment(config: Config, trained: VecEnv) -> Environments:
 def _frames(trainer: Trainer) -> list[Frame]:
     config = trainer.config
     with contextlib.closing(_environment(config, trainer.vec)) as environment:
-        share(trainer.vec, environment)
-        how = config.base.seed, config.base.eval_greedy
-        stepper = AgentStepper(trainer.policy, trainer.weights, environment, *how)
-        return episode(stepper, drawing(config, environment))
+        return episode(stepper_of(trainer, environment), drawing(config, environment))

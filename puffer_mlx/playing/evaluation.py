@@ -110,13 +110,18 @@ class Evaluator:
         if self._evaluated == trainer.epoch:
             return self._logs
         with contextlib.closing(self._make(settings(config, trainer.vec))) as environments:
-            share(trainer.vec, environments)
-            how = config.base.seed, config.base.eval_greedy
-            stepper = AgentStepper(trainer.policy, trainer.weights, environments, *how)
             number, alive = config.base.eval_episodes, lambda *_: self._alive()
+            stepper = stepper_of(trainer, environments)
             scores = score(stepper, number, max_steps=MAX_STEPS, progress=alive)
         self._logs, self._evaluated = logs_of(scores, config), trainer.epoch
         return self._logs
+
+
+def stepper_of(trainer: Trainer, environments: Environments) -> AgentStepper:
+    """A trainer's weights in an evaluation's environments, which get what training's know."""
+    share(trainer.vec, environments)
+    how = trainer.config.base.seed, trainer.config.base.eval_greedy
+    return AgentStepper(trainer.policy, trainer.weights, environments, *how)
 
 
 def name(config: Config) -> str:
