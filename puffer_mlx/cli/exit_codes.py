@@ -44,8 +44,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             with voice.speaking(level):
                 return main(words) or 0
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+            return _refused(error)
         except RuntimeError as error:
             if not re.search(_COMPILING, str(error)):
                 raise
@@ -54,12 +53,20 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             try:
                 refuse_full()
             except UserError as refused:
-                print(f"error: {refused}", file=sys.stderr)
-                return 2
+                return _refused(refused)
             raise
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return watch.status
+
+
+def _refused(error: UserError) -> int:
+    """Print a message, once where several ranks were started here; the exit code."""
+    from puffer_mlx.machines.launching import is_first_to_say
+
+    if is_first_to_say(str(error)):
+        print(f"error: {error}", file=sys.stderr)
+    return 2
 
 
 def taken_out(argv: list[str]) -> tuple[int, list[str]]:

@@ -3,6 +3,7 @@
 On several machines ``mlx.launch`` starts ranks. Nothing here imports MLX before it is needed.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from puffer_mlx.errors import UserError
@@ -24,6 +25,7 @@ BACKENDS = {  # which variable says that it is this one
 }
 MPI_RANK = "OMPI_COMM_WORLD_RANK"
 STARTER = "PUFFER_MLX_STARTED_BY"  # the number of the process that has started a rank
+SAID = "PUFFER_MLX_SAID"  # its folder, in which a file stands for each error that was printed
 HOST = "127.0.0.1"
 NOTICES = 10.0  # seconds that other ranks have to notice that one has failed; then they are asked
 PATIENCE = 60.0  # seconds that they have to end
@@ -104,8 +106,9 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
     Returns:
         The exit code of the first rank that failed, else 0.
     """
-    common = {**os.environ, STARTER: str(os.getpid())}
-    with _group(count, on_gpus) as settings:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = _group(count, on_gpus, Path(folder))
+        common = {**os.environ, STARTER: str(os.getpid()), SAID: folder}
         ranks = [
             subprocess.Popen(words, env={**common, **variables, "MLX_RANK": str(rank)})
             for rank, variables in enumerate(settings)
@@ -138,20 +141,17 @@ def share_cores(process: int, rank: int, count: int) -> None:
     os.sched_setaffinity(process, cores[first:last] or [cores[rank % len(cores)]])
 
 
-@contextmanager
-def _group(count: int, on_gpus: bool) -> Iterator[list[dict[str, str]]]:
+def _group(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
     """What the environment says to each rank of how to reach the others."""
     ports = free_ports(count)
     if on_gpus:
         common = {"MLX_WORLD_SIZE": str(count), "NCCL_HOST_IP": HOST, "NCCL_PORT": str(ports[0])}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         gpus = visible.split(",") if visible else [str(n) for n in range(count)]
-        yield [{**common, "CUDA_VISIBLE_DEVICES": gpus[n % len(gpus)]} for n in range(count)]
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "hosts.json")
-        path.write_text(json.dumps([[f"{HOST}:{port}"] for port in ports]))
-        yield [{"MLX_HOSTFILE": str(path)}] * count
+        return [{**common, "CUDA_VISIBLE_DEVICES": gpus[n % len(gpus)]} for n in range(count)]
+    path = folder / "hosts.json"
+    path.write_text(json.dumps([[f"{HOST}:{port}"] for port in ports]))
+    return [{"MLX_HOSTFILE": str(path)}] * count
 
 
 def free_ports(count: int) -> list[int]:
@@ -204,6 +204,19 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
         time.sleep(0.05)
     failed = failed or next(filter(None, codes), 0)
     return failed if failed >= 0 else 128 - failed
+
+
+def is_first_to_say(error: str) -> bool:
+    """Whether none of the ranks that were started with this one here has printed this error."""
+    if SAID in os.environ:
+        with suppress(FileNotFoundError):  # what started them has ended
+            try:
+                Path(os.environ[SAID], hashlib.sha256(error.encode()).hexdigest()).touch(
+                    exist_ok=False
+                )
+            except FileExistsError:
+                return False
+    return True
 
 
 def orphaned() -> bool:

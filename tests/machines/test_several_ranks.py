@@ -242,6 +242,12 @@ def test_ranks_are_started_here(tmp_path, train_alone, script, capsys):
     assert "hint: go on with --train.gpus 2" in said
 
 
+def test_what_ranks_say_of_bad_input_is_said_once(here, script, capfd):
+    words = "--train.gpus", "2", "--load-model-path", "nowhere.bin"
+    assert script.main([*SMALL[1:], *words]) == 2
+    assert capfd.readouterr().err.count("error: can't read nowhere.bin") == 1
+
+
 WAITING = """
 import os, pathlib, signal, sys, time
 ready = pathlib.Path("ready")
