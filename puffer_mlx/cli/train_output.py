@@ -11,7 +11,7 @@ from puffer_mlx.config import Config, take_notes
 from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.notes import family_note
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS
+from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import Conditions
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
@@ -131,14 +131,13 @@ def restarted(config: Config) -> str:
 
 def rate_note(config: Config) -> str | None:
     """The line about a learning rate that was chosen for another optimizer; None without one."""
-    usual, rate = KEYS["train"]["optimizer"].default, "train.learning_rate"
-    if config.train.optimizer == usual or config.origins.get(rate) == COMMAND_LINE:
+    rate = "train.learning_rate"
+    origin = config.origins.get(rate, "")
+    if config.train.optimizer == config.rate_for or origin == COMMAND_LINE:
         return None
-    if config.origins.get(rate) and config.origins.get("train.optimizer") != COMMAND_LINE:
-        return None  # a file says both
-    where = f" ({config.origins[rate]})" if rate in config.origins else ""
+    where = f" ({origin})" if origin else ""
     return (
-        f"{rate} {config.train.learning_rate:g}{where} was chosen for {usual}:"
+        f"{rate} {config.train.learning_rate:g}{where} was chosen for {config.rate_for}:"
         f" --train.learning-rate sets one for {config.train.optimizer}"
     )
 

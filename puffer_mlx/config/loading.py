@@ -9,6 +9,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from puffer_mlx.config.command_line import (
@@ -208,6 +209,7 @@ def _assemble(
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
     config.env = dict(read.dialect.env)
+    config.rate_for = _rate_for(filter(read.takes, read.settings))
     texts = read.dialect.texts
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
@@ -240,6 +242,16 @@ def _assemble(
         config.notes.clear()
     validate(config, training)
     return config
+
+
+def _rate_for(settings: Iterable[Setting]) -> str:
+    """The optimizer that the learning rate was chosen for: what its file or one before it says."""
+    found = now = KEYS["train"]["optimizer"].default
+    for _, group in groupby(settings, lambda setting: setting.origin.rpartition(":")[0]):
+        said = {setting.name: unquoted(setting.text) for setting in group}
+        now = said.get("train.optimizer", now)
+        found = now if "train.learning_rate" in said else found
+    return found
 
 
 def _scripted(config: Config) -> bool:
@@ -348,4 +360,4 @@ def take_family(config: Config, family: str) -> None:
     config.notes = list(dict.fromkeys([*still, *new]))
     config.unused = list(dict.fromkeys([*config.unused, *after.unused]))
     config.origins, config.files = after.origins, after.files
-    config.chosen_by = after.chosen_by
+    config.chosen_by, config.rate_for = after.chosen_by, after.rate_for

@@ -86,6 +86,15 @@ def test_what_a_run_says_of_its_settings(here):
     assert re.match(r"train\.learning_rate 0\.\d+ \(.*configs/squared\.ini:\d+\) was", note)
     for words in [], rate, [*adam, *rate]:
         assert rate_note(config.load("squared", words)) is None
+    muon, gym = ["--train.optimizer", "muon"], "gym:CartPole-v1"  # whose files say adam
+    assert "was chosen for adam: --train.learning-rate sets one for muon" in (
+        rate_note(config.load(gym, muon, family="discrete")) or ""
+    )
+    for words in [], adam:
+        assert rate_note(config.load(gym, words, family="discrete")) is None
+    for line, said in (("", True), ("learning_rate = 0.1", False)):  # that file has no other rate
+        (here / "mine.ini").write_text(f"[train]\n{line}\noptimizer = adam\n")
+        assert bool(rate_note(config.load("squared", files=["mine.ini"]))) == said
     muon = config.load("squared", ["--train.beta2", "0.9", "--train.eps", "1e-8"])
     assert optimizers.unread(muon) == ["train.beta2", "train.eps"]
     assert optimizers.unread(config.load("squared", [*adam, "--train.beta2", "0.9"])) == []

@@ -34,6 +34,7 @@ class Config(Named):
             file's line. ``trust.permit`` refuses them unless the person knows them.
         allow_code: they may run whatever they are: ``--allow-code``.
         chosen_by: what says whose trainer the run gets, in words; empty if nothing does.
+        rate_for: the optimizer that the learning rate was chosen for, if it isn't typed.
         notes: what was found or changed for the person, a line each, to be said at the start.
         again: reads the same files and options once more, of an environment in Python with the
             settings of a family; None where no family's settings count.
@@ -61,6 +62,7 @@ class Config(Named):
     named_by: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     allow_code: bool = field(default=False, compare=False, repr=False)
     chosen_by: str = field(default="", compare=False, repr=False)
+    rate_for: str = field(default="", compare=False, repr=False)
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
     again: "Callable[[str], Config] | None" = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
