@@ -221,11 +221,23 @@ def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: Store
 
 
 def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
-    """Print the result; the exit code."""
+    """Print the result; the exit code.
+
+    Raises:
+        UserError: there is none.
+    """
+    from optuna.trial import TrialState
+
     from puffer_mlx.sweep.engine import table
     from puffer_mlx.sweep.engine.trainings import BEST
 
     best = study.best()
+    if best is None and (others := len(study.runs(TrialState.RUNNING))):
+        raise UserError(
+            f"another process is at the sweep {stored.name}, and has {others} runs under way: none"
+            " has finished yet, and no more are to be started",
+            "wait for it; a sweep of its own has another --name, a larger one --sweep.max-runs",
+        )
     if best is None:
         raise UserError("no run finished", f"what they said is in {stored.folder / 'runs'}")
     score, cost = best.values

@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -294,6 +295,21 @@ def test_other_ranges_and_other_settings_are_another_sweep(whole, capsys, monkey
     assert "train.clip_coef was 0.2, and is 0.3" in said
     assert sweep.main(["tiny.ini", "--resume"]) == 0  # nothing is left to do
     assert "best: run " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("under_way", "said"),
+    [
+        (2, "another process is at the sweep one, and has 2 runs under way"),
+        (0, "no run finished\n  hint: what they said is in one/runs"),
+    ],
+)
+def test_a_sweep_without_a_result(under_way, said):
+    study = SimpleNamespace(best=lambda: None, runs=lambda *states: [*range(under_way)])
+    stored = sweep.StoredSweep("one", Path("one"), "one/journal.log", goes_on=False)
+    with pytest.raises(UserError) as caught:
+        sweep.say_result(study, stored, "env/score")
+    assert str(caught.value).startswith(said)
 
 
 def test_a_storage_that_is_gone(here):
