@@ -52,7 +52,7 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.tracking.scores import metric
 from puffer_mlx.playing import evaluation
 from puffer_mlx.training.collector import Collector
-from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.placement import Acting, rollout_cores
 from puffer_mlx.training.trainer import Trainer
 
 from learning_processes import cores_of
@@ -101,7 +101,8 @@ def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict
     placement, timer = replace(trainer.placement, overlap=False), Profiler(False).rollout
     with vec.make(settings, threads=rollout_cores(settings)) as environments:
         run = compile_update(trainer.policy, settings.train.precision)
-        collector = Collector(settings, environments, trainer.policy, run, placement, timer)
+        acting = Acting(settings, environments, trainer.policy, run)
+        collector = Collector(acting, placement, timer)
         collector.vec = separate = Separate(collector.vec, environments)
         count, key = environments.num_environments, mx.random.key(settings.base.seed + FAR)
         steps = 0

@@ -21,13 +21,10 @@ import pytest
 from emulated_gpu import SHIM, Recorder, compiled, from_memory, to_memory
 
 import puffer_mlx
-from puffer_mlx.config import Config
 from puffer_mlx.ops.gpu import launch, text
-from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.system.backend import building_for
-from puffer_mlx.training.placement import Placement
-from puffer_mlx.vec.base import VecEnv
+from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
 from puffer_mlx.vec.native.make import find_environment, open_environment, read_spec
 
@@ -141,9 +138,11 @@ def emulated_gpu(*folders: Path) -> Iterator[Emulator]:
         mx.enable_compile()
 
 
-def rolling_out_there(config: Config, vec: VecEnv, policy: Policy, *_: Any) -> Placement:
+def rolling_out_there(acting: Acting, *_: Any) -> Placement:
     """For ``trainer.place``: a GPU that is the CPU computes all, rollouts in one launch."""
-    whole = rollouts_in_one_launch(policy, RolloutSpec(vec, config.train.horizon))
+    whole = rollouts_in_one_launch(
+        acting.policy, RolloutSpec(acting.vec, acting.config.train.horizon)
+    )
     return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), whole=whole)
 
 

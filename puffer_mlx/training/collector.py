@@ -28,22 +28,19 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
-from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU, Stepped
-from puffer_mlx.rollout.seats import PerPolicy, Seats
+from puffer_mlx.rollout.seats import PerPolicy
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building, for_cpu
-from puffer_mlx.training.placement import Placement, rollout_cores
+from puffer_mlx.training.placement import Acting, Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker
-from puffer_mlx.vec.base import TellsScores, VecEnv
+from puffer_mlx.vec.base import TellsScores
 from puffer_mlx.vec.native.vec import NativeVec
 
 SLOW = 1.0  # seconds: after a rollout that took longer, the next one tells how far it is
@@ -78,14 +75,10 @@ class Collector:
     """Collects rollouts, when asked for or in a thread of its own.
 
     Args:
-        config: a valid configuration.
-        vec: the environments.
-        policy: the acting policy.
-        run: its compiled functions.
+        acting: what acts, and in which environments.
         placement: where it acts.
         timer: gets the phases ``eval_*``.
         ranks: the processes that have a part of the run's agents each.
-        seats: of self-play: who acts for which agents.
 
     Attributes:
         acting: how it acts; another way may be put in its place while nothing is under way.
@@ -101,15 +94,12 @@ class Collector:
 
     def __init__(
         self,
-        config: Config,
-        vec: VecEnv,
-        policy: Policy,
-        run: Executables,
+        acting: Acting,
         placement: Placement,
         timer: PhaseTimer,
         ranks: SingleProcess = SINGLE_PROCESS,
-        seats: Seats | None = None,
     ) -> None:
+        config, vec, policy, run, seats = acting
         self._ranks, self._seats = ranks, seats
         self._opponents = PerPolicy(self._to_act)
         if placement.whole is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -63,6 +63,24 @@ CORE = 2e11  # multiplications and additions of float32 that no CPU's core makes
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
+
+
+class Acting(NamedTuple):
+    """What acts in which environments.
+
+    Attributes:
+        config: a valid configuration.
+        vec: the environments.
+        policy: what acts.
+        run: its compiled functions.
+        seats: of self-play: who acts for which agents.
+    """
+
+    config: Config
+    vec: VecEnv
+    policy: Policy
+    run: Executables
+    seats: Seats | None = None
 
 
 @dataclass
@@ -185,29 +203,18 @@ def as_on_first(
     return placement
 
 
-def place(
-    config: Config,
-    vec: VecEnv,
-    policy: Policy,
-    run: Executables,
-    weights: Any,
-    before: Mapping[str, Any],
-    seats: Seats | None = None,
-) -> Placement:
+def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     """The placement that a configuration asks for; measured if it leaves that open.
 
     Args:
-        config: a valid configuration.
-        vec: the environments.
-        policy: what acts.
-        run: its compiled functions.
-        weights: evaluated.
+        acting: what is to be placed.
+        weights: its own, evaluated.
         before: of the run that goes on, ``rollout_device``: what ``auto`` was.
-        seats: of self-play.
 
     Raises:
         UserError: acting on a GPU was asked for, and this MLX has none.
     """
+    config, vec, policy, run, seats = acting
     learner = mx.default_device()
     overlap = overlaps(config)
     kernel = step_on_gpu(policy) is not None
@@ -241,7 +248,7 @@ def place(
     else:
         if _too_large(whole, config.train.horizon, vec.num_agents):
             whole = None
-        measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
+        measure = partial(_calibrate, acting, weights, whole)
         seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
         placement.rollout, placement.reason = _choose(seconds, overlap, whole)
         placement.reason += " (measured before)" if cached else ""
@@ -352,15 +359,7 @@ class _Still:
         return Collected(0.0, 0.0, [])
 
 
-def _calibrate(
-    config: Config,
-    vec: VecEnv,
-    policy: Policy,
-    run: Executables,
-    weights: Any,
-    whole: GPURollouts | None = None,
-    seats: Seats | None = None,
-) -> dict[str, float]:
+def _calibrate(acting: Acting, weights: Any, whole: GPURollouts | None = None) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians, kernels compiled before.
 
     Of acting alone, in a few steps. Where ``whole`` steps the environments, the others do, too, and
@@ -369,6 +368,7 @@ def _calibrate(
     no seconds of it. Where it takes less than a CPU's arithmetic, that isn't measured, nor its
     extension compiled: infinite.
     """
+    config, vec, policy, run, seats = acting
     spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
     T = config.train.horizon
     if not isinstance(whole, RolloutOnGPU):
@@ -391,16 +391,15 @@ def _calibrate(
                 continue
             buffer: Any = BufferOnGPU(spec, T, agents, 1) if name == WHOLE else host
             Q = 1 if name == WHOLE else groups
-            there = Placement(
+            precision = Placement(
                 learner,
                 device,
                 precision=config.train.precision,
                 one_kernel=one_kernel,
                 whole=whole if name == WHOLE else None,
-            )
-            precision = there.acting_precision
-            acting = lower(weights if device == learner else for_cpu(weights), precision)
-            acting = acting if seats is None else [acting] * (1 + seats.opponents)
+            ).acting_precision
+            there = lower(weights if device == learner else for_cpu(weights), precision)
+            there = there if seats is None else [there] * (1 + seats.opponents)
             way = choose_acting(
                 *(device, precision, policy, run, environments),
                 partial(acting_streams, device, threads(), Q),
@@ -409,11 +408,11 @@ def _calibrate(
             with building, mx.stream(device):
                 states = [policy.initial_state(agents // Q) for _ in range(Q)]
                 noise = policy.distribution.noise(mx.random.key(0), (T, agents))
-            mx.eval(acting, states, noise)
+            mx.eval(there, states, noise)
             if whole is not None:
                 buffer.reset(environments)
                 buffer.begin(buffer)
-            rollout = partial(way.collect, buffer, environments, acting, states, noise)
+            rollout = partial(way.collect, buffer, environments, there, states, noise)
             try:
                 seconds[name] = _median_seconds(rollout) / T
             except RuntimeError:  # MLX's: rules that compile for one GPU are too large for another
@@ -456,12 +455,8 @@ def _cached(
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
     if form:  # then environments are measured, too
-        facts["environments"] = [
-            form,
-            config.train.horizon,
-            config.env,
-            config.train.launch_steps,
-        ]
+        train = config.train
+        facts["environments"] = [form, train.horizon, config.env, train.launch_steps]
     if seats is not None:
         facts["agents of each policy"] = np.bincount(seats.policy).tolist()
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

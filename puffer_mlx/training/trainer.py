@@ -40,7 +40,7 @@ from puffer_mlx.training.epoch_logs import (
 )
 from puffer_mlx.training.learner import Built, Draws, EpochInputs, Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
-from puffer_mlx.training.placement import Placement, as_on_first, place
+from puffer_mlx.training.placement import Acting, Placement, as_on_first, place
 from puffer_mlx.training.reader import Learned
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
@@ -140,13 +140,14 @@ class Trainer:
         run, first = compile_update(policy, part.train.precision), self.weights
         self.self_play = self_play.begin_self_play(config, vec, first, ranks)
         seats, before = self.self_play and self.self_play.seats, like.numbers if like else {}
+        acting = Acting(part, vec, policy, run, seats)
         self.placement = placement = as_on_first(
-            ranks, part, lambda asked: place(asked, vec, policy, run, first, before, seats)
+            ranks, part, lambda asked: place(acting._replace(config=asked), first, before)
         )
         self.profiler = Profiler(bool(config.base.profile))
         ranks.begin(vec)
         timer = self.profiler.rollout
-        self.collector = Collector(part, vec, policy, run, placement, timer, ranks, seats)
+        self.collector = Collector(acting, placement, timer, ranks)
         learned = Learned(config, seats) if seats else None
         self.learner = Learner(config, run, placement, policy, ranks, learned)
         if self.learner.whole_epoch is not None and backend() == "cuda":

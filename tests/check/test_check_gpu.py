@@ -302,8 +302,9 @@ def breakout_on_a_gpu(cpu, monkeypatch):
 
     def place(given, *others):
         placement = rolling_out_there(given, *others)
-        whole = None if given.train.rollout_device == "cpu" else placement.whole
-        return replace(placement, overlap=given.train.overlap, whole=whole)
+        train = given.config.train
+        whole = None if train.rollout_device == "cpu" else placement.whole
+        return replace(placement, overlap=train.overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
     monkeypatch.setattr(runs, "need_gpu", lambda: None)

@@ -73,7 +73,8 @@ def on_gpu() -> Iterator[None]:
 
     def place(given, *others):
         if RANK:  # what the first rank told
-            assert (given.train.rollout_device, given.train.overlap) == ("gpu-kernel", False)
+            train = given.config.train
+            assert (train.rollout_device, train.overlap) == ("gpu-kernel", False)
         return rolling_out_there(given, *others)
 
     with mock.patch.object(trainer, "place", place), emulated_gpu() as gpu:

@@ -37,7 +37,7 @@ from puffer_mlx.rollout.on_gpu import (
 from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
-from puffer_mlx.training.placement import Placement
+from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -314,9 +314,12 @@ def on_gpu(monkeypatch, request):
     asked = getattr(request, "param", False)
     overlap = asked is True
 
-    def place(given, vec, policy, run, weights, before, seats=None):
-        spec, in_steps = RolloutSpec(vec, given.train.horizon, seats=seats), asked == "steps"
-        whole = rollouts_in_steps(run, spec) if in_steps else rollouts_in_one_launch(policy, spec)
+    def place(given, *_):
+        spec = RolloutSpec(given.vec, given.config.train.horizon, seats=given.seats)
+        if asked == "steps":
+            whole = rollouts_in_steps(given.run, spec)
+        else:
+            whole = rollouts_in_one_launch(given.policy, spec)
         return Placement(CPU, CPU, overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
@@ -540,7 +543,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(given, vec, policy, compile_update(policy), None, {})
+            placement.place(Acting(given, vec, policy, compile_update(policy)), None, {})
     return str(caught.value)
 
 
@@ -581,7 +584,7 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
     given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(given, vec, policy, compile_update(policy), None, {})
+        found = placement.place(Acting(given, vec, policy, compile_update(policy)), None, {})
     assert found.whole is not None and found.whole.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 

@@ -23,7 +23,7 @@ from puffer_mlx.rollout import acting
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
-from puffer_mlx.training.placement import PATIENCE, Placement, as_on_first, notes, place
+from puffer_mlx.training.placement import PATIENCE, Acting, Placement, as_on_first, notes, place
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -56,12 +56,12 @@ class Fake(SimpleNamespace):
 def parts(trainer: Any) -> Any:
     """What ``place`` and ``_calibrate`` get of a trainer."""
     run = compile_update(trainer.policy, trainer.config.train.precision)
-    return trainer.config, trainer.vec, trainer.policy, run, trainer.weights
+    return Acting(trainer.config, trainer.vec, trainer.policy, run), trainer.weights
 
 
 def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
-    c, vec, policy, run, weights = arguments
-    return place(c, vec, policy, run, weights, before or {})
+    given, weights = arguments
+    return place(given, weights, before or {})
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
@@ -139,10 +139,11 @@ def on_a_gpu(monkeypatch):
     ],
 )
 def test_where_a_gpu_trains(on_a_gpu, rollout, overlap, faster, before, expected):
-    (c, *rest), seconds, calls = on_a_gpu
+    arguments, seconds, calls = on_a_gpu
+    train = arguments[0].config.train
     seconds.update({"cpu": 9.0, "gpu": 9.0} | {faster: 0.001})
-    c.train.rollout_device, c.train.overlap = rollout, overlap
-    found = placed((c, *rest), before)
+    train.rollout_device, train.overlap = rollout, overlap
+    found = placed(arguments, before)
     assert (found.rollout, len(calls)) == expected
     assert (found.learner, found.overlap) == (GPU, overlap)
     assert bool(found.reason) == (rollout == "auto")
@@ -158,7 +159,7 @@ def test_a_checkpoint_says_where_it_acted(monkeypatch, wanted, overlap):
     assert state.numbers["rollout_device"] == "cpu"
 
     def asked(*arguments):
-        given.append(arguments[5])
+        given.append(arguments[-1])
         return place(*arguments)
 
     monkeypatch.setattr(trainer_module, "place", asked)
@@ -377,7 +378,7 @@ def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, o
     with NativeVec(find_environment(name), total_agents=16, env=c.env) as vec:
         policy = configured_policy(vec.spec, c)
         weights, before = policy.init(mx.random.key(0)), vec.state()
-        found = placed((c, vec, policy, compile_update(policy, c.train.precision), weights))
+        found = placed((Acting(c, vec, policy, compile_update(policy)), weights))
         np.testing.assert_array_equal(vec.state(), before)
     measured = {"gpu-kernel": 4.0, "gpu": 5.0}[chosen]
     assert f"a step of all agents takes {1000 * measured:.0f}." in found.reason
@@ -395,7 +396,7 @@ def test_what_no_cpu_can_reach_is_not_measured(two, monkeypatch):
         policy = configured_policy(vec.spec, c)
         weights = policy.init(mx.random.key(0))
         whole = rollouts_in_one_launch(policy, RolloutSpec(vec, c.train.horizon))
-        given = c, vec, policy, compile_update(policy), weights, whole
+        given = Acting(c, vec, policy, compile_update(policy)), weights, whole
         n = sum(array.size for _, array in named(weights))
         least = 2 * 16 * n / threads() / placement.CORE
         assert placement.least_on_cpu(weights, 16) == pytest.approx(least)
@@ -417,13 +418,13 @@ def test_auto_measures_once_and_then_remembers(cache, monkeypatch):
         calls.append(1)
         return {"cpu": 0.001, "gpu": 0.003}
 
-    c, *rest = parts(start())
+    arguments = parts(start())
     monkeypatch.setattr(placement, "_calibrate", calibrate)
     monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
-    found = placed((c, *rest))
+    found = placed(arguments)
     assert (found.learner, found.rollout) == (GPU, CPU) and found.away
     assert found.reason.startswith("rollouts on the CPU: a step of all agents takes 1.00 ms")
-    again = placed((c, *rest))
+    again = placed(arguments)
     assert again.rollout == CPU and again.reason == f"{found.reason} (measured before)"
     assert len(calls) == 1
 
