@@ -34,7 +34,6 @@ from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.ppo.update import TrainState
 from graphs_of_a_gpu import Graphs, Launches
-from submission import set_minibatches
 
 MINIBATCHES = 3, 4  # more than are under way at once
 STEPS = 2  # of acting
@@ -150,6 +149,13 @@ def _training(config: Config, environments: Any, graphs: Graphs) -> dict[str, Ro
     return rows
 
 
+def _set_minibatches(config: Config, minibatches: int) -> None:
+    """Let an epoch have so many."""
+    share = config.train.minibatch_size / config.batch_size
+    config.train.replay_ratio = (minibatches + 0.5) * share  # the half is rounded off
+    assert config.minibatches == minibatches
+
+
 def _sum(found: Sequence[Launches], kind: str = "counted") -> Counter[str]:
     return sum((getattr(each, kind) for each in found), Counter())
 
@@ -158,7 +164,7 @@ def _epoch(
     config: Config, buffer: RolloutBuffer, spec: EnvSpec, graphs: Graphs, minibatches: int
 ) -> dict[str, list[Launches]]:
     """Everything that an epoch of training launches after a rollout on the CPU."""
-    set_minibatches(config, minibatches)
+    _set_minibatches(config, minibatches)
     policy = configured_policy(spec, config)
     weights = policy.init(mx.random.key(0))
     optimizer = optimizers.of(config).init(weights)

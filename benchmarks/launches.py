@@ -5,13 +5,10 @@ The graphs that training and acting build for Metal and CUDA are built on whatev
 counted and thrown away (`launch_counts.py`). Each step has its launches for each minibatch, and
 those that there are once an epoch, whatever the number of minibatches. Without ENV, of several
 configurations; options go to all of them. `--primitives` names what is launched.
-
-`--time` (a machine with a GPU, or `--device cpu` to try it) measures instead: `submission.py`.
 """
 
 # ruff: noqa: I001
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -19,18 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
-import mlx.core as mx
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.config import parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.system.devices import has_gpu, select_device
+from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 from launch_counts import UNITS, Row, count
-from submission import measure, timetable
 
 CONFIGURATIONS = {
     "breakout": ["breakout"],
@@ -87,8 +82,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--only", metavar="A,B", help=f"without ENV: of {', '.join(CONFIGURATIONS)}")
     group.add_argument("--back-ends", default="metal,cuda", help="whose graphs (metal,cuda)")
     group.add_argument("--primitives", action="store_true", help="name what is launched")
-    group.add_argument("--time", action="store_true", help="measure on the device, don't count")
-    group.add_argument("--repeat", type=int, default=50, help="minibatches that are timed (50)")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
 
@@ -108,33 +101,17 @@ def configurations(argv: list[str]) -> dict[str, list[str]]:
     return {name: [*CONFIGURATIONS[name], *argv] for name in chosen}
 
 
-def check(options: argparse.Namespace, config: Config) -> None:
-    """Raise a UserError where the options can't be obeyed."""
-    if unknown := [name for name in options.back_ends.split(",") if name not in ("metal", "cuda")]:
-        raise UserError(f"--back-ends: there is no {unknown[0]}", "metal, cuda, or metal,cuda")
-    if options.repeat < 1:
-        raise UserError(f"--repeat is {options.repeat}", "at least 1")
-    if options.time and not has_gpu() and config.base.device != "cpu":
-        raise UserError(
-            "--time: this build of MLX has no GPU to measure",
-            "leave it out to count; --device cpu times the CPU",
-        )
-
-
 @reported
 def main(argv: list[str]) -> None:
     results: dict[str, Any] = {}
-    options, load = argparse.Namespace(), os.getloadavg()
+    options = argparse.Namespace()
     for name, words in configurations(argv).items():
         config, options = parse_command_line(words, add_options)
-        check(options, config)
-        select_device(config.base.device if options.time else "cpu")
+        backends = options.back_ends.split(",")
+        if unknown := [backend for backend in backends if backend not in ("metal", "cuda")]:
+            raise UserError(f"--back-ends: there is no {unknown[0]}", "metal, cuda, or metal,cuda")
+        select_device("cpu")
         with vec.make(config, threads()) as environments:
-            if options.time:
-                results[name] = measure(config, environments, options.repeat)
-                print(timetable(name, results[name]), flush=True)
-                continue
-            backends = options.back_ends.split(",")
             counts = {backend: count(config, environments, backend) for backend in backends}
         print(table(name, counts, options.primitives), flush=True)
         results[name] = {
@@ -144,8 +121,6 @@ def main(argv: list[str]) -> None:
     if options.json:
         record = {
             "command": shlex.join(["python", *sys.argv]),
-            "device": str(mx.default_device()),
-            "load_before": [round(x, 2) for x in load],
             "versions": version_text().splitlines(),
             "results": results,
         }
