@@ -51,11 +51,7 @@ BY_4 = (
 )
 GAME = "rock_paper_scissors"
 POOL = f"{GAME}-selfplay"  # configs/NAME.ini
-FORMS = {
-    "alone": [GAME],
-    "puffer5": [POOL],
-    "puffer4": [POOL, *BY_4.split()],
-}
+FORMS = {"alone": [GAME], "puffer5": [POOL], "puffer4": [POOL, *BY_4.split()]}
 MEASURES = "policy", "mixture", "past", "lost to"
 PARTS = 20  # of a run, after which it is measured
 KEPT = 100  # about so many of a run's policies are its past

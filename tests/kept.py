@@ -17,9 +17,7 @@ from puffer_mlx.system.private_folders import cache_directory
 
 
 def kept_copy(
-    folder: Path,
-    change: Callable[[Path], object] = lambda _: None,
-    only: Iterable[str] = (".",),
+    folder: Path, change: Callable[[Path], object] = lambda _: None, only: Iterable[str] = (".",)
 ) -> Path:
     """A folder's copy to which ``change`` was done; to be read only.
 

@@ -36,12 +36,7 @@ def program(
         checks = [f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"]
     try:
         return compile_program(
-            name,
-            sources,
-            ["-O1", "-g", "-pthread", *checks, *flags],
-            compiler,
-            depends,
-            include,
+            name, sources, ["-O1", "-g", "-pthread", *checks, *flags], compiler, depends, include
         )
     except UserError as error:
         if "cannot find" in error.message and "san" in error.message:

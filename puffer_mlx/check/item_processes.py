@@ -72,9 +72,7 @@ def answer_each(items: Sequence[T], judge: Callable[[T], object]) -> None:
 
 
 def answers(
-    names: Sequence[str],
-    command: Callable[[list[str], list[str]], list[str]],
-    timeout: float,
+    names: Sequence[str], command: Callable[[list[str], list[str]], list[str]], timeout: float
 ) -> Iterator[Answer]:
     """Each item's answer as it comes, from as many processes as that takes.
 

@@ -108,8 +108,7 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     """
     if not options.load_model_path:
         raise UserError(
-            "no policy is named",
-            "a word after ENV: latest, or a run's or a checkpoint's folder",
+            "no policy is named", "a word after ENV: latest, or a run's or a checkpoint's folder"
         )
     if options.against or options.ladder:
         settle_against(options, config)

@@ -15,13 +15,7 @@ from rich.console import Console
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.sweep_options import (
-    LATEST,
-    OBEYED,
-    add_options,
-    split,
-    without_sweep,
-)
+from puffer_mlx.cli.sweep_options import LATEST, OBEYED, add_options, split, without_sweep
 from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note

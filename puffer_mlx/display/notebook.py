@@ -182,8 +182,7 @@ def png_bytes(view: View) -> bytes:
     canvas_class(figure)
     curves = ["score", "rating", "speed"] if view.plays else ["score", "speed"]
     axes = figure.subplot_mosaic(
-        [curves, ["time"] * len(curves), ["text"] * len(curves)],
-        height_ratios=(5, 1.4, 4),
+        [curves, ["time"] * len(curves), ["text"] * len(curves)], height_ratios=(5, 1.4, 4)
     )
     what = "score, mean of 100 episodes" if SCORE in view.logs else "score per episode"
     _curve(axes["score"], what, view.score_curve(), view.total_steps)

@@ -191,8 +191,7 @@ def _player(who: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Playe
         if without := player_without_policy(who, config, spec):
             return without
         raise UserError(
-            f"{who!r} is no player",
-            "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)",
+            f"{who!r} is no player", "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)"
         )
     policy, _ = player(who, None)
     name = policy.config.env_name

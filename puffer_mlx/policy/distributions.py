@@ -179,10 +179,7 @@ class Gaussian:
         return actions.T, self._log_prob((mean, logstd), actions)
 
     def log_prob_entropy(
-        self,
-        outputs: tuple[mx.array, mx.array],
-        actions: mx.array,
-        mask: mx.array | None = None,
+        self, outputs: tuple[mx.array, mx.array], actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
         """Sums over dimensions: see ``Distribution``.
 

@@ -156,11 +156,7 @@ class Policy:
         return self._of_parts(weights, state, scanned)
 
     def step(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State,
-        keep: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
 

@@ -45,11 +45,7 @@ class ActingInKernel:
     in_c = False
 
     def __init__(
-        self,
-        kernel: StepOnGPU,
-        streams: Streams,
-        timer: PhaseTimer,
-        seats: Seats | None = None,
+        self, kernel: StepOnGPU, streams: Streams, timer: PhaseTimer, seats: Seats | None = None
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self._seats = seats

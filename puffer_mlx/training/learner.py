@@ -359,8 +359,7 @@ def train_on(
     for inputs, compared, state in algorithm.minibatches(epoch):
         inputs = moved(inputs)
         grads, metrics, ratio, value, adv = steps.gradients(
-            *(now.weights, *inputs, compared, state),
-            *(numbers.ent_coef, now.scaler["scale"]),
+            *(now.weights, *inputs, compared, state), *(numbers.ent_coef, now.scaler["scale"])
         )
         if algorithm.largest_kl < math.inf and _kl(algorithm, metrics) > algorithm.largest_kl:
             with building:

@@ -219,12 +219,7 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     overlap = overlaps(config)
     kernel = step_on_gpu(policy) is not None
     placement = Placement(
-        learner,
-        learner,
-        overlap,
-        config.train.precision,
-        one_kernel=kernel,
-        agents=vec.num_agents,
+        learner, learner, overlap, config.train.precision, one_kernel=kernel, agents=vec.num_agents
     )
     wanted = config.train.rollout_device
     if wanted in ("gpu", WHOLE) and not has_gpu():

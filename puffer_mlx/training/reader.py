@@ -97,11 +97,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        run: Executables,
-        placement: Placement,
-        config: Config,
-        learned: Learned | None = None,
+        self, run: Executables, placement: Placement, config: Config, learned: Learned | None = None
     ) -> None:
         self._learned = learned
         self._compiled, self._away = run, placement.away

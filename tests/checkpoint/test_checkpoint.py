@@ -369,8 +369,7 @@ def test_names_that_can_not_be_looked_at(config):
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no users")
 @pytest.mark.parametrize(
-    ("path", "locked"),
-    [("latest", "."), ("latest", "1/0000000000000005"), ("1", "1")],
+    ("path", "locked"), [("latest", "."), ("latest", "1/0000000000000005"), ("1", "1")]
 )
 def test_a_folder_that_may_not_be_read(config, path, locked):
     """As another user, if this is root, who may read everything."""

@@ -331,10 +331,7 @@ def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
     return checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
 
 
-@pytest.mark.parametrize(
-    ("network", "kind"),
-    [("MinGRU", "torch"), ("LSTM", "onnx")],
-)
+@pytest.mark.parametrize(("network", "kind"), [("MinGRU", "torch"), ("LSTM", "onnx")])
 def test_a_policy_of_bytes(tmp_path, network, kind):
     """Both sides are off, from what float64 gives, by more than 1e-5; neither is wrong."""
     made, path = of_bytes(tmp_path, network), tmp_path / f"w{suffix(kind)}"

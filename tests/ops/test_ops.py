@@ -262,8 +262,7 @@ def test_dense(products, sizes, activation):
 
 
 @pytest.mark.parametrize(
-    ("activation", "dtype"),
-    [("tanh", mx.bfloat16), ("relu", mx.float16), ("gelu", mx.bfloat16)],
+    ("activation", "dtype"), [("tanh", mx.bfloat16), ("relu", mx.float16), ("gelu", mx.bfloat16)]
 )
 def test_low_weights(products, activation, dtype):
     x, weight, bias, dy = (mx.array(a) for a in arrays((9, 4), (6, 4), (6,), (9, 6)))

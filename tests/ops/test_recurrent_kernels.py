@@ -8,14 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from emulated_gpu import Compiled, recording
-from kernel_oracles import (
-    close,
-    gelu_oracle,
-    gru_oracle,
-    lstm_oracle,
-    mingru_oracle,
-    random_keep,
-)
+from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle, random_keep
 from oracles import f64
 
 from puffer_mlx import ops

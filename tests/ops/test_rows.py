@@ -42,11 +42,7 @@ def test_discount(extension, shape):
 
 @pytest.mark.parametrize(
     ("dtype", "tail", "threads"),
-    [
-        (np.uint8, (118,), 5),
-        (np.float32, (), 2),
-        (np.int16, (3, 7), 1),
-    ],
+    [(np.uint8, (118,), 5), (np.float32, (), 2), (np.int16, (3, 7), 1)],
 )
 def test_take_rows(extension, monkeypatch, dtype, tail, threads):
     extension.set_threads(threads)
@@ -67,8 +63,7 @@ def test_take_rows(extension, monkeypatch, dtype, tail, threads):
 
 @pytest.mark.parametrize("form", ["extension", "plain", "cuda"])
 @pytest.mark.parametrize(
-    ("size", "dtype", "tail"),
-    [(1, np.float32, ()), (3, np.uint8, (3, 7)), (9, np.float32, ())],
+    ("size", "dtype", "tail"), [(1, np.float32, ()), (3, np.uint8, (3, 7)), (9, np.float32, ())]
 )
 def test_split_rows(extension, monkeypatch, form, size, dtype, tail):
     if form == "plain":

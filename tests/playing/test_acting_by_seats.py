@@ -146,10 +146,7 @@ def test_equal_policies_are_no_self_play_to_the_bit(groups: int, looped: bool):
 
 @pytest.mark.parametrize(
     ("name", "network", "parts"),
-    [
-        ("connect4_two", "MinGRU", each_group),
-        ("target", "MLP", few_parts),
-    ],
+    [("connect4_two", "MinGRU", each_group), ("target", "MLP", few_parts)],
 )
 def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
     game = Game(name, network, groups=4)

@@ -172,10 +172,7 @@ def test_puffer4_decides_what_the_text_says(case):
     assert changes > 20 or case in ("one entry", "no snapshots, no time")
 
 
-@pytest.mark.parametrize(
-    "case",
-    [{}, {"max_size": 1}, {"opp_timeout_steps": 0}],
-)
+@pytest.mark.parametrize("case", [{}, {"max_size": 1}, {"opp_timeout_steps": 0}])
 def test_puffer5_decides_what_the_text_says(case):
     keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}
     results = recorded(1000, seed=4, skill=0.6)

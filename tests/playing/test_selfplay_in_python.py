@@ -37,11 +37,7 @@ class Heard:
 
 @pytest.mark.parametrize(
     ("leaves", "more"),
-    [
-        (True, ()),
-        (False, ("--vec.normalize-rewards", "1")),
-        (True, ("--train.overlap", "1")),
-    ],
+    [(True, ()), (False, ("--vec.normalize-rewards", "1")), (True, ("--train.overlap", "1"))],
 )
 def test_games_of_teams(leaves: bool, more: tuple[str, ...]):
     """A game is three steps, and a row in which the next one begins: two in a rollout of eight."""

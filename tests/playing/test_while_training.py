@@ -237,7 +237,7 @@ def test_so_many_episodes_unless_somebody_says_how_many(tmp_path):
 
 def test_after_the_epochs_that_reach_the_steps_and_the_last():
     for interval, epochs in [
-        *((0, []), (128, [1, 2, 3, 4]), (129, [2, 3, 4]), (256, [2, 4]), (300, [3, 4])),
+        *((0, []), (128, [1, 2, 3, 4]), (129, [2, 3, 4]), (256, [2, 4]), (300, [3, 4]))
     ]:
         config = configure(*SQUARED, "--eval-interval", str(interval))
         assert [epoch for epoch in range(E + 1) if is_due(config, epoch)] == epochs

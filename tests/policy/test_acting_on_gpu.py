@@ -15,12 +15,7 @@ from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights
 
 from puffer_mlx.ops.gpu import text
 from puffer_mlx.policy import acting_on_gpu
-from puffer_mlx.policy.acting_on_gpu import (
-    WIDEST,
-    choose_layout,
-    layout,
-    step_on_gpu,
-)
+from puffer_mlx.policy.acting_on_gpu import WIDEST, choose_layout, layout, step_on_gpu
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
 
 METALS = 32768  # bytes of a block's shared memory

@@ -81,8 +81,7 @@ def test_it_is_the_fields_policy(path, activation, sizes, separate):
 
 
 @pytest.mark.parametrize(
-    ("network", "dialect"),
-    [("MinGRU", "native"), ("GRU", "puffer3"), ("LSTM", "sb3")],
+    ("network", "dialect"), [("MinGRU", "native"), ("GRU", "puffer3"), ("LSTM", "sb3")]
 )
 def test_steps_equal_scan_with_two_networks(path, network, dialect):
     policy = policy_of(network, (1, 1), D, dialect=dialect, reset=True, separate_value=True)

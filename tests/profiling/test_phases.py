@@ -91,12 +91,7 @@ def test_sampled_shares_divide_the_training_between(lane, clock):
 
     assert epoch(False, 7) == {"train_wait": 5, "train_misc": 7}  # not divided yet
     measured = epoch(True, 16)
-    assert measured == {
-        "train_wait": 5,
-        "train_gather": 4,
-        "train_forward": 8,
-        "train_misc": 4,
-    }
+    assert measured == {"train_wait": 5, "train_gather": 4, "train_forward": 8, "train_misc": 4}
     for seconds in (32.0, 8.0):
         between = epoch(False, seconds)
         assert between.pop("train_wait") == 5  # waiting is honest in every epoch

@@ -131,9 +131,7 @@ def test_the_reference_tells_what_is_returned(site):
 
 def test_every_key_has_an_anchor_its_whole_comment_and_its_default(site):
     text = (site / "keys.html").read_text()
-    found = dict(
-        re.findall(r'id="confval-([\w.]+)">.*?<dd>(.*?)</dd>', text, re.DOTALL),
-    )
+    found = dict(re.findall(r'id="confval-([\w.]+)">.*?<dd>(.*?)</dd>', text, re.DOTALL))
     assert [*found] == [f"{section}.{key}" for section, keys in KEYS.items() for key in keys]
     for name, entry in found.items():
         section, _, key = name.partition(".")

@@ -98,8 +98,7 @@ def test_rollouts_are_those_of_acting_through_mlx(network, groups):
 
 
 @pytest.mark.parametrize(
-    ("own_memory", "dtype", "sizes"),
-    pairs([False, True], [np.float32, np.uint8], [(3, 2), (1, 1)]),
+    ("own_memory", "dtype", "sizes"), pairs([False, True], [np.float32, np.uint8], [(3, 2), (1, 1)])
 )
 def test_a_gpu_with_memory_of_its_own_keeps_what_it_saw(monkeypatch, own_memory, dtype, sizes):
     """Training reads that copy; nobody else's rollout is taken for it."""

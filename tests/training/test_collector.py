@@ -456,10 +456,7 @@ def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable
 
 @pytest.mark.parametrize(
     ("name", "function", "error"),
-    [
-        ("coded", "targets", Failure),
-        ("squared", "gradients", KeyboardInterrupt),
-    ],
+    [("coded", "targets", Failure), ("squared", "gradients", KeyboardInterrupt)],
 )
 def test_training_that_breaks(name, function, error):
     """In the first minibatch of an epoch or its second, with the next rollout beside it."""

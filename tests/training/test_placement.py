@@ -452,12 +452,7 @@ def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[st
 
 
 @pytest.mark.parametrize(
-    ("network", "reset", "overlap"),
-    [
-        ("MinGRU", False, 1),
-        ("LSTM", False, 0),
-        ("MLP", True, 1),
-    ],
+    ("network", "reset", "overlap"), [("MinGRU", False, 1), ("LSTM", False, 0), ("MLP", True, 1)]
 )
 def test_recomputed_ones_are_of_the_weights_and_states_that_acted(
     monkeypatch, network, reset, overlap

@@ -547,8 +547,7 @@ def test_weights_that_became_infinite_are_not_the_last_good_ones(overlap):
     assert (trainer.epoch, np.isfinite(before).all()) == (1, True)
     np.testing.assert_array_equal(flat(trainer.weights), before)
     assert re.fullmatch(
-        r"training made \S+ infinite, with a train.learning_rate of 3e\+38",
-        caught.value.message,
+        r"training made \S+ infinite, with a train.learning_rate of 3e\+38", caught.value.message
     )
     assert caught.value.hint == "lower train.learning_rate; the last good weights are kept"
 

@@ -288,12 +288,7 @@ WRONG = {  # environment, text, its replacement, what is said
         "ACT_SIZES {1, 2}",
         r"ACT_SIZES in glider\.h: discrete",
     ),
-    "key": (
-        "glider",
-        '"thrust"',
-        '"nothing"',
-        r"(?s)missing key \[env\] nothing.*puf_init; add",
-    ),
+    "key": ("glider", '"thrust"', '"nothing"', r"(?s)missing key \[env\] nothing.*puf_init; add"),
     "text": ("locks", '"table"', '"none"', r"(?s)missing string \[env\] none.*puf_init; add it"),
 }
 

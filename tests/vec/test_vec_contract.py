@@ -278,10 +278,6 @@ def test_close(kind: str):
     send(vec, rows, actions, 0)
     vec.close()
     vec.close()
-    for use in (
-        lambda: send(vec, rows, actions, 0),
-        lambda: vec.wait(0),
-        lambda: vec.reset(rows),
-    ):
+    for use in (lambda: send(vec, rows, actions, 0), lambda: vec.wait(0), lambda: vec.reset(rows)):
         with pytest.raises(RuntimeError, match="closed"):
             use()

@@ -147,9 +147,7 @@ class Train(Named):
         "0 to 1",
     )
     prio_beta0: float = key(
-        0.2,
-        "How much importance weights undo that in the first epoch. puffer4's alone.",
-        "0 to 1",
+        0.2, "How much importance weights undo that in the first epoch. puffer4's alone.", "0 to 1"
     )
     advantage: str = key(
         "V",

@@ -51,8 +51,7 @@ class Vec(Named):
         " the checkpoint's. puffer_mlx only.",
     )
     normalize_rewards: bool = key(
-        False,
-        "Divide rewards by the running deviation of the discounted return. puffer_mlx only.",
+        False, "Divide rewards by the running deviation of the discounted return. puffer_mlx only."
     )
     rescale_actions: bool = key(
         False,

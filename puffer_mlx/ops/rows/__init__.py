@@ -112,12 +112,7 @@ def launch_take_targets(logprobs, values, adv, finals, rows, weights):
     return launch(path, "take_targets", arrays, shapes, threads)
 
 
-@fused(
-    "the kernel that gathers targets",
-    test=TEST,
-    cost=MORE_LAUNCHES,
-    on_gpu=launch_take_targets,
-)
+@fused("the kernel that gathers targets", test=TEST, cost=MORE_LAUNCHES, on_gpu=launch_take_targets)
 def take_targets(
     logprobs: mx.array,
     values: mx.array,

@@ -304,11 +304,7 @@ def _share(rows: int, columns: int, groups: int, whole: int = 0) -> tuple[int, i
 
 
 def launch_minibatch(
-    policy: Policy,
-    scoring: Scoring,
-    plan: Plan,
-    low: bool,
-    arguments: Arguments,
+    policy: Policy, scoring: Scoring, plan: Plan, low: bool, arguments: Arguments
 ) -> tuple:
     """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
     inputs, weights = _given(policy, scoring, arguments), arguments.weights
@@ -343,12 +339,7 @@ def launch_minibatch(
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
 
-def launch_wide(
-    policy: Policy,
-    scoring: Scoring,
-    plan: Plan,
-    arguments: Arguments,
-) -> tuple:
+def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Arguments) -> tuple:
     """``launch_minibatch`` in bf16, with a launch more for the gradients by the weights."""
     inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
@@ -385,11 +376,7 @@ def _products(text: Path, factors: mx.array, n: int, P: int, sizes: dict[str, in
     return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
-def _given(
-    policy: Policy,
-    scoring: Scoring,
-    arguments: Arguments,
-) -> dict[str, mx.array]:
+def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, mx.array]:
     """What both kernels read, by name, but for layers and states."""
     weights, observations, actions, masks, keep, compared, state, ent_coef = arguments
     strip = observations if isinstance(observations, Strip) else Strip(observations, numbers(0))

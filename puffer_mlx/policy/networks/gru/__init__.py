@@ -76,11 +76,7 @@ BACKWARD = FusedOperation("gru_backward", gru_backward, REFERENCE, float32=(2,))
 
 
 def gru_reference(
-    z: mx.array,
-    weight_hh: mx.array,
-    bias_hh: mx.array,
-    h: mx.array,
-    keep: mx.array | None = None,
+    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h: mx.array, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
     """The GRU recurrence in plain MLX: what the fused forms are checked against.
 
@@ -112,11 +108,7 @@ def gru_reference(
 
 @mx.custom_function
 def _recurrence(
-    z: mx.array,
-    weight_hh: mx.array,
-    bias_hh: mx.array,
-    h0: mx.array | None,
-    keep: mx.array | None,
+    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array | None, keep: mx.array | None
 ):
     """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
     return FORWARD.form()(z, weight_hh, bias_hh, h0, keep)
@@ -181,11 +173,7 @@ class GRU(Recurrent):
         }
 
     def scan(
-        self,
-        weights: Weights,
-        h: mx.array,
-        state: State | None,
-        keep: mx.array | None = None,
+        self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         h = h.astype(weights["norm"]["weight"].dtype)

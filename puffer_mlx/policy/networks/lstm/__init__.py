@@ -185,11 +185,7 @@ class LSTM(Recurrent):
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
-        self,
-        weights: Weights,
-        h: mx.array,
-        state: State | None,
-        keep: mx.array | None = None,
+        self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         return through_layers(lstm, weights, h, state, keep)

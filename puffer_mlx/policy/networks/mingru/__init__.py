@@ -170,11 +170,7 @@ class MinGRU(Recurrent):
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
 
     def scan(
-        self,
-        weights: Weights,
-        h: mx.array,
-        state: State | None,
-        keep: mx.array | None = None,
+        self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         return through_layers(
