@@ -25,6 +25,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.playing import frames, ladder
 from puffer_mlx.playing import players as match_players
+from puffer_mlx.playing.episode_videos import drawing
 from puffer_mlx.playing.episodes import (
     MAX_STEPS,
     AgentStepper,
@@ -42,7 +43,6 @@ from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
-from puffer_mlx.vec.normalize import Normalized
 
 FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three are to be imported
 BLACK = np.zeros((1, 1, 3), np.uint8)  # the picture of what is seen in a window
@@ -74,16 +74,15 @@ def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse)
     if options.ladder:
         climb(player, options)
         return
-    draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:
-        draw = frames.find_draw(vec.source_folder(config))
+        frames.find_draw(vec.source_folder(config))  # an error before the scores
     if options.episodes:
         scores = measure(player, options)
         print(report(player, options, scores))
         if options.json:
             write_json(record(player, options, scores), options.json)
     if options.shown:
-        show(player, options, draw)
+        show(player, options)
 
 
 # ---- the policy, and the environments that it plays in -------------------------------------------
@@ -182,12 +181,12 @@ def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[
     }
 
 
-def show(player: Player, options: argparse.Namespace, draw: frames.Draw | None) -> None:
+def show(player: Player, options: argparse.Namespace) -> None:
     """Write the files asked for, and play in the terminal or in a window."""
 
     def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
-            pictures = drawing(envs, None if window else draw, window)
+            pictures = in_window(envs) if window else drawing(player.config, envs)
             yield from frames_of(player.stepper(envs, options.greedy), pictures, steps)
 
     for path, write in ((options.gif, frames.write_gif), (options.mp4, frames.write_mp4)):
@@ -206,26 +205,19 @@ class WindowClosed(Exception):
     """By the person who watched."""
 
 
-def drawing(envs: Environments, draw: frames.Draw | None, window: bool) -> frames.Draw:
-    """What makes the picture of a step: the environment itself, or its draw.py."""
+def in_window(envs: Environments) -> frames.Draw:
+    """Has the environment draw a step in its own window; what it returns is no picture."""
 
     def drawn(_: np.ndarray) -> np.ndarray:
         image = envs.render()
         if image is False:
             raise WindowClosed
-        if isinstance(image, bool) and window:
-            return BLACK
-        if isinstance(image, bool) or window:
-            what = "in a window of its own" if isinstance(image, bool) else "pictures, no window"
-            hint = "--window" if isinstance(image, bool) else "--terminal, --gif or --mp4"
-            raise UserError(f"{envs.spec.name} draws {what}", hint)
-        return image
+        if image is not True:
+            name = envs.spec.name
+            raise UserError(f"{name} draws pictures, no window", "--terminal, --gif or --mp4")
+        return BLACK
 
-    if draw is None:
-        return drawn
-    if isinstance(envs, Normalized):
-        return lambda observation: draw(envs.raw(observation))
-    return draw
+    return drawn
 
 
 # ---- games against others ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -511,7 +512,7 @@ class Windowed(Scripted):
         ("--window", True, 5, ""),  # it is closed when the fifth picture is due
         ("--window --steps 3", True, 3, ""),
         ("--window", np.zeros((2, 2, 3), np.uint8), 1, "scripted draws pictures, no window"),
-        ("--gif a.gif", True, 1, "scripted draws in a window of its own"),
+        ("--gif a.gif", True, 1, "module:one draws in a window of its own"),
     ],
 )
 def test_script_windows(evaluate, monkeypatch, capsys, words, shows, draws, said):
@@ -520,7 +521,9 @@ def test_script_windows(evaluate, monkeypatch, capsys, words, shows, draws, said
     monkeypatch.setattr(evaluate_run, "environments", lambda *_, **__: made)
     stepper = AgentStepper(spy(), None, made)
     monkeypatch.setattr(evaluate_run.Player, "stepper", lambda *_: stepper)
-    monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda _: None)
+    draw = evaluate_run.drawing  # of one in Python, which draws itself
+    other = {"env_name": "module:one"}
+    monkeypatch.setattr(evaluate_run, "drawing", lambda c, envs: draw(replace(c, **other), envs))
     code = evaluate(f"squared --load-model-path latest {words}")
     assert (code, made.draws) == (2 if said else 0, draws)
     assert said in capsys.readouterr().err
