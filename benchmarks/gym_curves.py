@@ -172,14 +172,12 @@ def child(trainer: str, name: str, options: argparse.Namespace) -> dict[str, Any
 
 def measure(trainer: str, name: str, seed: int, cores: set[int], options: Any) -> dict[str, Any]:
     """One run, and what its process cost."""
-    from learning_processes import process  # not at the top: the peers' Python hasn't puffer_mlx
+    from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
     python = sys.executable if trainer == OURS else options.peers
     words = [__file__, name, "--child", trainer, "--first-seed", seed]
     words += ["--seconds", options.seconds, "--cleanrl", options.cleanrl]
-    run = process([python, *map(str, words)], cores)
-    (line,) = (line for line in run.out.splitlines() if line.startswith("measured "))
-    found = json.loads(line.removeprefix("measured "))
+    found, run = measured([python, *words], cores)
     return {**found, "CPU s": round(run.cpu, 1), "seconds": round(run.wall, 1)}
 
 
@@ -278,7 +276,7 @@ def main() -> None:
         parser.error("--cleanrl needs --peers PYTHON, which has torch")
     trainers = [OURS, "stable-baselines3", "sbx"] if options.peers else [OURS]
     trainers += ["cleanrl"] if options.cleanrl else []
-    record = measured(trainers, options)
+    record = recorded(trainers, options)
     show(record)
     if options.json:
         from learning_record import text_of
@@ -289,7 +287,7 @@ def main() -> None:
             temporary.write_text(text_of(record))
 
 
-def measured(trainers: list[str], options: argparse.Namespace) -> dict[str, Any]:
+def recorded(trainers: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """All runs, seed by seed."""
     from learning_processes import side_by_side  # not at the top, as above
 

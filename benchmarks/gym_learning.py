@@ -134,7 +134,7 @@ TRAINERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run and what its process cost."""
-    from learning_processes import process  # not at the top: the peers' Python hasn't puffer_mlx
+    from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
     from puffer_mlx.errors import UserError
 
@@ -143,13 +143,12 @@ def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> 
     more = options.more if trainer == "puffer_mlx" else []
     load, cores = os.getloadavg()[0], {options.core} if options.core >= 0 else set()
     try:
-        spent = process([python, __file__, *map(str, words), *more], cores)
+        found, spent = measured([python, __file__, *words, *more], cores)
     except UserError as error:
         raise SystemExit(f"{trainer}, {name}, seed {seed} failed:\n{error}") from None
-    (line,) = (line for line in spent.out.splitlines() if line.startswith("measured "))
     return {
         "seed": seed,
-        **json.loads(line.removeprefix("measured ")),
+        **found,
         "CPU s": round(spent.cpu, 2),
         "wall s": round(spent.wall, 2),
         "load": round(load, 2),

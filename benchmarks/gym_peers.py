@@ -22,7 +22,6 @@ import os
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -168,10 +167,8 @@ RATIOS = (  # ours, theirs
 )
 
 
-def child(name: str, agents: int, seconds: float, core: int) -> None:
+def child(name: str, agents: int, seconds: float) -> None:
     """Run one trainer for so long after what isn't counted; prints what was measured as JSON."""
-    if core >= 0:
-        os.sched_setaffinity(0, {core})
     marks: list[tuple[float, float]] = []
 
     def mark() -> bool:
@@ -201,18 +198,14 @@ def child(name: str, agents: int, seconds: float, core: int) -> None:
 
 def measure(name: str, agents: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run of one trainer."""
+    from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
+
     python = sys.executable if TRAINERS[name].options else options.peers
-    words = [__file__, "--child", name, "--envs", str(agents), "--core", str(options.core)]
-    words += ["--seconds", str(options.seconds)]
+    words = [__file__, "--child", name, "--envs", agents, "--seconds", options.seconds]
+    cores = {options.core} if options.core >= 0 else set()
     load = os.getloadavg()[0]
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [python, *words], capture_output=True, text=True, env={**os.environ, **threads}
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("measured ")]
-    if done.returncode or not lines:
-        raise SystemExit(f"{name} with {agents} environments failed:\n{done.stderr[-2000:]}")
-    return {**json.loads(lines[-1].removeprefix("measured ")), "load": round(load, 2)}
+    found, _ = measured([python, *words], cores)
+    return {**found, "load": round(load, 2)}
 
 
 def summary(runs: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, Any]]:
@@ -263,7 +256,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, int(options.envs), options.seconds, options.core)
+        child(options.child, int(options.envs), options.seconds)
         return
     wanted = options.trainers.split(";") if options.trainers else list(TRAINERS)
     if unknown := [name for name in wanted if name not in TRAINERS]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
 
@@ -50,6 +50,19 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
             last = errors.read().decode(errors="replace").strip()[-1500:]
             raise UserError(f"exit status {child.returncode}: {last}", shlex.join(words[1:]))
         return Spent(out.read().decode(), usage.ru_utime + usage.ru_stime, wall)
+
+
+def measured(
+    words: list[object], cores: set[int], cwd: Path | None = None
+) -> tuple[dict[str, Any], Spent]:
+    """What a command prints as JSON in its line that begins with "measured ", and what it cost.
+
+    Raises:
+        UserError: as ``process``.
+    """
+    spent = process([*map(str, words)], cores, cwd)
+    (line,) = (line for line in spent.out.splitlines() if line.startswith("measured "))
+    return json.loads(line.removeprefix("measured ")), spent
 
 
 def log_of(folder: Path) -> list[dict[str, float]]:

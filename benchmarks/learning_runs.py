@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
-from learning_processes import log_of, process, side_by_side
+from learning_processes import log_of, measured, process, side_by_side
 from learning_record import Run, keep, read, record_path, refuse_other
 from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric
 
@@ -157,11 +157,11 @@ def ours(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
         means = [(r["agent_steps"], r["env/score_100"]) for r in records if "env/score_100" in r]
         learned = {"curve": curve(means, steps), "returns": returns}
         return {"score": float(np.mean(returns)), **found, **learned}
-    measured = metric(task.environment)
-    if measured not in records[-1] or "loss/total" in records[-1]:
+    name = metric(task.environment)
+    if name not in records[-1] or "loss/total" in records[-1]:
         raise UserError("the evaluation after training told no score", "more steps, or episodes")
-    score = {"score": records[-1][measured], "episodes": records[-1]["env/n"]}
-    return {**score, **found, "curve": parts(records, measured)}
+    score = {"score": records[-1][name], "episodes": records[-1]["env/n"]}
+    return {**score, **found, "curve": parts(records, name)}
 
 
 def started(run: Run, place: Place, cores: set[int]) -> dict[str, str]:
@@ -188,11 +188,9 @@ def theirs(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
         episodes=task.episodes,
         greedy=task.greedy,
     )
-    words = [place.peers, str(HERE / "learning_peers.py"), json.dumps(job._asdict())]
+    words = [place.peers, HERE / "learning_peers.py", json.dumps(job._asdict())]
     with tempfile.TemporaryDirectory() as folder:  # for what MuJoCo writes where it is
-        lines = process(words, cores, Path(folder)).out.splitlines()
-    (line,) = (line for line in lines if line.startswith("measured "))
-    return json.loads(line.removeprefix("measured "))
+        return measured(words, cores, Path(folder))[0]
 
 
 # ---- all of them ---------------------------------------------------------------------------------
