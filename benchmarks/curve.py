@@ -12,33 +12,21 @@ from pathlib import Path
 
 import figures
 import numpy as np
+from learning_runs import parts
 from learning_table import NATIVE
 
-PARTS, BEST = 40, 864
+BEST = 864
 RATE = 550_000  # steps a second on two cores of RESULTS.md
 
 
-def curve(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Steps at the end of each part of a run, and the mean score of its episodes."""
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    training = [r for r in records if "loss/total" in r]
-    edges = np.linspace(0, training[-1]["agent_steps"], PARTS + 1)[1:]
-    total, episodes = np.zeros(PARTS), np.zeros(PARTS)
-    for record in training:
-        if "env/n" in record:
-            part = int(np.searchsorted(edges, record["agent_steps"]))
-            total[part] += record["env/score"] * record["env/n"]
-            episodes[part] += record["env/n"]
-    return edges, np.divide(total, episodes, out=np.full(PARTS, np.nan), where=episodes > 0)
-
-
 def write(path: Path, logs: list[Path]) -> None:
-    curves = [curve(log) for log in logs]
+    texts = (log.read_text().splitlines() for log in logs)
+    curves = [parts([json.loads(line) for line in lines], "env/score") for lines in texts]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["steps", *(log.stem for log in logs)])
-        for i, step in enumerate(curves[0][0]):
-            writer.writerow([int(step), *(f"{scores[i]:.2f}" for _, scores in curves)])
+        for points in zip(*curves, strict=True):
+            writer.writerow([int(points[0][0]), *(f"{score:.2f}" for _, score in points)])
 
 
 def draw(table: Path, picture: Path) -> None:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from learning_processes import log_of
 from learning_tasks import BREAKOUTS, metric
 
 from puffer_mlx import config
@@ -165,12 +166,7 @@ def run_all(runs: list[Run], options: argparse.Namespace) -> dict[Run, str]:
 
 def numbers(run: Run, score: str | None) -> dict[str, float]:
     """Tail, area, steps, speed and memory of a run that is done, by a score of its log."""
-    logs = sorted(run.folder.glob("logs/*/*.jsonl"))
-    if len(logs) != 1:
-        raise UserError(
-            f"{run.folder} has {len(logs)} logs, expected one", "remove the folder and run it again"
-        )
-    records = [json.loads(line) for line in logs[0].read_text().splitlines()]
+    records = log_of(run.folder)
     name = f"env/{score}" if score else metric(TASKS[run.task].split()[0])
     evaluation = records[-1].get(name, math.nan) if "SPS" not in records[-1] else math.nan
     records = [record for record in records if "SPS" in record]
