@@ -182,7 +182,8 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
         block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
         wide = []
         for n, (T, D, H, L, A) in enumerate(((16, 40, 128, 2, 3), (64, 126, 192, 1, 40))):
-            plan = minibatch.choose_wide(T, 64, D, H, L, A, n + 1, n > 0, True, block, room)
+            given = T, 64, D, H, L, A, n + 1, n > 0, True, block, room
+            plan = minibatch.choose_wide(minibatch.Sizes(*given))
             assert plan is not None
             seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
             wide.append({**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)})
@@ -201,7 +202,8 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
-        plan = minibatch.choose_plan(*which, live, low, launch.POOL_THREADS[backend], room, layer)
+        sizes = minibatch.Sizes(*which, live, low, launch.POOL_THREADS[backend], room)
+        plan = minibatch.choose_plan(sizes, layer)
         if plan is not None:
             chosen = which[-1] > 0
             way = chosen, plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1

@@ -206,11 +206,12 @@ ON_CUDA_ALONE = (  # on a Mac there is no room
 
 def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
     threads, room = MAC if backend == "metal" else H200
-    return minibatch.choose_plan(
+    sizes = minibatch.Sizes(
         *(case.T, case.S, case.D, case.H, case.L, sum(case.sizes)),
         *(0 if case.numbers else len(case.sizes), case.live),
-        *(case.kind == "bf16", threads, min(room, case.room or room), case.layer),
+        *(case.kind == "bf16", threads, min(room, case.room or room)),
     )
+    return minibatch.choose_plan(sizes, case.layer)
 
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
@@ -347,7 +348,8 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 def test_plans(block, kind):
     """They divide what there is, in the room that there is."""
     for shape, ways in SHAPES.items():
-        plan = minibatch.choose_plan(*shape, 3, 1, True, kind == "bf16", *block, Case().layer)
+        sizes = minibatch.Sizes(*shape, 3, 1, True, kind == "bf16", *block)
+        plan = minibatch.choose_plan(sizes, Case().layer)
         assert (plan is not None) == (kind in ways[block == H200]), shape
         if plan is not None:
             T, S, *_ = shape

@@ -86,6 +86,26 @@ class Arguments(NamedTuple):
     ent_coef: mx.array
 
 
+class Sizes(NamedTuple):
+    """Of a minibatch and a block: T steps of S segments, D, H, L and A as everywhere.
+
+    With 0 ``heads`` actions are A numbers. ``low``: weights and activations have 16 bits. A block
+    has ``threads``, and ``room`` bytes of shared memory.
+    """
+
+    T: int
+    S: int
+    D: int
+    H: int
+    L: int
+    A: int
+    heads: int
+    live: bool
+    low: bool
+    threads: int
+    room: int
+
+
 class Plan(NamedTuple):
     """How the kernel divides a minibatch: its template's numbers, and its shared memory."""
 
@@ -146,15 +166,15 @@ def in_one(
         whole = observations.whole if isinstance(observations, Strip) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
-        shape = (
+        sizes = Sizes(
             *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
             *(action.logits, 0 if action.continuous else action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
         forms = forms_of(network)
         assert forms.block_layer is not None
-        plan = choose_plan(*shape, forms.block_layer)
-        wide = choose_wide(*shape) if forms.matrix_units is not None else None
+        plan = choose_plan(sizes, forms.block_layer)
+        wide = choose_wide(sizes) if forms.matrix_units is not None else None
         if plan is not None and whole.size < MOST_NUMBERS:
             return launch_minibatch(policy, scoring, plan, low, arguments)
         if wide is not None and whole.size < MOST_NUMBERS:
@@ -165,28 +185,15 @@ def in_one(
 
 
 @functools.cache
-def choose_plan(
-    T: int,
-    S: int,
-    D: int,
-    H: int,
-    L: int,
-    A: int,
-    heads: int,
-    live: bool,
-    low: bool,
-    threads: int,
-    room: int,
-    layer: BlockLayer,
-) -> Plan | None:
-    """How blocks of some threads divide T steps of S segments; None where no way fits.
+def choose_plan(given: Sizes, layer: BlockLayer) -> Plan | None:
+    """How blocks divide a minibatch; None where no way fits.
 
-    The widest tile of whole segments that a block's shared memory, ``room`` bytes, has room for,
-    and beside it as much as fits of weights and activations that needn't be computed again; else
-    the widest of some steps of them. A recurrent layer's steps are products of 16 segments or more,
-    and its weights come first. Of 16 bits (``low``), all weights must fit. With 0 ``heads`` actions
-    are A numbers.
+    The widest tile of whole segments that a block has room for, and beside it as much as fits of
+    weights and activations that needn't be computed again; else the widest of some steps of them.
+    A recurrent layer's steps are products of 16 segments or more, and its weights come first. Of 16
+    bits, all weights must fit.
     """
+    T, S, D, H, L, A, heads, live, low, threads, room = given
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
     gradients = _gradients(seen, H, L, out, threads // 32, layer)
     if out > 64 or gradients is None or (layer.biases and layer.gates * H > threads):
@@ -219,20 +226,9 @@ def choose_plan(
 
 
 @functools.cache
-def choose_wide(
-    T: int,
-    S: int,
-    D: int,
-    H: int,
-    L: int,
-    A: int,
-    heads: int,
-    live: bool,
-    low: bool,
-    threads: int,
-    room: int,
-) -> Plan | None:
+def choose_wide(given: Sizes) -> Plan | None:
     """``choose_plan`` of the kernel that keeps no layer's weights: 64 rows, in bf16, of choices."""
+    T, S, D, H, L, A, heads, live, low, threads, room = given
     out, wide = -(-(A + 1) // 16) * 16, -(-D // 32) * 32
     if not low or not heads or threads != 512 or out > 64 or H % 64 or H > WIDEST or L > LAYERS:
         return None
