@@ -66,7 +66,7 @@ class TraceFiles:
 
     def epoch(self) -> None:
         """An epoch has ended."""
-        if self.capture and not self.capture.end(self.trainer.epoch - 1):
+        if self.capture and not self.capture.end():
             self.capture.begin(self.trainer.epoch)
 
     def __exit__(self, *_: object) -> None:

@@ -56,7 +56,7 @@ def backend() -> str | None:
         )
     if name == "ring":
         path = os.environ["MLX_HOSTFILE"]
-        if _is_empty(path):
+        if os.path.isfile(path) and os.path.getsize(path) < 2:  # as mlx.launch -n 1 writes it
             return None
         if wrong := _wrong_hosts(path, int(rank)):
             raise UserError(f"rank {rank} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
@@ -74,11 +74,6 @@ def _wrong_hosts(path: str, rank: int) -> str:
     if not isinstance(hosts, list):
         return f"{path} is no list of each rank's addresses"
     return f"{path} has no rank {rank}: it lists {len(hosts)}" if rank >= len(hosts) else ""
-
-
-def _is_empty(path: str) -> bool:
-    """Whether a host file lists no ranks: ``mlx.launch -n 1`` writes such a one."""
-    return os.path.isfile(path) and os.path.getsize(path) < 2
 
 
 def started() -> bool:

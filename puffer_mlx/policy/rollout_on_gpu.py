@@ -142,11 +142,6 @@ def rollout_on_gpu(
     return RolloutOnGPU(policy, step, spec, game, precision, crews and crews(layout.agents))
 
 
-def steps_by_rows(policy: Policy) -> bool:
-    """Whether matrix units can step a policy: linear encoder and decoder, a network with texts."""
-    return has_plain_ends(policy) and forms_of(policy.network).matrix_units is not None
-
-
 def has_plain_ends(policy: Policy) -> bool:
     """Whether encoder and decoder are a product each, around a few layers for matrix units."""
     return (
@@ -170,7 +165,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     As many agents to a block as leave no core idle, with all weights beside them, or the layers';
     in bf16 all, or the decoder's alone: the layers' come from memory then, in each step.
     """
-    if not steps_by_rows(policy):
+    if forms_of(policy.network).matrix_units is None or not has_plain_ends(policy):
         return None
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)

@@ -58,7 +58,7 @@ class MetalCapture:
             self._active = True
         self._seen += 1
 
-    def end(self, epoch: int) -> bool:
+    def end(self) -> bool:
         """An epoch has ended, its arrays evaluated; returns whether the capture is done with it."""
         if self._active and self._seen == SKIPPED + self.epochs:
             self.close()
