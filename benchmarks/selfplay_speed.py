@@ -26,7 +26,7 @@ from pathlib import Path
 import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 
 from puffer_mlx import vec
-from puffer_mlx.config import Config, load, validate
+from puffer_mlx.config import Config, load
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.trainer import Trainer
@@ -42,9 +42,7 @@ def settings(name: str, options: list[str], network: str, banks: int, part: floa
         share = part / 2 / banks  # of the agents: half of those of its environments
         words += ["--selfplay.enabled", "1", "--selfplay.rules", "puffer4"]
         words += ["--vec.num-frozen-banks", str(banks), "--vec.frozen-bank-pct", str(share)]
-    config = load(name, words)
-    validate(config)
-    return config
+    return load(name, words)
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:

@@ -164,6 +164,14 @@ def errors(stderr: str) -> str:
     return "".join(line for line in lines if not line.startswith(notes))
 
 
+def wait_until(met: Callable[[], object]) -> None:
+    """Wait until something is so, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 class Full(io.StringIO):
     """A stream whose writes fail from some one on."""
 

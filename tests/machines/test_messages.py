@@ -3,12 +3,12 @@
 import contextlib
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 
 import numpy as np
 import pytest
+from running import wait_until
 
 from puffer_mlx.machines import messages
 from puffer_mlx.machines.attendance import MESSAGES, Attendance
@@ -55,13 +55,6 @@ def test_nobody_waits_for_one_that_is_lost(rank, three_posts, monkeypatch):
         posts[rank].all_bytes(b"")
 
 
-def until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
     """Whatever strangers send, or don't, they hold nobody up, and leave no thread."""
     ranks = [Attendance(rank, 20.0) for rank in range(3)]
@@ -80,8 +73,10 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
         assert ranks[2].connect(address) and ranks[1].connect(address)
         posts = [Post(each.messages, 3, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
-        until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: nobody else gets in
-    until(lambda: not any(thread.name == "attendance" for thread in threading.enumerate()))
+        wait_until(
+            lambda: connect(address, 1, MESSAGES) is None
+        )  # all are there: no one else gets in
+    wait_until(lambda: not any(thread.name == "attendance" for thread in threading.enumerate()))
 
 
 def test_half_a_greeting_ends_in_time(monkeypatch):

@@ -1,5 +1,7 @@
 """In a run opponents act by the league's weights, from the states that are theirs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -69,19 +71,21 @@ class Spy:
         return self.inner.collect(buffer, environments, weights, states, noise)
 
 
-@pytest.mark.parametrize(("overlap", "lower"), [("0", "bf16"), ("1", "fp32")])
-def test_by_the_leagues_weights(overlap: str, lower: str):
-    settings = config.load(
-        "connect4_two", [*WORDS, "--train.overlap", overlap, "--train.precision", lower]
-    )
-    config.validate(settings)
+@contextmanager
+def playing(*words: str) -> Iterator[tuple[Trainer, Any]]:
+    """A trainer in connect4_two, and its self-play."""
+    settings = config.load("connect4_two", [*WORDS, *words])
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
-        assert trainer.self_play is not None
-        league: Any = Fixed(trainer.policy)
-        trainer.self_play.league = league
+        yield trainer, trainer.self_play
+
+
+@pytest.mark.parametrize(("overlap", "lower"), [("0", "bf16"), ("1", "fp32")])
+def test_by_the_leagues_weights(overlap: str, lower: str):
+    with playing("--train.overlap", overlap, "--train.precision", lower) as (trainer, self_play):
+        self_play.league = league = Fixed(trainer.policy)
         trainer.collector.acting = spy = Spy(trainer.collector.acting)
-        first, second = (trainer.self_play.seats.rows(opponent) for opponent in (1, 2))
+        first, second = (self_play.seats.rows(opponent) for opponent in (1, 2))
         assert len(first) == len(second) == AGENTS / 8
         learners = [trainer.weights]
         for epoch in range(3):
@@ -104,31 +108,22 @@ def test_by_the_leagues_weights(overlap: str, lower: str):
 
 def test_in_an_evaluation_a_new_opponent_begins_anew_once():
     """Its state is carried from one rollout to the next, as everybody's."""
-    settings = config.load("connect4_two", [*WORDS, "--eval-episodes", "1_000_000"])
-    config.validate(settings)
-    with vec.make(settings, 2) as environments:
-        trainer = Trainer(settings, environments)
-        assert trainer.self_play is not None
+    with playing("--eval-episodes", "1_000_000") as (trainer, self_play):
         trainer.step()
-        trainer.self_play.league.table.fresh = frozenset({2})
+        self_play.league.table.fresh = frozenset({2})
         spy: Any = Spy(trainer.collector.acting)
         trainer.collector.acting = spy
         assert len(list(islice(trainer.evaluate(), 3))) == 3
-        others, theirs = trainer.self_play.seats.rows(1), trainer.self_play.seats.rows(2)
+        others, theirs = self_play.seats.rows(1), self_play.seats.rows(2)
         assert [np.abs(states[theirs]).any() for _, states in spy.seen] == [False, True, True]
         assert all(np.abs(states[others]).any() for _, states in spy.seen)
 
 
 def test_games_are_counted_by_whose_row_has_the_reward():
     """Of connect4 it comes with the terminal. No game is longer than 42 moves."""
-    settings = config.load("connect4_two", [*WORDS, "--train.horizon", "48"])
-    config.validate(settings)
-    with vec.make(settings, 2) as environments:
-        trainer = Trainer(settings, environments)
-        assert trainer.self_play is not None
-        league: Any = Fixed(trainer.policy)
-        trainer.self_play.league = league
-        seats, rows = trainer.self_play.seats, trainer.collector.buffer.rows
+    with playing("--train.horizon", "48") as (trainer, self_play):
+        self_play.league = league = Fixed(trainer.policy)
+        seats, rows = self_play.seats, trainer.collector.buffer.rows
         for _ in range(2):
             trainer.step()
             for opponent in 1, 2:

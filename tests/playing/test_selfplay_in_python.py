@@ -42,7 +42,6 @@ class Heard:
 def test_games_of_teams(leaves: bool, more: tuple[str, ...]):
     """A game is three steps, and a row in which the next one begins: two in a rollout of eight."""
     settings = config.load(DUEL, [*WORDS, *more, "--env.leaves", str(int(leaves))])
-    config.validate(settings)
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
         assert trainer.self_play is not None and trainer.acts_in_c

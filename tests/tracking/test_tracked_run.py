@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from running import wait_until
 
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
@@ -35,13 +35,6 @@ def run(*words: str) -> RunLog:
 
 def record(epoch: int, **more: float) -> dict[str, float]:
     return {"agent_steps": 64 * epoch, "epoch": epoch, "env/score": epoch / 10, **more}
-
-
-def wait_until(met) -> None:
-    deadline = time.monotonic() + 60
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def gone(trackers: Trackers) -> bool:
@@ -144,9 +137,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_trainer_s_tracker_ends_by_itself(told):
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([FAULTY, tracked_run.PACKAGES])}
-    words = [sys.executable, "-c", KILLED, str(Path(__file__).parent)]
-    assert subprocess.run(words, env=paths, check=False).returncode == -signal.SIGKILL
+    here = Path(__file__).parent
+    paths = FAULTY, tracked_run.PACKAGES, str(here.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    words = [sys.executable, "-c", KILLED, str(here)]
+    assert subprocess.run(words, env=environment, check=False).returncode == -signal.SIGKILL
     wait_until(lambda: any("finish" in line for line in told()))
     assert kinds(told()) == ["start", "step", "finish"]
     assert told()[-1]["finish"]["status"] == "killed"
