@@ -246,7 +246,7 @@ def _assemble(
 
 def _rate_for(settings: Iterable[Setting]) -> str:
     """The optimizer that the learning rate was chosen for: what its file or one before it says."""
-    found = now = KEYS["train"]["optimizer"].default
+    found = now = str(DECLARED["train.optimizer"].default)
     for _, group in groupby(settings, lambda setting: setting.origin.rpartition(":")[0]):
         said = {setting.name: unquoted(setting.text) for setting in group}
         now = said.get("train.optimizer", now)

@@ -257,7 +257,7 @@ def capture(quick: bool) -> str:
             for _ in range(SKIPPED + 1):
                 taken.begin(run.epoch)
                 run.step()
-                taken.end(run.epoch - 1)
+                taken.end()
         finally:
             taken.close()
         require(taken.path.exists(), "no capture was written")
