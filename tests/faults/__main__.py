@@ -41,20 +41,10 @@ def copy_to(folder: Path) -> None:
 
 def fails(folder: Path, words: str) -> bool:
     """Whether a test fails, or can't be collected; an error if there is none."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *shlex.split(words),
-    ]
+    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    how = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([*pytest, *shlex.split(words)], **how, check=False)
     if done.returncode in (4, 5):  # no such file, no test selected
         raise SystemExit(f"pytest {words}: {done.stdout.strip().splitlines()[-1]}")
     return done.returncode != 0

@@ -17,6 +17,8 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 | B | opponents at the same time in self-play | `Config.opponents` |
 """
 
+# ruff: noqa: F401
+
 from puffer_mlx.config.key import ARGUMENT, COMMAND_LINE
 from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
 from puffer_mlx.config.schema.config import DECLARED, KEYS, SECTIONS, Config, minibatches
@@ -24,24 +26,3 @@ from puffer_mlx.config.schema.policy import Policy, Torch, says_memory
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.config.schema.train import OPTIMIZERS, Train
 from puffer_mlx.config.schema.vec import Vec, Wrap
-
-__all__ = [
-    "ARGUMENT",
-    "COMMAND_LINE",
-    "DECLARED",
-    "JSON_LINES",
-    "KEYS",
-    "NO_TRACKER",
-    "OPTIMIZERS",
-    "SECTIONS",
-    "Base",
-    "Config",
-    "Policy",
-    "Selfplay",
-    "Torch",
-    "Train",
-    "Vec",
-    "Wrap",
-    "minibatches",
-    "says_memory",
-]
