@@ -8,7 +8,7 @@ from rich.console import Console
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config, take_notes
-from puffer_mlx.config.dialects import has_own_network, main_source
+from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.config.schema import COMMAND_LINE
@@ -78,8 +78,8 @@ def files_text(run: Run) -> str:
 def notes(run: Run) -> list[str | None]:
     """The lines about a run that begins to train."""
     trainer, config = run.trainer, run.trainer.config
-    own_network = bool(config.source) and has_own_network(config.source)
-    plainer = plainer_note(config.env_name, trainer.policy.encoder, own_network)
+    encoder, own_network = trainer.policy.encoder, vec.has_own_network(config)
+    plainer = plainer_note(config.env_name, encoder, own_network)
     placed = placement.notes(config, trainer.placement)
     return [run.log.note, plainer, *placed, evaluation_note(config)]
 

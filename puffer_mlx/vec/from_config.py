@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, dialects
 from puffer_mlx.config.families import family_of
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads, typed
 from puffer_mlx.config.loading import take_family, undecided
@@ -159,6 +159,11 @@ def source_folder(config: Config) -> Path:
     if folder.resolve().parent != environments_folder().resolve():  # those are ours
         permit(config, "base", "env")
     return folder
+
+
+def has_own_network(config: Config) -> bool:
+    """Whether PufferLib 5.0 trains the environment with a network of its own, in CUDA."""
+    return bool(config.source) and dialects.has_own_network(config.source)
 
 
 def python_factory(config: Config) -> Any:

@@ -58,7 +58,7 @@ def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
     Args:
         name: of the environment.
         encoder: of the policy that is trained.
-        own_network: PufferLib 5.0 has a network of its own for it (``dialects.has_own_network``).
+        own_network: PufferLib 5.0 has a network of its own for it (``vec.has_own_network``).
     """
     if own_network:
         return (
