@@ -33,6 +33,9 @@ FIRST_COST, COST_NOISE = -0.8, 0.1  # of the first runs' lengths: mean and devia
 TARGETS = (0.16, 0.32, 0.48, 0.64, 0.8, 1.0)  # parts of the logarithm of costs to aim at
 BEYOND = 1.1  # times what is aimed at: a little dearer than what is known
 SHORTER = (1 / 2, 1 / 3)  # of the way to the shortest run: cheaper forms of the best
+OUTLYING, NORMAL = 6.0, 1.4826  # deviations; one of a normal distribution, in median distances
+MOVED = (1.0, 0.5, 0.2)  # probabilities that a candidate's coordinate leaves its centre's
+SIZES = (1.0, 0.5, 0.25)  # parts of the box that candidates are drawn from
 DEAREST = 97  # percentile of costs that counts as 1
 FEW = 100  # below so many successes failures count as the worst score
 ENOUGH = 9  # more successes and failures than that tell which vectors fail
@@ -103,10 +106,7 @@ class ParetoGenetic(Method):
         if len(self.observations):
             parents = self.observations.vectors[self.front().at]
         parent = parents[draw.integers(len(parents))]
-        child = self.space.around(parent[None], draw)[0]
-        mutated = draw.random(len(parent)) < MUTATED
-        mutated[draw.integers(len(parent))] = True  # at least one
-        return np.where(mutated, child, parent)
+        return self.space.around(parent[None], draw, moved=MUTATED)[0]
 
 
 class Models(NamedTuple):
@@ -129,12 +129,25 @@ class Protein(Method):
     """Suggests what its models of score and cost rate best among candidates near the front."""
 
     def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
-        """A point of Sobol's sequence at first, then the best of the candidates."""
+        """A point of Sobol's sequence at first, then the best of the candidates.
+
+        Where one score stands out they are near it, and a little dearer than what is known: in few
+        runs there is more to gain from what is known to learn than from anywhere else.
+        """
         if number < self.settings.num_random_samples or len(self.observations) < 2:
             return self._from_sobol(number, draw)
-        candidates = _distinct(self.space.as_run(self.candidates(draw)))
-        ratings = self.ratings(self.models(draw), candidates, self._target(number, draw))
+        near = self.stands_out()
+        candidates = _distinct(self.space.as_run(self.candidates(draw, near)))
+        ratings = self.ratings(self.models(draw), candidates, self._target(number, near, draw))
         return candidates[draw.choice(_undominated(ratings))]
+
+    def stands_out(self) -> bool:
+        """Whether the best score is an outlier: more than ``OUTLYING`` deviations above the median.
+
+        The deviation is estimated by the median distance from it.
+        """
+        above = self.observations.scores - np.median(self.observations.scores)
+        return bool(above.max() > OUTLYING * NORMAL * np.median(np.abs(above)))
 
     def _from_sobol(self, number: int, draw: np.random.Generator) -> np.ndarray:
         points = sobol(number + 1, len(self.space), np.random.default_rng(self.seed))
@@ -143,17 +156,25 @@ class Protein(Method):
             vector[self.space.cost] = FIRST_COST + COST_NOISE * draw.standard_normal()
         return np.clip(vector, -1, 1)
 
-    def _target(self, number: int, draw: np.random.Generator) -> float | None:
-        """Which part of the known costs to aim at; None if there is no choice."""
+    def _target(self, number: int, near: bool, draw: np.random.Generator) -> float | None:
+        """Which part of the known costs to aim at: all if ``near``; None if there is no choice."""
         if self.space.cost is None:
             return None
+        if near:
+            return BEYOND
         cycle, at = divmod(max(0, number - self.settings.num_random_samples), len(TARGETS))
         order = np.random.default_rng([self.seed, cycle, 1]).permutation(len(TARGETS))
         part = TARGETS[order[at]] + COST_NOISE * draw.standard_normal()
         return BEYOND * float(np.clip(part, 0, 1))
 
-    def candidates(self, draw: np.random.Generator) -> np.ndarray:
-        """(n, d): vectors around the front, and around cheaper forms of the best observations."""
+    def candidates(self, draw: np.random.Generator, near: bool) -> np.ndarray:
+        """(n, d): vectors around the front, and around cheaper forms of the best observations.
+
+        Args:
+            draw: where chance comes from.
+            near: some differ from their centre in few coordinates, or by little: where scores are
+                steep, a step in ten coordinates at once hardly ever leads to a better one.
+        """
         vectors = self.observations.vectors
         centres = [vectors[self.front().at]]
         if (at := self.space.cost) is not None:
@@ -164,7 +185,10 @@ class Protein(Method):
                 shorter[:, at] += part * (-1 - best[:, at])
                 centres.append(shorter)
         around = np.repeat(np.concatenate(centres), self.settings.suggestions_per_pareto, axis=0)
-        return self.space.around(around, draw)
+        if not near:
+            return self.space.around(around, draw)
+        moved, size = (draw.choice(parts, (len(around), 1)) for parts in (MOVED, SIZES))
+        return self.space.around(around, draw, moved, size)
 
     def models(self, draw: np.random.Generator) -> Models:
         """Gaussian processes of scores and costs, fitted to what is known."""

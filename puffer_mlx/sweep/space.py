@@ -174,10 +174,28 @@ class Space:
         columns = zip(self.parameters, vectors.T, strict=True)
         return np.stack([p.to_units(p.to_values(units)) for p, units in columns], axis=1)
 
-    def around(self, centres: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """(n, d): a vector drawn from the box around each of (n, d) centres, within the space."""
-        boxes = draw.uniform(-1, 1, centres.shape) * self.scales
-        return np.clip(np.clip(centres, -1, 1) + boxes, -1, 1)
+    def around(
+        self,
+        centres: np.ndarray,
+        draw: np.random.Generator,
+        moved: float | np.ndarray | None = None,
+        size: float | np.ndarray = 1.0,
+    ) -> np.ndarray:
+        """(n, d): a vector drawn from the box around each of (n, d) centres, within the space.
+
+        Args:
+            centres: middles of the boxes.
+            draw: where chance comes from.
+            moved: how probably a coordinate leaves its centre's, one number or (n, 1); at least
+                one coordinate does. None: all do.
+            size: of the box, as a part of the scales, one number or (n, 1).
+        """
+        steps = draw.uniform(-1, 1, centres.shape) * self.scales * size
+        if moved is not None:
+            chosen = draw.random(centres.shape) < moved
+            chosen[np.arange(len(chosen)), draw.integers(len(self), size=len(chosen))] = True
+            steps = steps * chosen
+        return np.clip(np.clip(centres, -1, 1) + steps, -1, 1)
 
 
 # ---- sizes that fit one another ------------------------------------------------------------------
