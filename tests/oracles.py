@@ -6,6 +6,7 @@ Plain loops where the definition is a loop. Symbols are `spec.py`'s; arrays are 
 from collections.abc import Callable
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,19 @@ Array = NDArray[Any]
 
 
 def f64(x: Any) -> Array:
-    return np.array(x, dtype=np.float64)
+    """Of an array of any library and dtype."""
+    x = x.detach().numpy() if hasattr(x, "detach") else x
+    low = getattr(x, "dtype", None) == mx.bfloat16  # which NumPy doesn't have
+    return np.array(x.astype(mx.float32) if low else x, dtype=np.float64)
+
+
+def assert_close(found: Any, expected: Any, name: str = "", bound: float = 1e-5) -> None:
+    """Within ``bound`` of the expected array's largest number."""
+    found, expected = f64(found), f64(expected)
+    assert found.shape == expected.shape, (name, found.shape, expected.shape)
+    scale = np.abs(expected).max()
+    assert scale > 1e-4, f"{name} is nothing to compare with"
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound * scale, err_msg=name)
 
 
 def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
