@@ -200,8 +200,7 @@ def test_a_setting_that_changes_nothing_is_warned_of():
         with pytest.warns(UserWarning, match=said) as caught:
             puffer_mlx.Trainer({**SQUARED, **settings}, "squared").close()
         assert {warning.filename for warning in caught} == {__file__}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         puffer_mlx.Trainer(SQUARED, "squared", gamma=0.5).close()
 
 

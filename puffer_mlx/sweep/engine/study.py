@@ -9,11 +9,11 @@ is Optuna's PRUNED, and only its points tell what it found.
 Everything that is needed to go on is in the study: nothing is in a process's memory alone.
 """
 
-import contextlib
 import os
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -43,6 +43,8 @@ DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whos
 HELD = "held out"  # the study's, with a run's number and a held-out seed's: what came of that
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
 ALIVE = TrialState.COMPLETE, TrialState.RUNNING
+# Optuna warns of what is experimental, and of values outside of their ranges.
+quiet = partial(warnings.catch_warnings, action="ignore")
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -68,14 +70,6 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 def own_name() -> list[Any]:
     """What tells this process from others: host, number, beginning."""
     return [socket.gethostname(), *Identity.of(os.getpid())]
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without warnings of what is experimental, and of values outside of their ranges."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def curves(run: FrozenTrial) -> dict[int, list[Point]]:

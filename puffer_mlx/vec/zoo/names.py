@@ -9,8 +9,7 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, nearest
 
 PREFIX = "pettingzoo:"
+# PettingZoo advises how else to make environments, and pygame does.
+quiet = partial(warnings.catch_warnings, action="ignore")
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
 _NEEDED = {  # groups of PettingZoo that need more: a module of it
@@ -148,11 +149,3 @@ def _is_there(top: str) -> bool:
     """Whether there is a module of that name, installed or in this folder."""
     local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
     return (importlib.util.find_spec(top) or local) is not None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without PettingZoo's advice on how else to make environments, and pygame's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
