@@ -13,7 +13,7 @@ import os
 import socket
 import warnings
 from collections.abc import Sequence
-from functools import partial
+from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -43,8 +43,6 @@ DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whos
 HELD = "held out"  # the study's, with a run's number and a held-out seed's: what came of that
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
 ALIVE = TrialState.COMPLETE, TrialState.RUNNING
-# Optuna warns of what is experimental, and of values outside of their ranges.
-quiet = partial(warnings.catch_warnings, action="ignore")
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -70,6 +68,11 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 def own_name() -> list[Any]:
     """What tells this process from others: host, number, beginning."""
     return [socket.gethostname(), *Identity.of(os.getpid())]
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """Without warnings of what is experimental, and of values outside of their ranges."""
+    return warnings.catch_warnings(action="ignore")
 
 
 def curves(run: FrozenTrial) -> dict[int, list[Point]]:

@@ -10,6 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +19,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, nearest
 
 PREFIX = "pettingzoo:"
-# PettingZoo advises how else to make environments, and pygame does.
-quiet = partial(warnings.catch_warnings, action="ignore")
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
 _NEEDED = {  # groups of PettingZoo that need more: a module of it
@@ -149,3 +148,8 @@ def _is_there(top: str) -> bool:
     """Whether there is a module of that name, installed or in this folder."""
     local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
     return (importlib.util.find_spec(top) or local) is not None
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """Without PettingZoo's advice on how else to make environments, and pygame's."""
+    return warnings.catch_warnings(action="ignore")
