@@ -10,7 +10,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import ops
 from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, T, inputs, small_policy
-from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, require, unit
+from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require, unit
 from puffer_mlx.policy.acting_on_gpu import Crews, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
@@ -76,13 +76,13 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
     terminals = (rng.random(S) < 0.2).astype(np.float32)
     observations = rng.normal(size=(S, 20)).astype(np.float32)
 
-    with mx.stream(mx.cpu):
+    with on(mx.Device(mx.cpu)):
         weights = policy.init(mx.random.key(0))
         noise = policy.distribution.noise(mx.random.key(1), (S,))
         mx.eval(weights, noise)
 
     def steps(device: mx.Device, act: Callable[..., Any]) -> Any:
-        with mx.stream(device):
+        with on(device):
             state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
             legal = mx.array(mask) if masked else None
             arguments = mx.array(observations), state, noise, legal, mx.array(terminals)
@@ -122,7 +122,7 @@ def gradients(quick: bool) -> str:
     factors = [rng.normal(size=shape).astype(np.float32) for shape in ((5, T * S), (T * S,))]
     for network in NETWORKS:
         policy = small_policy(network)
-        with mx.stream(mx.cpu):
+        with on(mx.Device(mx.cpu)):
             weights = policy.init(mx.random.key(0))
             expected = _gradients(policy, weights, "fp32", factors)
         for precision in DTYPES:
@@ -194,7 +194,7 @@ def _several_apart(policy: Policy, masked: bool) -> float:
         mx.eval(state)
         return [np.array(array) for array in (*written, *(own for _, own in named(state)))]
 
-    with mx.stream(mx.gpu):
+    with on(mx.Device(mx.gpu)):
         packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]
         results = launch(mx.stack(packed), crews_of(acts, step.block(S)))
         apart = [0.0]
@@ -260,9 +260,9 @@ def closed_form(quick: bool) -> str:
     worst = Worst()
     for precision, space, live in itertools.product(DTYPES, SPACES, (False, True)):
         case, dtype = LossCase(space), DTYPES[precision]
-        with mx.stream(mx.cpu):
+        with on(mx.Device(mx.cpu)):
             expected = case.run(dtype, mx.float32, live)
-        with mx.stream(mx.gpu):
+        with on(mx.Device(mx.gpu)):
             results = case.run(dtype, dtype, live)
         where = f"{space}{', live' if live else ''}, {precision}"
         for name, array in expected.items():
@@ -323,7 +323,7 @@ def around_gradients(quick: bool) -> str:
     need_gpu()
     arrays, results = _rollout(), {}
     for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
-        with mx.stream(device):
+        with on(device):
             results[device.type] = _computed(arrays)
     expected, ours = results[mx.cpu], results[mx.gpu]
     same = np.array(ours["drawn rows"]) == np.array(expected["drawn rows"])

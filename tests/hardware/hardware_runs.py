@@ -23,6 +23,7 @@ from puffer_mlx.check.gpu.tools import (
     flat,
     need_gpu,
     need_time,
+    on,
     require,
     trainer,
 )
@@ -269,7 +270,7 @@ def files(quick: bool) -> str:
     with tempfile.TemporaryDirectory() as name, trainer() as run:
         run.step()
         folder = Path(name)
-        with mx.stream(mx.cpu):  # where a policy is compared with itself, to the bit
+        with on(mx.Device(mx.cpu)):  # where a policy is compared with itself, to the bit
             saved = checkpoint.save(folder / "run", run)
             loaded = checkpoint.load(saved)
             same(loaded.weights, run.weights, "the checkpoint")

@@ -7,7 +7,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
-from puffer_mlx.check.gpu.tools import UNIT, Skipped, Worst, difference, need_gpu, unit
+from puffer_mlx.check.gpu.tools import UNIT, Skipped, Worst, difference, need_gpu, on, unit
 from puffer_mlx.ops.gelu import BACKWARD, FORWARD
 from puffer_mlx.policy.networks import FusedCase
 from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
@@ -44,7 +44,7 @@ class Case:
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """The fused form on a device; None where it has none."""
-        with mx.stream(device):
+        with on(device):
             if FORWARD.form() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
@@ -55,7 +55,7 @@ class Case:
 
     def expect(self, dtype: mx.Dtype) -> list[mx.array]:
         """Pure MLX in float32 on the CPU, of the same rounded inputs."""
-        with mx.stream(mx.cpu):
+        with on(mx.Device(mx.cpu)):
             rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
             inputs = [*rounded, *(mx.array(a) for a in self.states)]
             cotangent = mx.array(self.cotangent).astype(dtype).astype(mx.float32)
@@ -211,13 +211,13 @@ def minibatch(quick: bool) -> str:
     ]
     for network, hidden, one_launch, actions in (*several, *together):
         numbers = actions == (1, 1)  # then observations are bytes
-        with mx.stream(mx.cpu):
+        with on(mx.Device(mx.cpu)):
             policy, whole = small_policy(network, actions, True, hidden), -(-S // TILE) * TILE
             case = MinibatchCase(policy, numbers, whole if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:
             bound = unit(precision) ** 0.5  # what rounding carries to the other side of a kink
-            with mx.stream(mx.gpu):
+            with on(mx.Device(mx.gpu)):
                 arrays = case.run(precision, one_launch)
             how = " in one launch" if one_launch else ""
             how += ", bytes to numbers" if numbers else ""

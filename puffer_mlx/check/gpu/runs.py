@@ -17,6 +17,7 @@ from puffer_mlx.check.gpu.tools import (
     flat,
     need_gpu,
     need_time,
+    on,
     repeatable,
     require,
     trainer,
@@ -95,7 +96,7 @@ def _compared(env: str, in_steps: bool = False) -> str:
 def same_epoch(quick: bool) -> str:
     """An epoch on the GPU, from the same weights and the same rollout, has the CPU's losses."""
     need_gpu()
-    with mx.stream(mx.cpu), trainer() as run:
+    with on(mx.Device(mx.cpu)), trainer() as run:
         weights, expected = run.weights, [run.step()]
         buffer = run.last_buffer
         seen = np.array(buffer.observations), np.array(buffer.actions)

@@ -104,6 +104,17 @@ def has_tf32() -> bool:
 
 
 @contextmanager
+def on(device: mx.Device) -> Iterator[None]:
+    """Make a device the default one meanwhile."""
+    before = mx.default_device()
+    mx.set_default_device(device)
+    try:
+        yield
+    finally:
+        mx.set_default_device(before)
+
+
+@contextmanager
 def trainer(
     *options: str,
     env: str = "squared",
