@@ -90,13 +90,14 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
     Returns:
         N / S arrays (T, S, ...) of the source's dtype.
     """
-    (_, N, *tail), source = source.shape, source[:steps]
-    if size == N:
-        return [source]
-    if extension_on_cpu() is not None:
+    _, N, *tail = source.shape
+    if size < N and extension_on_cpu() is not None:  # unsliced: MLX copies what is sliced
         starts = range(0, N, size)
         chosen = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
         return [take_rows(source, rows, steps) for rows in chosen]
+    source = source[:steps]
+    if size == N:
+        return [source]
     parts = mx.contiguous(source.reshape(steps, N // size, -1).swapaxes(0, 1))
     return [part.reshape(steps, size, *tail) for part in mx.split(parts, N // size)]
 
