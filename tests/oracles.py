@@ -16,7 +16,19 @@ Array = NDArray[Any]
 
 
 def f64(x: Any) -> Array:
-    return np.array(x, dtype=np.float64)
+    """Of an array of any library and dtype."""
+    x = x.detach().numpy() if hasattr(x, "detach") else x
+    low = "bfloat16" in str(getattr(x, "dtype", ""))  # which NumPy doesn't have
+    return np.array(x.tolist() if low else x, dtype=np.float64)
+
+
+def assert_close(found: Any, expected: Any, name: str = "", bound: float = 1e-5) -> None:
+    """Within ``bound`` of the expected array's largest number."""
+    found, expected = f64(found), f64(expected)
+    assert found.shape == expected.shape, (name, found.shape, expected.shape)
+    scale = np.abs(expected).max()
+    assert scale > 1e-4, f"{name} is nothing to compare with"
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound * scale, err_msg=name)
 
 
 def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -5,7 +5,6 @@ import contextlib
 import importlib.util
 import json
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import refuse_full
+from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.tracked_run import refuse_missing
 
 FIRST = ("total_timesteps", "learning_rate", "gamma")  # of what a row shows, if it is swept
@@ -277,14 +277,7 @@ def ended_by_signals() -> Iterator[None]:
     def end(*_: object) -> None:
         raise KeyboardInterrupt
 
-    mine = threading.current_thread() is threading.main_thread()
-    numbers = [signal.SIGTERM, signal.SIGHUP] if mine else []
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, end)
-    try:
+    numbers = signal.SIGTERM, signal.SIGHUP
+    minded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]  # as nohup has
+    with handled_by(end, *minded):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

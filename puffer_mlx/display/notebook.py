@@ -21,7 +21,7 @@ from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
 from puffer_mlx.playing.frames import Frame, gif_bytes, needing
-from puffer_mlx.system.signals import in_main_thread
+from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
@@ -87,13 +87,10 @@ def _interruptible(trainer: Trains) -> Iterator[None]:
         interrupted = trainer.stop = True
 
     interrupted = False
-    main = in_main_thread()  # others get no signals
-    before = signal.signal(signal.SIGINT, handle) if main else None
     try:
-        yield
+        with handled_by(handle, signal.SIGINT):
+            yield
     finally:
-        if main:
-            signal.signal(signal.SIGINT, before)
         if interrupted:
             trainer.stop = False
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.signals import handled_by
 
 BACKENDS = {  # which variable says that it is this one
     "ring": "MLX_HOSTFILE",
@@ -167,15 +168,8 @@ def _passed_on(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on),
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    }
-    try:
+    with handled_by(pass_on, signal.SIGTERM), handled_by(signal.SIG_IGN, signal.SIGINT):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wait(ranks: Sequence[subprocess.Popen]) -> int:

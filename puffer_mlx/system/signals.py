@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
 TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
@@ -205,6 +206,17 @@ def _write(line: str) -> None:
 def in_main_thread() -> bool:
     """Whether this thread is the one in which handlers of signals run."""
     return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
+    """Have a handler get signals meanwhile; in another thread than the main one it gets none."""
+    before = {each: signal.signal(each, handler) for each in numbers if in_main_thread()}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, signal.SIG_DFL if old is None else old)
 
 
 _active: Watch | None = None

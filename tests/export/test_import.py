@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 from native_envs import DRIFT
-from oracles import f64, named, same
+from oracles import assert_close, named, same
 from policy_files import configuration_of
 from running import errors
 
@@ -44,13 +44,6 @@ def state_dict(policy, seed=0):
         policy.init(mx.random.key(0)),
     )
     return weights, {key: torch.from_numpy(w) for key, w in to_torch(policy, weights).items()}
-
-
-def assert_close(found, expected):
-    """Within 1e-5 of the expected array's largest number."""
-    found, expected = f64(found), f64(expected)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 # ---- upstream's own files and outputs ------------------------------------------------------------

@@ -7,10 +7,9 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import oracles
 import pytest
 from mlx.utils import tree_map
-from oracles import named
+from oracles import assert_close, named
 
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.export.dialects import stacked_state, to_dialect, to_torch
@@ -175,19 +174,6 @@ def tree(function, outputs) -> Any:
 # ---- comparing -----------------------------------------------------------------------------------
 
 
-def f64(x):
-    return x.detach().double().numpy() if isinstance(x, torch.Tensor) else oracles.f64(x)
-
-
-def assert_close(name, found, expected, bound=1e-5):
-    """Within ``bound`` of the expected array's largest number."""
-    found, expected = f64(found), f64(expected)
-    assert found.shape == expected.shape, (name, found.shape, expected.shape)
-    scale = np.abs(expected).max()
-    assert scale > 1e-4, f"{name} is nothing to compare with"
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bound * scale, err_msg=name)
-
-
 def check_forward(case, found, expected):
     outputs, values, logprob, entropy, state = found
     their_outputs, their_values, their_logprob, their_entropy, their_state = expected
@@ -195,13 +181,13 @@ def check_forward(case, found, expected):
     ours_flat = flat(outputs)
     for name, a, b in zip(names, ours_flat, flat(their_outputs), strict=True):
         a = np.array(a).T
-        assert_close(name, np.broadcast_to(a, b.shape), b)
-    assert_close("values", values, their_values)
-    assert_close("logprob", logprob, their_logprob)
-    assert_close("entropy", entropy, their_entropy)
+        assert_close(np.broadcast_to(a, b.shape), b, name)
+    assert_close(values, their_values, "values")
+    assert_close(logprob, their_logprob, "logprob")
+    assert_close(entropy, their_entropy, "entropy")
     stacked = stacked_state(case.policy, state)
     for (name, a), b in zip(stacked.items(), their_state, strict=True):
-        assert_close(name, a, b)
+        assert_close(a, b, name)
 
 
 def check_gradients(case, gradients, module):
@@ -210,8 +196,8 @@ def check_gradients(case, gradients, module):
     if is_native(case.policy):
         heads = ("decoder_mean",) if case.spec.action.continuous else ("decoder",)
         rows = [expected[f"decoder.{part}.weight"] for part in (*heads, "value_function")]
-        assert_close("decoder", gradients["decoder"]["weight"], torch.cat(rows))
-        assert_close("encoder", gradients["encoder"]["weight"], expected["encoder.encoder.weight"])
+        assert_close(gradients["decoder"]["weight"], torch.cat(rows), "decoder")
+        assert_close(gradients["encoder"]["weight"], expected["encoder.encoder.weight"], "encoder")
         zeros = tree_map(mx.zeros_like, case.weights)
         policy, gradients = to_dialect(
             case.policy, {**zeros, "network": gradients["network"]}, "torch"
@@ -221,7 +207,7 @@ def check_gradients(case, gradients, module):
     else:
         found = to_torch(case.policy, gradients)
     for name, gradient in expected.items():
-        assert_close(name, found[name], gradient)
+        assert_close(found[name], gradient, name)
 
 
 def check(case):
@@ -231,7 +217,7 @@ def check(case):
         (loss, found), gradients = mx.value_and_grad(ours, argnums=1)(case, case.weights, keep)
         their_loss, expected = theirs(case, module, keep)
         check_forward(case, found, expected)
-        assert_close("loss", loss, their_loss)
+        assert_close(loss, their_loss, "loss")
         their_loss.backward()
         check_gradients(case, gradients, module)
 
@@ -265,10 +251,10 @@ def test_our_steps_equal_torchs_sequence(network):
         )
         logits.append(np.array(out).T)
         ours_values.append(np.array(value))
-    assert_close("logits", np.concatenate(logits), outputs)
-    assert_close("values", np.concatenate(ours_values), values)
+    assert_close(np.concatenate(logits), outputs, "logits")
+    assert_close(np.concatenate(ours_values), values, "values")
     for a, b in zip(stacked_state(case.policy, ours_state).values(), state, strict=True):
-        assert_close("state", a, b)
+        assert_close(a, b, "state")
 
 
 def test_a_difference_would_be_seen():

@@ -5,7 +5,7 @@ import numpy as np
 import oracles
 import pytest
 from mlx.utils import tree_map
-from oracles import f64, named
+from oracles import assert_close, f64, named
 
 from puffer_mlx.config import Policy
 from puffer_mlx.policy.networks.mingru import mingru_reference
@@ -53,28 +53,22 @@ def upstream(folder):
     return make_policy(BREAKOUT, size), weights
 
 
-def close(found, expected, rtol=1e-5):
-    """Within rtol of the largest number: a sum of large terms has their rounding errors."""
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(np.array(found), expected, rtol=rtol, atol=rtol * scale)
-
-
 def test_upstream(path, fixtures):
     data = np.load(fixtures / "puffer4_breakout_mingru_forward.npz")
     policy, weights = upstream(fixtures)
     logits, values, state = policy.step(weights, mx.array(data["obs"]), [*mx.array(data["state0"])])
     assert np.abs(data["logits"]).max() > 20
-    close(logits.T, data["logits"])
-    close(values, data["value"][:, 0])
-    close(mx.stack(state), data["state1"])
+    assert_close(logits.T, data["logits"])
+    assert_close(values, data["value"][:, 0])
+    assert_close(mx.stack(state), data["state1"])
 
     observations = mx.array(data["seq_obs"].transpose(1, 0, 2))  # (T = 32, S = 16, D)
     logits, values, state = policy.scan(weights, observations, policy.initial_state(16))
     shaped = logits.T.reshape(32, 16, 3).transpose(1, 0, 2), values.reshape(32, 16).T
     for name in ("train", "eval"):
-        close(shaped[0], data[f"seq_{name}_logits"])
-        close(shaped[1], data[f"seq_{name}_values"])
-    close(mx.stack(state), data["seq_eval_final_state"])
+        assert_close(shaped[0], data[f"seq_{name}_logits"])
+        assert_close(shaped[1], data[f"seq_{name}_values"])
+    assert_close(mx.stack(state), data["seq_eval_final_state"])
 
 
 # ---- the whole policy ----------------------------------------------------------------------------

@@ -10,13 +10,12 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import oracles
 import pytest
 from covering import pairs
 from emulated_gpu import from_memory, to_memory
 from kernel_oracles import EPSILON, LOW, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
-from oracles import named, sigmoid
+from oracles import assert_close, f64, named, sigmoid
 
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
@@ -36,11 +35,6 @@ D, H, T, S = 6, 16, 5, 7
 
 DISCRETE, MULTI = ActionSpec((4,)), ActionSpec((3, 2))
 CONTINUOUS = ActionSpec((1, 1))
-
-
-def f64(x):
-    """Of arrays of any dtype; NumPy has no bfloat16."""
-    return oracles.f64(x.astype(mx.float32) if isinstance(x, mx.array) else x)
 
 
 def normal(rng, *shape):
@@ -87,14 +81,6 @@ def assert_dtypes(tree, dtype):
     leaves: Any = tree_flatten(tree)
     wrong = {name: a.dtype for name, a in leaves if a.dtype != dtype}
     assert not wrong, wrong
-
-
-def assert_near(found, expected, bound):
-    """Within ``bound`` of the expected array's largest number."""
-    found, expected = f64(found), f64(expected)
-    assert found.shape == expected.shape and np.isfinite(found).all()
-    apart = np.abs(found - expected).max() / np.abs(expected).max()
-    assert apart <= bound, f"{apart:.2e} > {bound:.2e}"
 
 
 # ---- the casts themselves ------------------------------------------------------------------------
@@ -164,10 +150,10 @@ def test_what_is_low_and_what_is_not(form, name, dtype, space):
     assert_dtypes([*flat(outputs), values, after], mx.float32)
     exact, exact_values, exact_after = policy.scan(weights, observations, state, keep)
     for found, expected in zip(flat(outputs), flat(exact), strict=True):
-        assert_near(found, expected, 6 * EPSILON[dtype])
-    assert_near(values, exact_values, 6 * EPSILON[dtype])
+        assert_close(found, expected, bound=6 * EPSILON[dtype])
+    assert_close(values, exact_values, bound=6 * EPSILON[dtype])
     for (_, found), (_, expected) in zip(named(after), named(exact_after), strict=True):
-        assert_near(found, expected, 6 * EPSILON[dtype])
+        assert_close(found, expected, bound=6 * EPSILON[dtype])
 
     mask = None if action.continuous else mx.array(rng.integers(0, 2, (S, action.logits)) | 1)
     for m in (None, mask):
@@ -255,10 +241,10 @@ def test_rounding(path, name, dtype):
     # a float32 sum may fall to the other side of a rounding boundary, here and there
     differs = expected[0] != np.array(logits).T
     assert differs.mean() < 0.1
-    assert_near(logits.T, expected[0], 2 * EPSILON[dtype])
-    assert_near(values, expected[1], 2 * EPSILON[dtype])
+    assert_close(logits.T, expected[0], bound=2 * EPSILON[dtype])
+    assert_close(values, expected[1], bound=2 * EPSILON[dtype])
     for (_, found), (_, other) in zip(named(state), named(expected[2]), strict=True):
-        assert_near(found, other, EPSILON[dtype] / 4)
+        assert_close(found, other, bound=EPSILON[dtype] / 4)
 
 
 def accumulating(dtype):
@@ -325,11 +311,11 @@ def check_linear(dtype, columns, biased, rows):
     (_, y), gradients = mx.value_and_grad(scalar, argnums=list(range(len(given))))(*given)
     x64, weight64, *bias64 = (rounded(f64(a), dtype) for a in given)
     expected = x64 @ weight64.T + sum(bias64)
-    assert_near(y.T if columns else y, expected, 2 * EPSILON[dtype])
+    assert_close(y.T if columns else y, expected, bound=2 * EPSILON[dtype])
     assert [g.dtype for g in gradients] == [a.dtype for a in given]
     ones = np.ones((rows, 4))
     for found, other in zip(gradients, (ones @ weight64, ones.T @ x64, ones.sum(0)), strict=False):
-        assert_near(found, other, 2 * EPSILON[dtype])
+        assert_close(found, other, bound=2 * EPSILON[dtype])
 
 
 def dtypes_of_sums(function, weights):
@@ -410,7 +396,7 @@ def check_images(encoder, dtype, weights, bound, angle):
     (_, exact), expected = mx.value_and_grad(scalar)(same)
     assert found.dtype == dtype and exact.dtype == mx.float32
     assert_dtypes(gradients, dtype)
-    assert_near(found, exact, bound * EPSILON[dtype])
+    assert_close(found, exact, bound=bound * EPSILON[dtype])
     for (leaf, one), (_, other) in zip(named(gradients), named(expected), strict=True):
         assert 1 - cosine([one], [other]) < angle, leaf
 

@@ -167,8 +167,7 @@ class Bin(FileFormat):
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """By our own reader."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that numbers are missing, which was asked for
+        with warnings.catch_warnings(action="ignore"):  # numbers are missing, as was asked for
             return super().run(source, policy, observations)
 
 

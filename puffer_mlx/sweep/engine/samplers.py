@@ -162,8 +162,7 @@ class OptunaSampler(SpaceSampler):
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """Its suggestion, rounded as this room's are."""
         sampler = self._of(trial)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             sampler.before_trial(study, trial)
             together = sampler.infer_relative_search_space(study, trial)
             values = sampler.sample_relative(study, trial, together)

@@ -9,11 +9,11 @@ is Optuna's PRUNED, and only its points tell what it found.
 Everything that is needed to go on is in the study: nothing is in a process's memory alone.
 """
 
-import contextlib
 import os
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -70,12 +70,9 @@ def own_name() -> list[Any]:
     return [socket.gethostname(), *Identity.of(os.getpid())]
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[Any]:
     """Without warnings of what is experimental, and of values outside of their ranges."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 def curves(run: FrozenTrial) -> dict[int, list[Point]]:

@@ -259,8 +259,7 @@ def importances(study: Study) -> dict[str, float]:
     over = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
     if len(over) < LEAST or len({trial.values[0] for trial in over}) < 2:
         return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return optuna.importance.get_param_importances(
             study.optuna, target=lambda trial: trial.values[0]
         )
