@@ -132,6 +132,31 @@ def test_a_suggestion_is_one_that_no_other_beats_in_all_ratings(monkeypatch):
     assert {*places} == {0, 1}
 
 
+def test_where_one_score_stands_out_suggestions_are_near_and_dear(monkeypatch):
+    """Near: some have many coordinates of a run that was made; else they have none of them."""
+    rest = [Parameter("env", f"p{i}", "uniform", 0.0, 1.0) for i in range(9)]
+    space = Space([SPACE.parameters[0], *rest])
+    alike, aims, rate = [], [], Protein.ratings
+
+    def ratings(method, models, candidates, target):
+        aims[-1].add(target)
+        return rate(method, models, candidates, target)
+
+    monkeypatch.setattr(Protein, "ratings", ratings)
+    for best in (100.0, 1.0):  # of 30 scores, the others of which are between 0 and 1
+        method = Protein(space, SETTINGS, 5)
+        draw = np.random.default_rng(3)
+        seen = draw.uniform(-0.4, 0.4, (30, 10))
+        for vector, score in zip(seen, [best, *draw.random(29)], strict=True):
+            method.observe(vector, score, 10 ** (1 + vector[0]))
+        aims.append(set())
+        made = np.array([method.suggest(number) for number in range(10, 22)])
+        same = np.abs(made[:, None, 1:] - seen[None, :, 1:]) < 1e-9
+        alike.append(same.sum(2).max(1))
+    assert alike[0].max() >= 4 and not alike[1].any()
+    assert aims[0] == {1.1} and len(aims[1]) > 9
+
+
 def test_a_sweep_whose_runs_all_fail_goes_on():
     method = make_method(SPACE, SETTINGS, 5)
     vectors = [method.suggest() for _ in range(3)]
