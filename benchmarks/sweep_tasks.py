@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(tasks()), choices=tasks())
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=1.0, help="times the tasks' own (1)")
     parser.add_argument("--at-once", type=int, default=os.cpu_count(), help="sweeps (cores)")
     parser.add_argument("--seconds", type=float, default=math.inf, help="end by then")
@@ -236,7 +237,7 @@ def main() -> None:
     waiting = [
         Sweep(task, method, seed)
         for task in sorted(options.tasks)  # Breakout's are the longer ones
-        for seed in range(1, options.seeds + 1)
+        for seed in range(options.first_seed, options.first_seed + options.seeds)
         for method in options.methods
     ]
     made: dict[Sweep, Made] = {}
