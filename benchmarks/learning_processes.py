@@ -66,9 +66,17 @@ def measured(
 
 
 def log_of(folder: Path) -> list[dict[str, float]]:
-    """The records of the one run in a folder."""
-    (log,) = folder.glob("logs/*/*.jsonl")
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    """The records of the one run in a folder.
+
+    Raises:
+        UserError: there is no log, or several.
+    """
+    logs = sorted(folder.glob("logs/*/*.jsonl"))
+    if len(logs) != 1:
+        raise UserError(
+            f"{folder} has {len(logs)} logs, expected one", "remove the folder and run it again"
+        )
+    return [json.loads(line) for line in logs[0].read_text().splitlines()]
 
 
 def cores_of(jobs: int, threads: int) -> list[set[int]]:

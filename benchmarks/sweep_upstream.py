@@ -16,8 +16,7 @@ from puffer_mlx.sweep.gaussian_process import (
     Posterior,
     log_likelihood,
 )
-from puffer_mlx.sweep.methods import BEYOND, COST_NOISE, SHORTER, TARGETS, Protein
-from puffer_mlx.sweep.observations import pareto_front, pruned
+from puffer_mlx.sweep.methods import BEYOND, COST_NOISE, TARGETS, Protein
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
@@ -86,16 +85,7 @@ class UpstreamProtein(Protein):
         all_scores = np.concatenate([scores, np.full(len(failures), low)])
         score = self.score_model.fit(all_vectors, (all_scores - low) / width)
 
-        front = pruned(pareto_front(scores, seen.costs))
-        centres = [vectors[front.at]]
-        if (at := self.space.cost) is not None:
-            best = vectors[np.argsort(-scores, kind="stable")[: self.settings.num_keep_top_obs]]
-            for part in SHORTER:
-                shorter = best.copy()
-                shorter[:, at] += part * (-1 - best[:, at])
-                centres.append(shorter)
-        around = np.repeat(np.concatenate(centres), self.settings.suggestions_per_pareto, axis=0)
-        candidates = self.space.around(around, draw)
+        candidates = self.candidates(draw, near=False)
         expected = costs.means(candidates)
         if not self.targets:
             self.targets = list(draw.permutation(TARGETS))

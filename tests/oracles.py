@@ -27,7 +27,7 @@ def assert_close(found: Any, expected: Any, name: str = "", bound: float = 1e-5)
     found, expected = f64(found), f64(expected)
     assert found.shape == expected.shape, (name, found.shape, expected.shape)
     scale = np.abs(expected).max()
-    assert scale > 1e-4, f"{name} is nothing to compare with"
+    assert 1e-4 < scale < np.inf, f"{name} is nothing to compare with"
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound * scale, err_msg=name)
 
 

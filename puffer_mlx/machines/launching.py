@@ -197,14 +197,14 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
 
 def is_first_to_say(error: str) -> bool:
     """Whether none of the ranks that were started with this one here has printed this error."""
-    if SAID in os.environ:
-        with suppress(FileNotFoundError):  # what started them has ended
-            try:
-                Path(os.environ[SAID], hashlib.sha256(error.encode()).hexdigest()).touch(
-                    exist_ok=False
-                )
-            except FileExistsError:
-                return False
+    if SAID not in os.environ:
+        return True
+    said = Path(os.environ[SAID], hashlib.sha256(error.encode()).hexdigest())
+    with suppress(FileNotFoundError):  # what started them has ended
+        try:
+            said.touch(exist_ok=False)
+        except FileExistsError:
+            return False
     return True
 
 

@@ -321,7 +321,7 @@ def test_export_chooses_by_the_suffix(here):
 
 
 def test_export_takes_statistics_along_and_stays_on_its_device(here, monkeypatch):
-    devices, stream = [], mx.stream
+    devices, stream, before = [], mx.stream, mx.default_device()
     monkeypatch.setattr(mx, "stream", lambda device: devices.append(device) or stream(device))
     native = {"dialect": "native", "network": "MinGRU", "minibatch_size": 128}
     with puffer_mlx.Trainer({**CARTPOLE, **native}, "gym:CartPole-v1") as trainer:
@@ -330,7 +330,7 @@ def test_export_takes_statistics_along_and_stays_on_its_device(here, monkeypatch
             trainer.export("w.bin", lossy=False)
         del devices[:]
         trainer.export("w.bin", lossy=True)
-    assert devices == [mx.cpu]
+    assert devices == [mx.cpu] and mx.default_device() == before
     assert (here / "w.bin.normalization.safetensors").is_file()
 
 

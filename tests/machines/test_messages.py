@@ -73,9 +73,7 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
         assert ranks[2].connect(address) and ranks[1].connect(address)
         posts = [Post(each.messages, 3, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
-        wait_until(
-            lambda: connect(address, 1, MESSAGES) is None
-        )  # all are there: no one else gets in
+        wait_until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: no one gets in
     wait_until(lambda: not any(thread.name == "attendance" for thread in threading.enumerate()))
 
 
