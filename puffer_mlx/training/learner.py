@@ -5,10 +5,8 @@ A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -16,7 +14,6 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
-from puffer_mlx.ops.gpu import nvrtc
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
@@ -222,19 +219,6 @@ class Learner:
             return None
         return self._whole(inputs, inputs.rollout.buffer.fields, compared)
 
-    def compile_ahead(self, inputs: EpochInputs) -> None:
-        """Begin to compile a whole epoch's kernels, on CUDA, beside what comes before training.
-
-        Of the rollout nothing is read but shapes.
-        """
-        if nvrtc.library() is None or not self._is_whole(inputs, ()):
-            return
-        minibatches = self.algorithm.minibatches
-        first = self.algorithm._replace(minibatches=lambda epoch: islice(minibatches(epoch), 1))
-        with building, nvrtc.ahead(), suppress(TooLarge):
-            fields = self.reader.copy(inputs.rollout.buffer.fields)
-            self._trace(self._in_one, True, *self._traced(inputs, fields), algorithm=first)
-
     def _traced(self, inputs: EpochInputs, fields: Fields) -> tuple:
         """What ``whole_epoch`` computes from, as trees of arrays."""
         rollout, before, draws, scheduled = inputs
@@ -284,9 +268,8 @@ class Learner:
         fields: Fields,
         states: Any,
         *others: Any,
-        algorithm: Algorithm | None = None,
     ) -> Any:
-        """What ``whole_epoch`` is compiled from; ``algorithm``: in place of the learner's."""
+        """Compute an entire epoch; ``whole_epoch`` is this function, compiled."""
         draws, numbers, *before = others
         ratios: list[mx.array] = []
 
@@ -302,8 +285,7 @@ class Learner:
             *(lambda: states, learned),
             values=fields["values"],
         )
-        before, algorithm = TrainState(*before), algorithm or self.algorithm
-        now = train_on(algorithm, epoch, before, submitted, self._minibatches)
+        now = train_on(self.algorithm, epoch, TrainState(*before), submitted, self._minibatches)
         if counts_at_once(config := self.health.config):
             scaler = precision.count_all(now.scaler, submitted.counted, config.train.precision)
             now = replace(now, scaler=scaler)

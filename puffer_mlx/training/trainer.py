@@ -29,7 +29,7 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.training import self_play
-from puffer_mlx.training.collector import Collector, Rollout, RolloutStart
+from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
     Logs,
@@ -244,8 +244,6 @@ class Trainer:
         self.profiler.begin(self.epoch)
         self.profiler.train.start()
         try:
-            if not self._compiled:
-                self._compile_ahead()
             pending = self._newest() or self._next()
             with self.ranks.guarded():
                 pending, losses, seconds = self._train(pending)
@@ -470,14 +468,6 @@ class Trainer:
         else:
             self.profiler.train.start()  # it was this thread's own work, on the other timer
         return rollout
-
-    def _compile_ahead(self) -> None:
-        """Begin to compile, on CUDA, what training launches, beside what a rollout does."""
-        buffer, states = self.collector.buffer, self.collector.states
-        start = RolloutStart(buffer, self.weights, states, self._key, None)
-        with building:
-            inputs = self.inputs(Rollout(buffer, start, {}, 0.0), self.learner.draws(self._key))
-        self.learner.compile_ahead(inputs)
 
     def _waits(self, epoch: int) -> bool:
         """Whether an epoch's rollout is waited for, which tells how long it takes."""

@@ -1,13 +1,12 @@
 """`ops/gpu/nvrtc.py`: kernels compiled for CUDA without MLX; here by a library that stands in."""
 
 import ctypes
-import threading
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from puffer_mlx.ops.gelu import TEXT, gelu_backward, gelu_forward
+from puffer_mlx.ops.gelu import TEXT, gelu_forward
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks import lstm
 
@@ -174,25 +173,6 @@ def test_a_launch(cache, launched, monkeypatch):
         "threadgroup": (256, 1, 1),
         "ensure_row_contiguous": True,
     }
-
-
-def test_ahead_compilers_run_side_by_side(cache, launched, monkeypatch):
-    """None is waited for before its kernel is launched, and then what it made is used."""
-    both = threading.Barrier(2)
-
-    class Slow(Library):
-        def nvrtcCompileProgram(self, *arguments):
-            both.wait(timeout=10)  # one after the other would wait for ever
-            return super().nvrtcCompileProgram(*arguments)
-
-    monkeypatch.setattr(nvrtc, "library", Slow)  # each has a library of its own
-    x = mx.ones((5, 2))
-    with nvrtc.ahead():
-        given = [gelu_forward(x), gelu_backward(x, x)]
-    assert [array.shape for array in given] == [(5, 2)] * 2 and not launched
-    gelu_forward(x)
-    (one,) = launched
-    assert one["compiled_source"] == made().text.encode()[::-1]
 
 
 def test_without_the_library_mlx_compiles(monkeypatch):

@@ -1,14 +1,11 @@
 """Training as a GPU computes it, with kernels that run as C++, beside training on the CPU."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from emulated_run import emulated_gpu
 from oracles import RandomVec, named
 
 from puffer_mlx import config
-from puffer_mlx.ops.gpu import nvrtc
 from puffer_mlx.ppo import update
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import make
@@ -126,35 +123,6 @@ def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
     given.train.horizon, given.train.minibatch_size = 8, 8 * S
     given.train.total_timesteps = 4 * 8 * N
     return given
-
-
-@ALGORITHMS
-def test_what_is_compiled_ahead(options, monkeypatch):
-    """Before the first rollout: all that training on it launches; and nothing is changed by it."""
-    given, known = by_whole_epochs(options), {}
-    with emulated_gpu() as gpu, make(given, 1) as vec:
-        trainer = Trainer(given, vec)
-        learner = trainer.learner
-        inner, train = learner.compile_ahead, learner.train
-
-        def noted(name, function, *arguments):
-            gpu.names.clear()
-            result = function(*arguments)
-            known[name] = {*gpu.names}
-            return result
-
-        def ahead(*arguments):
-            with monkeypatch.context() as patch:
-                patch.setattr(nvrtc, "library", lambda: "there")
-                noted("ahead", inner, *arguments)
-
-        learner.compile_ahead, learner.train = ahead, partial(noted, "train", train)  # type: ignore
-        ours = trainer.step()
-    with emulated_gpu(), make(given, 1) as vec:
-        expected = Trainer(given, vec).step()
-    assert "mingru_minibatch" in known["train"] <= known["ahead"]
-    losses = {key: x for key, x in expected.items() if key.startswith("loss/")}
-    assert losses and losses.items() <= ours.items()
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in one launch", "that store activations"])

@@ -4,9 +4,6 @@ MLX puts its headers and CUDA's before every text, and takes two seconds for eac
 them: ``without_headers.h`` declares what a text finds there. NVRTC is the library that MLX has
 loaded; where it isn't found by its name, MLX compiles (``launch.py``).
 
-A launch waits for its kernel. ``ahead`` says which are wanted soon: several are compiled side by
-side, by threads.
-
 What was compiled is kept in ``system.private_folders.cache_directory``, under a hash of all that
 decides it: the text, the GPU's architecture, NVRTC's version.
 """
@@ -15,8 +12,6 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,10 +32,6 @@ TYPES = {
     mx.uint8: "uint8_t",
 }
 DIGEST = 32  # bytes of a hash, before what was compiled: a damaged file is compiled again
-
-
-_compilers = ThreadPoolExecutor(thread_name_prefix="nvrtc")
-_ahead = False
 
 
 class Program(NamedTuple):
@@ -152,27 +143,13 @@ def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
     return content.raw
 
 
-@contextlib.contextmanager
-def ahead() -> Iterator[None]:
-    """Within, launches begin to compile and wait for nothing: what they give stands for arrays.
-
-    So a graph that is built within must not be evaluated, nor kept by ``mx.compile``.
-    """
-    global _ahead
-    before, _ahead = _ahead, True
-    try:
-        yield
-    finally:
-        _ahead = before
-
-
 class CompiledKernel:
     """A kernel that is called as MLX's own are (``mx.fast.cuda_kernel``)."""
 
     def __init__(self, nvrtc: Any, kernel: Kernel, shared: int = 0) -> None:
-        """Compiles nothing yet; ``shared``: bytes of the SHARED_POOL of its blocks."""
+        """``shared``: bytes of the SHARED_POOL of each block. Nothing is compiled yet."""
         self._nvrtc, self._kernel, self._shared = nvrtc, kernel, shared
-        self._made: dict[tuple, Future[tuple[str, bytes]]] = {}  # by what its template is given
+        self._compiled: dict[tuple, tuple[str, bytes]] = {}  # name and machine code, by template
 
     def __call__(
         self,
@@ -184,13 +161,11 @@ class CompiledKernel:
         output_shapes: list[tuple[int, ...]],
         output_dtypes: list[mx.Dtype],
     ) -> list[mx.array]:
-        """A launch; the first with these types and constants compiles."""
+        """Launch the kernel; the first launch with these types and constants compiles it."""
         key = tuple(template)
-        if key not in self._made:
-            self._made[key] = _compilers.submit(self._compiled, dict(template))
-        if _ahead:
-            return list(map(mx.zeros, output_shapes, output_dtypes))
-        name, code = self._made[key].result()
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(dict(template))
+        name, code = self._compiled[key]
         return mx.fast.precompiled_cuda_kernel(
             name=name,
             compiled_source=code,
@@ -204,7 +179,7 @@ class CompiledKernel:
             ensure_row_contiguous=True,
         )
 
-    def _compiled(self, template: dict[str, Any]) -> tuple[str, bytes]:
+    def _compile(self, template: dict[str, Any]) -> tuple[str, bytes]:
         source = program(self._kernel, template)
         architecture = str(mx.device_info(mx.gpu)["architecture"])
         return source.name, machine_code(self._nvrtc, source, architecture)
