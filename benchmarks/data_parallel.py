@@ -40,7 +40,7 @@ def words(options: argparse.Namespace, ranks: int) -> list[str]:
         *("--vec.total-agents", str(agents), "--train.horizon", str(options.horizon)),
         *("--train.minibatch-size", str(options.minibatch * ranks)),
         *("--train.total-timesteps", str(options.epochs * agents * options.horizon)),
-        *("--train.draw-from", options.draw_from, "--checkpoint-interval", "0"),
+        *("--checkpoint-interval", "0"),
         *options.more,
     )
 
@@ -87,7 +87,6 @@ def main() -> None:
     parser.add_argument("--horizon", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--draw-from", choices=("rank", "all"), default="rank")
     parser.add_argument("--phases", action="store_true", help="print perf/*, medians of epochs")
     parser.add_argument("--json", type=Path, help="write the numbers there, too")
     argv, _, more = " ".join(sys.argv[1:]).partition(" -- ")

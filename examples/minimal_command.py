@@ -17,7 +17,7 @@ OBEYED = (
 LEFT_OUT = {  # the values that the page stands for; others would give other weights
     **{"train.algorithm": "puffer4", "train.overlap": False, "train.precision": "fp32"},
     **{"train.rollout_device": "auto", "train.launch_steps": 0, "train.gpus": 1},
-    **{"train.draw_from": "rank", "train.loss": "clipped", "selfplay.enabled": False},
+    **{"train.loss": "clipped", "selfplay.enabled": False},
     **{"train.one_launch": "auto", "train.rpo_alpha": 0.0},
 }
 

@@ -14,6 +14,7 @@ _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, sectio
     ("PufferLib 4.0 reads it from [sweep]", "base", "max_suggestion_cost"),
     ("PufferLib 4.0 reads it from [base]", "train", "checkpoint_interval"),
     ("the key is train.ent_coef", "train", "entropy_coef"),
+    ("each rank draws minibatches from its own rollout", "train", "draw_from"),
     (_MATCH, "base", "load_enemy_model_path"),
     (_LOADED, "base", "load_model_path"),
     ("a run is called after the time when it began", "base", "run_id"),
@@ -89,6 +90,7 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "base.load_model_path": NOTHING,
     "base.load_enemy_model_path": NOTHING,
     "train.verb_eps": 0,
+    "train.draw_from": "rank",
 }
 ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
 BOT_EVAL = "bot_eval"  # a section of 5.0: what of [env] is different against scripted opponents

@@ -31,14 +31,6 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
     return [tree_map(lambda _: next(parts), tree) for tree in trees]
 
 
-def joined(group: mx.distributed.Group, array: mx.array, axis: int = 0) -> mx.array:
-    """All ranks' arrays of this shape, one after the other along an axis; not evaluated."""
-    size, shape = group.size(), array.shape
-    gathered = mx.distributed.all_gather(array, group=group).reshape(size, *shape)
-    gathered = mx.moveaxis(gathered, 0, axis)
-    return gathered.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
-
-
 def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
     """What all ranks' advantages of this size are normalised by: see ``ppo.loss.Minibatch``."""
     mine = closed_form.moments(adv)

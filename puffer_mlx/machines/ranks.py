@@ -15,7 +15,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
@@ -26,7 +25,6 @@ from puffer_mlx.machines.messages import LostRank, Post
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.single_process import SingleProcess, Step
 from puffer_mlx.ops import pack
-from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import Remembers, VecEnv
 
@@ -44,7 +42,7 @@ class Ranks(SingleProcess):
 
     Args:
         group: MLX's.
-        config: the run's; ``train.draw_from`` and the segments of a minibatch count.
+        config: the run's.
 
     Attributes:
         attendance: tells who is there.
@@ -52,9 +50,8 @@ class Ranks(SingleProcess):
 
     def __init__(self, group: mx.distributed.Group, config: Config) -> None:
         self.attendance = Attendance(group.rank(), config.train.rank_timeout)
-        self.group, self.together = group, config.train.draw_from == "all"
+        self.group = group
         self.rank, self.size = group.rank(), group.size()
-        self.shared = self if self.together else None
         self._last = config.epochs - 1
         self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
         self._met = 0  # epochs
@@ -64,52 +61,17 @@ class Ranks(SingleProcess):
         """The rank's part of its numbers: see ``share``."""
         return share(config, self.rank, self.size)
 
-    def drawn(self, config: Config) -> Config:
-        """The whole run, if minibatches are drawn from all rollouts."""
-        return config if self.together else self.own(config)
-
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
-        """Of all agents' numbers those of this rank's: as in one process."""
-        return mx.contiguous(self.part(draw(agents * self.size), 1))
+        """Return the columns of this rank's agents, out of the random numbers of all agents.
+
+        So each agent gets the numbers that it would get in one process.
+        """
+        first = self.rank * agents
+        return mx.contiguous(draw(agents * self.size)[:, first : first + agents])
 
     def key(self, key: mx.array) -> mx.array:
-        """One of its own, or the one that all ranks draw by."""
-        return key if self.together else mx.random.split(key, self.size)[self.rank]
-
-    def finals(self, own: np.ndarray | None, fields: Mapping[str, Any]) -> np.ndarray | None:
-        """All ranks', if minibatches are drawn from all rollouts."""
-        return own if own is None or not self.together else np.array(fields["finals"])
-
-    def states(self, states: Any) -> Any:
-        """All ranks', if minibatches are drawn from all rollouts."""
-        if states is None or not self.together:
-            return states
-        with building:
-            return tree_map(self.joined, states)
-
-    # ---- minibatches that are drawn from all rollouts, as one process draws them -----------------
-    # All ranks have all rollouts, and draw the same minibatches; of each a rank computes its part.
-
-    def part(self, array: Any, axis: int = 0) -> Any:
-        """This rank's part along an axis, of which each has as many."""
-        each = array.shape[axis] // self.size
-        mine = slice(self.rank * each, (self.rank + 1) * each)
-        return array[(slice(None),) * axis + (mine,)]
-
-    def joined(self, array: mx.array, axis: int = 0) -> mx.array:
-        """All ranks' parts, one after the other along an axis."""
-        return exchange.joined(self.group, array, axis)
-
-    def _recompute(
-        self, step: Step, fields: Mapping[str, Any], rollout: Any
-    ) -> dict[str, mx.array | None]:
-        """All ranks' rollouts, (T, N, ...) by name, once a step has computed this one's."""
-        fields = step(fields, rollout)
-        with building:
-            return {
-                name: None if array is None else self.joined(array, 1)
-                for name, array in fields.items()
-            }
+        """Return this rank's own key."""
+        return mx.random.split(key, self.size)[self.rank]
 
     # ---- a minibatch -----------------------------------------------------------------------------
 
@@ -130,16 +92,13 @@ class Ranks(SingleProcess):
         return of_all
 
     def divided(self, steps: Any) -> Any:
-        """Others hear how far this rank is; it computes its part of minibatches of all rollouts."""
+        """Count each minibatch, so that the other ranks see progress."""
 
         def gradients(*inputs: Any) -> Any:
             self.attendance.progress.count += 1
-            return inner.gradients(*inputs)
+            return steps.gradients(*inputs)
 
-        inner = steps
-        if self.together:
-            inner = inner._replace(recompute=partial(self._recompute, inner.recompute))
-        return inner._replace(gradients=gradients)
+        return steps._replace(gradients=gradients)
 
     # ---- an epoch --------------------------------------------------------------------------------
 

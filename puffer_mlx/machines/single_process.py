@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
@@ -24,19 +23,12 @@ class SingleProcess:
     Attributes:
         rank: this process's number.
         size: how many there are.
-        shared: divides minibatches that are drawn from all rollouts: ``Epoch.ranks`` of
-            ``ppo/algorithms``; None: each draws from its own.
     """
 
     rank, size = 0, 1
-    shared: Any = None
 
     def own(self, config: Config) -> Config:
         """What this rank does of a run."""
-        return config
-
-    def drawn(self, config: Config) -> Config:
-        """The run that minibatches are drawn in: a rank's own, or the whole."""
         return config
 
     def summed(self, gradients: Step, normalised: bool) -> Step:
@@ -52,10 +44,6 @@ class SingleProcess:
         """The learner's steps (a NamedTuple) as ranks make them together."""
         return steps
 
-    def states(self, states: Any) -> Any:
-        """Recurrent states (N, ...) of the agents that minibatches are drawn from; None of None."""
-        return states
-
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
         """Random numbers (T, agents, ...) of this rank's agents; ``draw(N)`` makes those of N."""
         return draw(agents)
@@ -63,10 +51,6 @@ class SingleProcess:
     def key(self, key: mx.array) -> mx.array:
         """The key that this rank draws its minibatches by."""
         return key
-
-    def finals(self, own: np.ndarray | None, fields: Mapping[str, Any]) -> np.ndarray | None:
-        """``VecEnv.finals`` of the agents that minibatches are drawn from."""
-        return own
 
     def any(self, flag: bool) -> bool:
         """Whether one of the ranks says so."""

@@ -124,13 +124,13 @@ class Learner:
         ranks: SingleProcess = SINGLE_PROCESS,
         learned: Learned | None = None,
     ) -> None:
-        own, drawn = ranks.own(config), ranks.drawn(config)
-        agents = learned.agents if learned else drawn.vec.total_agents
+        own = ranks.own(config)
+        agents = learned.agents if learned else own.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
-        self.algorithm = algorithms.make(policy, drawn, agents, one_cpu)
+        self.algorithm = algorithms.make(policy, own, agents, one_cpu)
         run = watched(run, locked)
         self.reader = Reader(run, placement, own, learned)
-        self._learned, self._ranks, self._minibatches = learned, ranks, drawn.minibatches
+        self._learned, self._minibatches = learned, own.minibatches
         self._alpha = config.train.rpo_alpha
         self.health = Health(config, self.algorithm.metrics)
         self._submitted: Submitted | None = None  # of the last epoch, if one after the other
@@ -185,11 +185,8 @@ class Learner:
             return now, self.health.judge(rollout, now, asked)
         epoch = Epoch(
             *(steps, fields, draws.minibatches, scheduled),
-            states=partial(self._states, rollout),
-            learned=lambda: learned_from(
-                self._ranks.finals(self._finals(rollout), fields), *fields["actions"].shape[:2]
-            ),
-            ranks=self._ranks.shared,
+            states=partial(self.reader.first_states, rollout),
+            learned=lambda: learned_from(self._finals(rollout), *fields["actions"].shape[:2]),
             values=fields["values"],
             noise=draws.noise,
         )
@@ -223,11 +220,13 @@ class Learner:
         """What ``whole_epoch`` computes from, as trees of arrays."""
         rollout, before, draws, scheduled = inputs
         numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
-        return fields, self._states(rollout), draws.minibatches, numbers, *before.arrays()
-
-    def _states(self, rollout: Rollout) -> Any:
-        """The recurrent states that minibatches begin with."""
-        return self._ranks.states(self.reader.first_states(rollout))
+        return (
+            fields,
+            self.reader.first_states(rollout),
+            draws.minibatches,
+            numbers,
+            *before.arrays(),
+        )
 
     def _is_whole(self, inputs: EpochInputs, observers: Sequence[Observer]) -> bool:
         """Whether an epoch is submitted as one, if there is room for what its minibatches store.
@@ -364,10 +363,9 @@ def _moving(epoch: Epoch, minibatches: int) -> Callable[[Inputs], Inputs]:
     def moved(inputs: Inputs) -> Inputs:
         (T, S), heads = inputs.observations.shape[:2], inputs.actions.shape[-1]  # type: ignore
         with building:
-            if not left:  # as one process would, though this one may have a part of S agents
-                size = 1 if epoch.ranks is None else epoch.ranks.size
-                left.extend(noise.draw((minibatches, T, S * size, heads)))
-            z = epoch.part(left.pop(0), 1).reshape(inputs.actions.shape)
+            if not left:
+                left.extend(noise.draw((minibatches, T, S, heads)))
+            z = left.pop(0).reshape(inputs.actions.shape)
             return inputs._replace(actions=inputs.actions - z)
 
     return moved

@@ -36,7 +36,9 @@ SMALL = f"""
     --train.total-timesteps {EPOCHS * T * N} --train.learning-rate 0.005 --checkpoint-interval 5
     --vec.num-threads 1 --vec.num-buffers 1
 """.split()
-TOGETHER = "--train.draw-from", "all"
+# One minibatch is the whole rollout, so each rank's part of it is all that the rank has collected.
+WHOLE = "--train.minibatch-size", str(T * N), "--train.replay-ratio", "2"
+FIVE = "--train.algorithm", "puffer5", "--reset-state", "0"
 WAITS = 300  # seconds for a run of a few, on a machine that does other things, too
 LINE = re.compile(r"[\d,]+ of [\d,]+ steps")
 SERVING = [sys.executable, str(Path(__file__).with_name("serving_ranks.py"))]
@@ -185,9 +187,12 @@ def two_folders(tmp_path):
 
 
 CASES = {
-    "puffer4": ["--torch.network", "MinGRU"],
-    "puffer5": ["--train.algorithm", "puffer5", "--reset-state", "0"],
-    "ppo, samples": ["--train.algorithm", "ppo", "--torch.network", "MLP"],
+    "puffer5": [*FIVE],
+    # Samples of the last step aren't learned from.
+    "ppo, samples": [
+        *("--train.algorithm", "ppo", "--torch.network", "MLP"),
+        *("--train.minibatch-size", str((T - 1) * N)),
+    ],
     "ppo, segments, three ranks": ["--train.algorithm", "ppo", "--reset-state", "0"],
 }
 
@@ -195,8 +200,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_train_what_one_process_trains(case, two_folders, train, train_alone):
     alone, several = two_folders
-    train_alone(alone, *CASES[case])
-    train(several, *CASES[case], *TOGETHER, count=3 if "three" in case else 2)
+    words = *WHOLE, *CASES[case]
+    train_alone(alone, *words)
+    train(several, *words, count=3 if "three" in case else 2)
     assert differ(alone, several) < 2e-6
     pairs = list(zip(records(alone), records(several), strict=True))
     assert len(pairs) >= EPOCHS
@@ -232,7 +238,7 @@ def test_a_run_that_goes_on_is_the_run(two_folders, train):
 
 def test_ranks_are_started_here(tmp_path, train_alone, script, capsys):
     """Another number of ranks doesn't go on with them."""
-    train_alone(tmp_path, *TOGETHER, "--train.gpus", "2")
+    train_alone(tmp_path, "--train.gpus", "2")
     assert "gpus = 2" in (newest(tmp_path) / "config.ini").read_text()
     assert "ranks.1" in arrays(tmp_path, "state")
     capsys.readouterr()
@@ -296,7 +302,7 @@ def test_ranks_end_when_what_started_them_is_killed(tmp_path):
 def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
     """On each rank's GPU, of its own environments; and they go on from a checkpoint."""
     alone, several = two_folders
-    words = [*TOGETHER, "--train.total-timesteps", str(4 * T * N)]
+    words = [*FIVE, *WHOLE, "--train.total-timesteps", str(4 * T * N)]
     train_alone(alone, *words)
     train(several, *words, "--stop-at", str(2 * T * N), fault="on_gpu")
     train(several, *words, "--resume", "latest", fault="on_gpu")

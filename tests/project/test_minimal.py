@@ -122,7 +122,7 @@ CHANGES = f"""
     prio_beta0=0.9 advantage=S
 """.split()
 REFUSED = {"algorithm": "puffer5", "overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
-REFUSED |= {"launch_steps": 8, "one_launch": 1, "gpus": 2, "draw_from": "all", "loss": "mine:loss"}
+REFUSED |= {"launch_steps": 8, "one_launch": 1, "gpus": 2, "loss": "mine:loss"}
 REFUSED |= {"rpo_alpha": 0.5}
 OTHERS = {"target_kl", "desired_kl"}  # of another algorithm, and of a schedule that is refused
 OTHERS |= {"rank_timeout"}  # of several processes

@@ -1,7 +1,5 @@
 """train.rpo_alpha: noise on the means of actions where the loss reads them, and nowhere else."""
 
-from types import SimpleNamespace
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -10,9 +8,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.distributions import Gaussian
 from puffer_mlx.ppo.algorithms import ppo
-from puffer_mlx.ppo.sections import Inputs, MeanNoise
 from puffer_mlx.spec import ActionSpec
-from puffer_mlx.training import learner
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -122,28 +118,6 @@ def test_a_run_that_was_resumed_has_the_same_noise(name):
         found = arrays(trainer.weights)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert all(np.isfinite(array).all() for array in found.values())
-
-
-def test_ranks_that_draw_together_have_the_noise_of_one_process():
-    T, S = 3, 4
-    noise = MeanNoise(0.5, mx.random.key(7))
-
-    def moved(rank, size):
-        ranks = SimpleNamespace(size=size)
-        own = slice(rank * S // size, (rank + 1) * S // size)
-
-        def part(array, axis=0):
-            return array[(slice(None),) * axis + (own,)]
-
-        epoch: object = SimpleNamespace(noise=noise, ranks=ranks, part=part)
-        move = learner._moving(epoch, 2)  # type: ignore
-        inputs = Inputs(mx.zeros((T, S // size, 5)), mx.zeros((T * S // size, 2)), None, None)
-        return [np.asarray(move(inputs).actions).reshape(T, -1, 2) for _ in range(2)]
-
-    whole, parts = moved(0, 1), [moved(rank, 2) for rank in range(2)]
-    for k in range(2):
-        assert np.array_equal(whole[k], np.concatenate([part[k] for part in parts], axis=1))
-    assert not np.array_equal(whole[0], whole[1])
 
 
 def test_discrete_actions_have_no_means():

@@ -197,12 +197,6 @@ class Train(Named):
         " vec.total_agents and of minibatch_size. mlx.launch starts ranks on several machines.",
         "ranks >= 1",
     )
-    draw_from: str = key(
-        "rank",
-        "With several ranks: rank: each draws its part of a minibatch from its own rollout, as"
-        " PufferLib; all: from those of all ranks, as one process would. puffer_mlx only.",
-        choices=("rank", "all"),
-    )
     rank_timeout: float = key(
         20.0,
         "With several ranks: how long the others wait for one that hangs, before they end. Five"

@@ -63,7 +63,6 @@ class Epoch:
         scheduled: the epoch's numbers.
         states: gives the network's (N, ...) when the rollout began; None: its initial ones.
         learned: gives (T, N) bool, of NumPy: the steps whose outcome is known and their action's.
-        ranks: what divides minibatches among processes (``machines.ranks``); None: one has all.
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), likewise; 1 at first.
         rows: (S,), the agents of the minibatch under way.
@@ -77,20 +76,11 @@ class Epoch:
     scheduled: Scheduled
     states: Callable[[], Any]
     learned: Callable[[], Any]
-    ranks: Any = None
     values: Any = None
     ratios: Any = None
     rows: Any = None
     back: Any = None
     noise: MeanNoise | None = None
-
-    def part(self, array: Any, axis: int = 0) -> Any:
-        """This process's part of an array; the number of processes divides the axis."""
-        return array if self.ranks is None else self.ranks.part(array, axis)
-
-    def joined(self, array: mx.array, axis: int = 0) -> mx.array:
-        """All processes' parts, one after the other along an axis."""
-        return array if self.ranks is None else self.ranks.joined(array, axis)
 
 
 def _key(key: mx.array) -> mx.array:
@@ -142,7 +132,7 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
 
     Args:
         policy: what is trained.
-        config: a valid configuration; of several processes the part that minibatches are drawn in.
+        config: a valid configuration; with several processes, this process's part of it.
         agents: how many of them are trained on; 0: all.
         one_cpu: whether one process trains, on a CPU.
 

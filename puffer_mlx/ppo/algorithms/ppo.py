@@ -78,9 +78,7 @@ def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[Section]:
         weights = mx.array(learned, mx.float32)
     adv = epoch.steps.targets(fields, epoch.values)
     for order in _orders(passes, learned, epoch.draws):
-        with building:
-            own = epoch.part(order, 1)
-        yield from epoch.steps.shuffle(fields, adv, states, weights, own)
+        yield from epoch.steps.shuffle(fields, adv, states, weights, order)
 
 
 def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:

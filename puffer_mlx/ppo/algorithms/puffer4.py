@@ -74,22 +74,10 @@ def _minibatches(epoch: Epoch) -> Iterator[Section]:
         epoch.values, epoch.ratios, *drawn_by = now
         drawn = epoch.values, *drawn_by, uniforms, beta
         epoch.rows, batch = steps.draw(fields, *drawn)
-        with building:
-            rows, compared = epoch.part(epoch.rows), _own_samples(epoch, batch)
-        yield Section(steps.gather(fields, rows), compared, None)
-
-
-def _own_samples(epoch: Epoch, batch: Minibatch) -> Minibatch:
-    """This process's part of the targets (T*S,) of a minibatch."""
-    if epoch.ranks is None:
-        return batch
-    T = epoch.values.shape[0]
-    *targets, _ = batch  # and moments: the ranks put those of their parts together
-    return Minibatch(*(epoch.part(a.reshape(T, -1), 1).reshape(-1) for a in targets))  # type: ignore
+        yield Section(steps.gather(fields, epoch.rows), batch, None)
 
 
 def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, ...]:
-    """Notes the drawn rows' new values and ratios for ``targets``."""
-    with building:
-        epoch.back = epoch.rows, epoch.joined(value, 1), epoch.joined(ratio, 1), ok
-    return epoch.back[1:3]
+    """Keep the new values and ratios of the drawn rows for ``targets``."""
+    epoch.back = epoch.rows, value, ratio, ok
+    return value, ratio

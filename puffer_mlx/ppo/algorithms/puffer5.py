@@ -116,14 +116,6 @@ def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> It
     A section leaves the list when it comes for the last time.
     """
     fields, states = epoch.fields, epoch.states()
-    if epoch.ranks is not None:  # of each section this process's part
-        with building:
-            whole = mx.arange(fields["actions"].shape[1], dtype=mx.int32).reshape(-1, S)
-            own = epoch.part(whole, 1)
-            S, own = own.shape[1], own.reshape(-1)
-            fields = {n: None if a is None else mx.take(a, own, 1) for n, a in fields.items()}
-            if states is not None:
-                states = tree_map(lambda a: mx.take(a, own, axis=0), states)
     strips, whole, T = in_one(), fields["observations"], len(fields["actions"])  # type: ignore
     with building:
         whole = whole[:T]  # type: ignore
