@@ -1,7 +1,4 @@
-"""Measure speed: puffer-mlx bench breakout [--env-only] [--json FILE] [--help].
-
-puffer-mlx bench --sync needs no environment: it measures the machine.
-"""
+"""Measure speed: puffer-mlx bench breakout [--env-only] [--json FILE] [--help]."""
 
 import argparse
 
@@ -26,8 +23,6 @@ OPTIONS = f"""
 --env-only  step the environments without a policy
 --seconds SECONDS  of each --env-only measurement (default {PLAYS["seconds"]:g})
 --repeat REPEAT  --env-only measurements (default {PLAYS["repeat"]})
---sync  measure what starting work on a device, waiting and changing devices cost; ENV may be left
-    out
 --json FILE  write the record to a file
 """
 TYPES = {"--epochs": number(int, 1), "--warm-up": number(int, 0), "--repeat": number(int, 1)}
@@ -44,9 +39,8 @@ def option_parser() -> argparse.ArgumentParser:
 
 def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:
     """The configuration to measure, and this script's own options."""
-    trains = "--env-only" not in argv and "--sync" not in argv
-    obeyed = TRAINING if trains else STEPPING if "--env-only" in argv else ()
-    obeyed = (*obeyed, "base.family", "base.device")
+    trains = "--env-only" not in argv
+    obeyed = *(TRAINING if trains else STEPPING), "base.family", "base.device"
     return parse_command_line(argv, add_options, obeyed=obeyed, training=trains)
 
 
@@ -56,16 +50,14 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     Raises:
         UserError: an option needs another one, or contradicts it.
     """
-    if options.sync and options.env_only:
-        raise UserError("--sync and --env-only are given", "one of them")
     if isinstance(config.base.profile, str):
         raise UserError(
             f"a benchmark writes no timeline (--profile {config.base.profile})",
             f"{program.command('train')} {config.env_name} --profile {config.base.profile}",
         )
-    if options.sync or options.env_only:
-        refuse_idle(options, EPOCHS, "with --sync or --env-only")
-    if options.sync or not options.env_only:
+    if options.env_only:
+        refuse_idle(options, EPOCHS, "with --env-only")
+    else:
         refuse_idle(options, PLAYS, "without --env-only")
     for name, default in (EPOCHS | PLAYS).items():
         if getattr(options, name) is None:
@@ -74,8 +66,6 @@ def settle(options: argparse.Namespace, config: Config) -> None:
 
 @reported
 def main(argv: list[str]) -> None:
-    if "--sync" in argv and argv[0].startswith("-"):
-        argv = ["default", *argv]
     config, options = parse(argv)
     settle(options, config)
     from puffer_mlx.cli.bench_run import bench

@@ -18,7 +18,6 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.profiling import device_costs
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
@@ -37,11 +36,8 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     select_device(config.base.device)
     voice.note(kernels_note(), error=True)
     load = os.getloadavg()
-    if options.sync:
-        record = {"machine": machine(load), "sync": device_costs.measure()}
-    else:
-        results = (bench_environment if options.env_only else bench_training)(config, options)
-        record = {"environment": config.env_name, "machine": machine(load), "results": results}
+    results = (bench_environment if options.env_only else bench_training)(config, options)
+    record = {"environment": config.env_name, "machine": machine(load), "results": results}
     print(table(record))
     if options.json:
         write_json(record, options.json)
@@ -147,8 +143,6 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]
-    if "sync" in record:
-        return "\n".join([*lines, "", device_costs.table(record["sync"])])
     lines += ["", f"{'':30}{'median':>17}{'min':>17}{'max':>17}"]
     for name, value in record["results"].items():
         numbers = value.values() if isinstance(value, dict) else [value]

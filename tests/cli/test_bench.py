@@ -95,19 +95,6 @@ def test_environments_alone(script, tmp_path, capsys):
         assert table[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
 
 
-def test_the_machine_without_an_environment(script, tmp_path, capsys, monkeypatch):
-    measured = {"smallest eval, us": {"cpu": {"median": 11.5, "min": 9, "max": 20}, "gpu": None}}
-    monkeypatch.setattr(bench_run.device_costs, "measure", lambda: measured)
-    for words in ["--sync"], ["squared", "--sync"]:
-        assert script.main([*words, "--device", "cpu", "--json", "record.json"]) == 0
-        record = json.loads((tmp_path / "record.json").read_text())
-        assert set(record) == {"machine", "sync"} and set(record["machine"]) >= NAMES
-        assert record["sync"] == measured
-        table = capsys.readouterr().out.splitlines()
-        assert f"cores          {threads()}" in table
-        assert ["smallest", "eval,", "us", "11.50", "-"] in [line.split() for line in table]
-
-
 def test_a_record_that_cannot_be_written(script, tmp_path, capsys, monkeypatch):
     """Is refused before anything is measured; or afterwards, and what was measured isn't lost."""
     (tmp_path / "taken").write_text("mine")

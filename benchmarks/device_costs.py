@@ -1,23 +1,28 @@
-"""What it costs to start work on a device, to wait for it and to change between devices.
+"""Measure what starting work on a device, waiting for it and changing devices cost.
 
-``puffer-mlx bench --sync`` prints it. These costs, not arithmetic, decide how many groups of agents
-pay, whether acting on the CPU beside a learning GPU does, and how far ahead updates may be queued.
+    python benchmarks/device_costs.py [--json FILE]
 
-On CUDA a graph of the GPU must not use what ``mx.async_eval`` computes on the CPU: it would wait
-for ever (MLX 0.32). Here, what crosses from the CPU is evaluated in the same ``mx.eval``, or was
-before.
+These costs, not arithmetic, decide how many groups of agents are worth their overhead, whether to
+act on the CPU beside a learning GPU, and how far ahead updates may be queued.
+
+On CUDA a graph of the GPU must not use an array that ``mx.async_eval`` computes on the CPU: it
+would wait forever (MLX 0.32). Here such an array is evaluated in the same ``mx.eval``, or before.
 """
 
+# ruff: noqa: I001
+import argparse
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.system import mlx_memory
+from puffer_mlx.system.json_text import write_json
 
 Spread = dict[str, float]  # median, min, max
 Results = dict[str, dict[str, Spread | None]]  # what was measured -> cpu, gpu -> numbers
@@ -266,3 +271,15 @@ def _size(nbytes: int) -> str:
     if nbytes < 1024:
         return f"{nbytes} B"
     return f"{nbytes // 1024} KiB" if nbytes < 2**20 else f"{nbytes // 2**20} MiB"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the record to a file")
+    options = parser.parse_args()
+    results = measure()
+    print(table(results))
+    if options.json:
+        write_json(results, options.json)
