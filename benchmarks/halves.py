@@ -4,9 +4,8 @@ import time
 
 import mlx.core as mx
 
-from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.trainer import Logs, Pending, Trainer
+from puffer_mlx.training.trainer import Logs, Trainer
 
 
 class Halves:
@@ -31,7 +30,7 @@ class Halves:
         """Collect a rollout, the learner idle; overlapped training goes on with it."""
         self._take()
         began = time.perf_counter()
-        self.trainer.begin_rollout()
+        self.trainer.queue.start_next(self.trainer.weights)
         self._take()
         return time.perf_counter() - began
 
@@ -43,16 +42,17 @@ class Halves:
             self.rollout()
         assert self._newest is not None
         began = time.perf_counter()
-        with building:
-            inputs = trainer.inputs(self._newest, trainer.learner.draws(mx.random.key(0)))
-        trainer.learner.train(inputs)
+        inputs = self._newest, trainer.train_state, trainer.scheduled(trainer.epoch)
+        update = trainer.learner.prepare(*inputs, mx.random.key(0), trainer.epoch)
+        update.submit()
+        update.wait()
         return time.perf_counter() - began
 
     def iteration(self) -> float:
         """A step of the trainer: both halves at once with ``train.overlap``, else in turns."""
-        if self.trainer.placement.overlap and not self.trainer.pending:
+        if self.trainer.placement.overlap and not self.trainer.queue.rollout:
             self._take()
-            if not self.trainer.pending:  # else the first one would collect two rollouts
+            if not self.trainer.queue.rollout:  # else the first one would collect two rollouts
                 self.rollout()
         began = time.perf_counter()
         self.logs = self.trainer.step()
@@ -63,4 +63,4 @@ class Halves:
         trainer = self.trainer
         if trainer.collector.waiting:
             self._newest = trainer.collector.take()
-            trainer.pending = Pending(self._newest) if trainer.placement.overlap else None
+            trainer.queue.rollout = self._newest if trainer.placement.overlap else None

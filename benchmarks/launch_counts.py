@@ -22,15 +22,14 @@ from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.algorithms import Scheduled
-from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.training.collector import Rollout, RolloutStart
-from puffer_mlx.training.learner import EpochInputs, Learner
-from puffer_mlx.training.observers import FirstRatios
+from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.ppo.update import TrainState
 from graphs_of_a_gpu import Graphs, Launches
@@ -176,13 +175,20 @@ def _epoch(
     rollout = Rollout(buffer, start, {}, 0.0)
 
     away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
-    learner = Learner(config, compile_update(policy, config.train.precision), away, policy)
-    watch, ratios = Watch(graphs), FirstRatios(learner.reader, True)
-    ratios.begin(rollout, 0)
-    draws = replaced(learner.draws(mx.random.key(0)), graphs.computed)
-    scheduled = Scheduled(*(mx.array(0.5) for _ in fields(Scheduled)))
+    learner: Any = Learner(config, policy, away, PhaseTimer("", enabled=False))
+    learner.first_ratios_are_one = True
+    watch, functions, reader = Watch(graphs), learner.functions, learner.reader
+    for owner, names in (functions, ("gather", "gradients", "optimise")), (reader, ("copy",)):
+        for name in names:
+            setattr(owner, name, partial(watch, name, getattr(owner, name)))
+    reader.recompute = partial(watch, "recompute", reader.recompute)
+    for name, step in functions.steps.items():
+        functions.steps[name] = step._replace(function=partial(watch, name, step.function))
+    update = learner.prepare(rollout, now, Scheduled(0.5, 0.5, 0.5), mx.random.key(0), epoch=0)
+    update.draws = replaced(update.draws, graphs.computed)
     with watch.evaluations():
-        learner.train(EpochInputs(rollout, now, draws, scheduled), [watch, ratios])
+        update.submit()
+        update.wait()
     return watch.found
 
 
@@ -196,7 +202,7 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
         [policy.initial_state(N // Q) for _ in range(Q)],
         policy.distribution.noise(mx.random.key(0), (STEPS, N)),
     )
-    run = compile_update(policy, config.train.precision)
+    run = compile_act(policy)
 
     streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)

@@ -1,6 +1,8 @@
 """Small policies for tests of acting, and weights that hide nothing."""
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -13,7 +15,9 @@ from puffer_mlx.policy.distributions import OPEN, Limits
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
-from puffer_mlx.ppo.update import by_name, compile_steps, compile_update
+from puffer_mlx.ppo.gradients import logprobs
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 PUFFER5 = Limits(*facts("puffer5").limits)
@@ -62,8 +66,11 @@ def weights_of(policy: Policy, seed=0):
 def compiled(policy: Policy, train: config.Train) -> Any:
     """All compiled functions of a policy and of its algorithm by a section [train], by name."""
     settings = config.Config(train=train)
-    steps = compile_steps(policy, settings, algorithms.make(policy, settings))
-    return by_name(compile_update(policy, train.precision)._asdict() | steps._asdict())
+    made = compile_update(policy, settings, algorithms.make(policy, settings))
+    named = {name: getattr(made, name) for name in ("gather", "gradients", "optimise")}
+    named |= {name: step.function for name, step in made.steps.items()}
+    named["logprobs"] = mx.compile(partial(logprobs, policy, train.precision))
+    return SimpleNamespace(**compile_act(policy)._asdict(), **named)
 
 
 def beyond(weights) -> None:

@@ -1,11 +1,13 @@
 """Looking on at a trainer, and interfering, through what it shows to the outside."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from puffer_mlx.training.learner import Update
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -32,22 +34,44 @@ def acting(trainer: Trainer, around: Callable[..., Any]) -> None:
     trainer.collector.acting = inner
 
 
+def functions(trainer: Trainer) -> SimpleNamespace:
+    """The functions that updates call now, by name: those of ``replace_functions``."""
+    learner = trainer.learner
+    made = learner.functions
+    named = {name: getattr(made, name) for name in ("gather", "gradients", "optimise")}
+    named |= {name: step.function for name, step in made.steps.items()}
+    return SimpleNamespace(recompute=learner.reader.recompute, **named)
+
+
+def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
+    """Have updates call other functions, by name; call this between two epochs."""
+    learner: Any = trainer.learner
+    for name, function in replaced.items():
+        if name == "recompute":
+            learner.reader.recompute = function
+        elif name in learner.functions.steps:
+            steps = learner.functions.steps
+            steps[name] = steps[name]._replace(function=function)
+        else:
+            assert hasattr(learner.functions, name)
+            setattr(learner.functions, name, function)
+
+
 def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], None]) -> None:
     """Have ``act(trainer, rollout)`` called whenever any trainer is about to train on a rollout."""
-    step = Trainer.step
+    step, submit = Trainer.step, Update.submit
+    stepping: list[Trainer] = []
 
-    def watched(trainer: Trainer) -> Any:
-        learner: Any = trainer.learner
-        train = learner.train
-
-        def trains(inputs: Any, *arguments: Any) -> Any:
-            act(trainer, inputs.rollout)
-            return train(inputs, *arguments)
-
-        learner.train = trains
+    def stepped(trainer: Trainer) -> Any:
+        stepping.append(trainer)
         try:
             return step(trainer)
         finally:
-            learner.train = train
+            stepping.pop()
 
-    patch.setattr(Trainer, "step", watched)
+    def submitted(update: Update) -> None:
+        act(stepping[-1], update.rollout)
+        submit(update)
+
+    patch.setattr(Trainer, "step", stepped)
+    patch.setattr(Update, "submit", submitted)

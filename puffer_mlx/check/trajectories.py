@@ -12,8 +12,8 @@ import numpy as np
 from puffer_mlx.config import Policy as Settings
 from puffer_mlx.config import Torch
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
@@ -70,7 +70,7 @@ def compare(
     with make() as ours, make() as host:
         spec, N = host.spec, host.num_agents
         policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
-        run = compile_update(policy)
+        run = compile_act(policy)
         given = run, RolloutSpec(ours, HORIZON)
         kernel = rollouts_in_steps(*given) if in_steps else rollouts_on_gpu(policy, *given)
         if kernel is None:

@@ -38,8 +38,8 @@ from puffer_mlx.playing.episodes import (
     environments_for,
     score,
 )
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.tracking.scores import EVALUATION, metric, sign
 from puffer_mlx.training.collector import Collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
@@ -276,7 +276,7 @@ def _patience(config: Config) -> int:
 
 
 def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
-    run, timer = compile_update(trainer.policy), Profiler(False).rollout
+    run, timer = compile_act(trainer.policy), Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
     collector = Collector(Acting(config, vec, trainer.policy, run), placement, timer)
     _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the beginning of training

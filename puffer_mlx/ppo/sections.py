@@ -71,8 +71,14 @@ class MeanNoise(NamedTuple):
     key: mx.array
     """An epoch's."""
 
-    def draw(self, shape: tuple[int, ...]) -> mx.array:
-        """An epoch's z, float32: the first axis is its minibatches."""
+    def draw(self, minibatches: int, actions: tuple[int, ...]) -> mx.array:
+        """Return an epoch's z, float32: (minibatches, *actions).
+
+        Args:
+            minibatches: K of the epoch.
+            actions: shape of one minibatch's actions.
+        """
+        shape = minibatches, *actions
         return mx.random.uniform(-self.alpha, self.alpha, shape, key=self.key)
 
 

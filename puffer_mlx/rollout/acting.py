@@ -12,8 +12,8 @@ import mlx.core as mx
 
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, few_parts
@@ -62,7 +62,7 @@ def choose_acting(
     device: mx.Device,
     precision: str,
     policy: Policy,
-    run: Executables,
+    run: ActFunctions,
     environments: Any,
     streams: Streams,
     timer: PhaseTimer,

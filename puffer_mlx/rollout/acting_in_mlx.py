@@ -9,9 +9,9 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import pack, unpack
-from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
+from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.buffer import Part, RolloutBuffer, State
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building
@@ -122,7 +122,7 @@ class ActingInMLX:
 
     def __init__(
         self,
-        run: Executables,
+        run: ActFunctions,
         streams: Streams,
         timer: PhaseTimer,
         parts: Callable[[int], int] = each_group,
@@ -196,7 +196,7 @@ def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[...
     """A step of n agents by the policies that act for them.
 
     Args:
-        act: ``Executables.act_by_seats``.
+        act: ``ActFunctions.act_by_seats``.
         policies: (n,), of each agent who acts for it.
 
     Returns:

@@ -14,7 +14,7 @@ import mlx.core as mx
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
 from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, Arrived, Game, Launched
-from puffer_mlx.ppo.update import Executables
+from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_mlx import joined, step_by_seats
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.seats import Seats
@@ -39,7 +39,7 @@ class RolloutInSteps:
 
     def __init__(
         self,
-        run: Executables,
+        run: ActFunctions,
         spec: EnvSpec,
         game: Game,
         precision: str = "",

@@ -25,8 +25,8 @@ from puffer_mlx.policy.rollout_on_gpu import (
     joined,
     rollout_on_gpu,
 )
-from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_kernel import crews_of_games
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided
 from puffer_mlx.rollout.buffer import State
@@ -94,7 +94,7 @@ def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU 
     return kernel if kernel and kernel.fits(horizon, N) else None
 
 
-def rollouts_in_steps(run: Executables, wanted: RolloutSpec) -> RolloutInSteps | None:
+def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps | None:
     """Rollouts of any policy in a few launches a step; None if no GPU can step the environments.
 
     Args:
@@ -107,7 +107,7 @@ def rollouts_in_steps(run: Executables, wanted: RolloutSpec) -> RolloutInSteps |
     return steps if steps and steps.fits(horizon, environments.num_agents) else None
 
 
-def rollouts_on_gpu(policy: Policy, run: Executables, wanted: RolloutSpec) -> GPURollouts | None:
+def rollouts_on_gpu(policy: Policy, run: ActFunctions, wanted: RolloutSpec) -> GPURollouts | None:
     """How a GPU makes whole rollouts: in one launch where that fits, else in steps; None: not."""
     return rollouts_in_one_launch(policy, wanted) or rollouts_in_steps(run, wanted)
 

@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -58,17 +58,36 @@ class RolloutStart:
     stepped: Stepped | None = None  # on a GPU
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rollout:
-    """A buffer that is full, where it began, and what environments reported meanwhile."""
+    """A full buffer, until its update is done.
+
+    Attributes:
+        buffer: the rollout's rows.
+        start: what the rollout began from.
+        logs: means that the environments reported; empty until ``Collector.read`` if ``unread``.
+        seconds: how long collecting took.
+        scores: single episodes' scores, NumPy's: see ``TellsScores``.
+        late: seconds that the GPU still needs after ``take``: as many as the last rollout took
+            that was waited for.
+        unread: the environments' log on the GPU, if the rollout was not waited for.
+        ahead: launched before the results of the previous update were read.
+        update_key: random key of the update on the rollout, once it is drawn.
+        games: self-play's logs, once the rollout's games are counted.
+        self_play: self-play's state before they were, where a checkpoint may need it.
+    """
 
     buffer: RolloutBuffer
     start: RolloutStart
-    logs: dict[str, float]  # if ``unread``: none, see ``Collector.read``
+    logs: dict[str, float]
     seconds: float
-    scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
-    late: float = 0.0  # seconds after ``take``: as many as the last took that was waited for
-    unread: mx.array | None = None  # it was not waited for: the environments' log
+    scores: Any = None
+    late: float = 0.0
+    unread: mx.array | None = None
+    ahead: bool = False
+    update_key: mx.array | None = None
+    games: dict[str, float] | None = None
+    self_play: Any = None
 
 
 class Collector:
@@ -230,12 +249,11 @@ class Collector:
         self._job = None
         return rollout
 
-    def read(self, rollout: Rollout) -> Rollout:
-        """A rollout with its logs, which this waits for if ``take`` did not."""
-        if rollout.unread is None:
-            return rollout
-        assert isinstance(self.vec, EnvironmentsOnGPU)
-        return replace(rollout, logs=self.vec.read(rollout.unread), unread=None)
+    def read(self, rollout: Rollout) -> None:
+        """Read a rollout's logs, if ``take`` did not wait for them."""
+        if rollout.unread is not None:
+            assert isinstance(self.vec, EnvironmentsOnGPU)
+            rollout.logs, rollout.unread = self.vec.read(rollout.unread), None
 
     def take_back(self, rollout: Rollout) -> mx.array:
         """Forget the last rollout, which was not waited for: the next one begins where it did.

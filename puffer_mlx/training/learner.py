@@ -1,324 +1,453 @@
-"""Training on one rollout: minibatches of an algorithm, each made of named steps.
+"""Training on rollouts.
 
-A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
+``Learner.prepare`` returns an epoch's ``Update``; ``Update.submit`` starts its minibatches on the
+device, and ``Update.wait`` returns their metrics. An update runs in one of three ways, which give
+equal results:
+
+    minibatches   one after the other; the device computes one while Python builds the next
+    a graph       all minibatches as one compiled function: on CUDA, in epochs without profiling
+    at once       all minibatches as one operation: ``Algorithm.at_once``, small MLPs on a CPU
 """
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
+from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
-from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise
+from puffer_mlx.ppo.gradients import logprobs
+from puffer_mlx.ppo.sections import Fields, MeanNoise, Section
 from puffer_mlx.ppo.update import (
-    Executables,
     TooLarge,
     TrainState,
-    by_name,
-    compile_steps,
+    UpdateFunctions,
+    compile_update,
     counts_at_once,
-    steps_in_one,
+    update_in_graph,
 )
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
+from puffer_mlx.profiling.timeline import LEARNING
+from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.health import Asked, Health, Minibatch, Submitted
-from puffer_mlx.training.observers import FirstRatios, Observer, locked, watched
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Learned, Reader
+from puffer_mlx.training.results import Health, Results
+from puffer_mlx.trees import named
 
-RPO = 0x52504F  # tells the noise's key from the epoch's
-PHASES = {  # what the time of the steps that all algorithms share is charged to
-    "copy": "train_copy",
-    "recompute": "train_recompute",
-    "gather": "train_gather",
-    "gradients": "train_backward",
-    "optimise": "train_optimizer",
-}
-
-
-class Draws(NamedTuple):
-    """What is random about training on a rollout.
-
-    Args:
-        minibatches: what they are made of: of ``Algorithm.draws``.
-        noise: on the means of continuous actions; None: there is none.
-    """
-
-    minibatches: mx.array
-    noise: MeanNoise | None = None
-
-
-class EpochInputs(NamedTuple):
-    """What an epoch is computed from.
-
-    Args:
-        rollout: what to train on; nobody may write to it before training returns.
-        before: weights, and what else training changes, as the epoch begins.
-        draws: what ``Learner.draws`` returned.
-        scheduled: the epoch's numbers.
-    """
-
-    rollout: Rollout
-    before: TrainState
-    draws: Draws
-    scheduled: Scheduled
-
-
-class Built(NamedTuple):
-    """An epoch that is built and not submitted yet.
-
-    Args:
-        before: what it begins with.
-        now: the state after it.
-        asked: what there will be to know of it.
-        compared: whether that has the first minibatch's ratios.
-    """
-
-    before: TrainState
-    now: TrainState
-    asked: Asked
-    compared: bool
+BACKWARD = "train_backward"
+RPO = 0x52504F  # makes the key of RPO's noise differ from the update's
 
 
 class Learner:
-    """Trains on rollouts.
+    """What all updates of a run have in common.
 
     Args:
         config: a valid configuration.
-        run: the policy's compiled functions.
-        placement: where it acts and is trained.
-        policy: what is trained.
-        ranks: the processes that train it together.
-        learned: whose rows are trained on; None: all agents'.
+        policy: the trained policy.
+        placement: the devices that act and train.
+        timer: gets the phases ``train_*`` of sampled epochs.
+        ranks: the processes that train together.
+        learned: the agents that are trained on; None: all.
 
     Attributes:
-        algorithm: by which it trains.
-        steps: what ``train`` calls, a NamedTuple of functions: ``copy`` and ``recompute`` for each
-            rollout, which return their argument where acting and training compute in one place
-            (``reader.py``) and all agents are trained on; ``gather``, ``gradients``, ``optimise``
-            and the algorithm's own. They may be replaced between two epochs: one by ``_replace``,
-            all by ``watched``.
-        compiled_steps: as they were at first.
-        whole_epoch: all minibatches of an epoch as one compiled function, while nobody replaces
-            ``steps``; None where an epoch isn't submitted as one.
-        phases: of a record, what each step's time is charged to.
-        reader: fetches rollouts that were acted on another device.
-        health: judges an epoch's losses and weights.
+        algorithm: decides what minibatches are, and their loss.
+        functions: compiled functions of an update. They may be replaced between two epochs; a
+            graph doesn't call them, so ``graph`` must be None then.
+        graph: an epoch as one compiled function; None where an epoch can't be one.
+        reader: loads rollouts onto the device that trains.
+        health: checks that results are finite.
+        update: the update in progress, or the last one.
     """
 
     def __init__(
         self,
         config: Config,
-        run: Executables,
-        placement: Placement,
         policy: Policy,
+        placement: Placement,
+        timer: PhaseTimer,
         ranks: SingleProcess = SINGLE_PROCESS,
         learned: Learned | None = None,
     ) -> None:
-        own = ranks.own(config)
-        agents = learned.agents if learned else own.vec.total_agents
+        local = ranks.own(config)
+        agents = learned.agents if learned else local.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
-        self.algorithm = algorithms.make(policy, own, agents, one_cpu)
-        run = watched(run, locked)
-        self.reader = Reader(run, placement, own, learned)
-        self._learned, self._minibatches = learned, own.minibatches
-        self._alpha = config.train.rpo_alpha
-        self.health = Health(config, self.algorithm.metrics)
-        self._submitted: Submitted | None = None  # of the last epoch, if one after the other
+        self.config, self.ranks, self.learned, self.timer = config, ranks, learned, timer
+        self.minibatches = local.minibatches  # K of an epoch
+        self.algorithm = algorithms.make(policy, local, agents, one_cpu)
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
-        compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
-        shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
-        shared["gather"] = run.gather
-        self.steps = self.compiled_steps = ranks.divided(by_name(shared | compiled._asdict()))
-        alone = ranks.size == 1 and self.algorithm.largest_kl == math.inf
-        self._in_one = steps_in_one(policy, own, self.algorithm) if alone else None
-        self.whole_epoch = mx.compile(partial(self._trace, self._in_one)) if alone else None
-        self._sizes: dict[bool, dict[str, int]] = {}  # of what a whole epoch packs, as traced
-        own_phases = {name: step.phase for name, step in self.algorithm.steps.items()}
-        self.phases = PHASES | own_phases
+        self.functions = compile_update(policy, local, self.algorithm, summed)
+        self.logprobs = mx.compile(partial(logprobs, policy, config.train.precision))
+        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, learned)
+        self.health = Health(config, self.algorithm.metrics)
+        self.update: Update | None = None
+        self.first_ratios_are_one = first_ratios_are_one(config, policy, placement)
+        self.measured_forward = False
+        self.graph: Callable[..., Any] | None = None
+        if ranks.size == 1 and self.algorithm.largest_kl == math.inf:
+            functions = update_in_graph(policy, local, self.algorithm)
+            self.graph = mx.compile(partial(self._epoch_in_graph, functions))
 
-    def train(
+    def prepare(
         self,
-        inputs: EpochInputs,
-        observers: Sequence[Observer] = (),
-        go_on: Callable[[TrainState], None] = lambda now: None,
-        built: Built | None = None,
-    ) -> tuple[TrainState, dict[str, float]]:
-        """An epoch: K minibatches of a rollout.
+        rollout: Rollout,
+        before: TrainState,
+        scheduled: Scheduled,
+        key: mx.array,
+        epoch: int,
+        sampled: bool = False,
+    ) -> "Update":
+        """Return the update on a rollout. Nothing is computed yet; a graph is built if it can be.
+
+        Rollout and state need not be computed either, so an update can be prepared while the device
+        works on them.
 
         Args:
-            inputs: of the epoch.
-            observers: of this epoch's steps, the outermost last.
-            go_on: called with the state after it when all of it is submitted, before it is
-                computed.
-            built: what ``build`` made of the inputs, if it is of use.
-
-        Returns:
-            The state after it, evaluated; losses, means over the minibatches that counted.
-
-        Raises:
-            UserError: too many minibatches in a row weren't finite, or the weights aren't.
+            rollout: what to train on. Nothing may write to it until the update is done.
+            before: the state to start from.
+            scheduled: the epoch's learning rate, entropy bonus and exponent of priorities.
+            key: the update's random key.
+            epoch: number of the epoch.
+            sampled: evaluate after each phase and charge its time.
         """
-        rollout, before, draws, scheduled = inputs
-        steps = watched(self.steps, *observers)
-        self._submitted, submitted = None, Submitted()
-        whole, compared = self._is_whole(inputs, observers), bool(observers)
-        if built and not (whole and built.before is before and built.compared == compared):
-            built = None
-        if built is None:
-            fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
-            if whole:
-                built = self._whole(inputs, fields, compared)
-        if built is not None:
-            now, asked = built.now, built.asked
-            mx.async_eval(*now.arrays(), asked.packed)
-            go_on(now)
-            return now, self.health.judge(rollout, now, asked)
-        epoch = Epoch(
-            *(steps, fields, draws.minibatches, scheduled),
-            states=partial(self.reader.first_states, rollout),
-            learned=lambda: learned_from(self._finals(rollout), *fields["actions"].shape[:2]),
-            values=fields["values"],
-            noise=draws.noise,
-        )
-        if self.algorithm.at_once is None:
-            self._submitted = submitted
-            now = train_on(self.algorithm, epoch, before, submitted, self._minibatches)
-        else:
-            *after, adv, metrics, ok = self.algorithm.at_once(epoch, *before.arrays())
-            now = TrainState(*after)
-            submitted.submit(now, adv, metrics, ok)
-        with building:
-            asked = self.health.ask(now, submitted)
-        mx.async_eval(asked.packed)
-        go_on(now)
-        return now, self.health.judge(rollout, now, asked)
+        observed = self.first_ratios_are_one or epoch % SAMPLE_EVERY == 1
+        # An opponent's ratios, if its rows are trained on, are not 1, and that is no error.
+        compares = observed and not self.config.selfplay.train_on_opponents
+        update = Update(self, rollout, before, scheduled, key, compares, sampled)
+        if self.reader.is_noop and update.fits_graph():
+            update.build_graph(rollout.buffer.fields)
+        return update
 
-    def build(self, inputs: EpochInputs, compared: bool) -> Built | None:
-        """Build an epoch that is one function, of a rollout that nothing has to be done to first.
-
-        Nothing of it is submitted, and neither need be computed: not the rollout, nor the state.
-
-        Args:
-            inputs: of the epoch.
-            compared: whether the first minibatch's ratios are observed.
-        """
-        if not (self.reader.as_it_is and self._is_whole(inputs, ())):
-            return None
-        return self._whole(inputs, inputs.rollout.buffer.fields, compared)
-
-    def _traced(self, inputs: EpochInputs, fields: Fields) -> tuple:
-        """What ``whole_epoch`` computes from, as trees of arrays."""
-        rollout, before, draws, scheduled = inputs
-        numbers = scheduled.lr, scheduled.ent_coef, scheduled.beta
-        return (
-            fields,
-            self.reader.first_states(rollout),
-            draws.minibatches,
-            numbers,
-            *before.arrays(),
-        )
-
-    def _is_whole(self, inputs: EpochInputs, observers: Sequence[Observer]) -> bool:
-        """Whether an epoch is submitted as one, if there is room for what its minibatches store.
-
-        There is nothing to observe then but the first ratios, which it has itself.
-        """
-        return (
-            self.whole_epoch is not None
-            and backend() == "cuda"
-            and self.steps is self.compiled_steps
-            and self.algorithm.at_once is None
-            and inputs.draws.noise is None
-            and inputs.rollout.buffer.last_rows is None
-            and all(isinstance(one, FirstRatios) and one.comparable for one in observers)
-        )
-
-    def _whole(self, inputs: EpochInputs, fields: Fields, compared: bool) -> Built | None:
-        """An epoch as one compiled function; None if its minibatches store too much.
-
-        What the host does for a minibatch would else take longer than the GPU takes to compute it.
-        """
-        arguments = self._traced(inputs, fields)
-        assert self.whole_epoch is not None
-        try:
-            with building:
-                trees, packed, each = self.whole_epoch(compared, *arguments)
-        except TooLarge:
-            self.whole_epoch = None
-            return None
-        minibatches = [Minibatch(*arrays) for arrays in each]
-        asked = Asked(packed, self._sizes[compared], minibatches)
-        return Built(inputs.before, TrainState(*trees), asked, compared)
-
-    def _trace(
-        self,
-        steps: Any,
-        compared: bool,
-        fields: Fields,
-        states: Any,
-        *others: Any,
-    ) -> Any:
-        """Compute an entire epoch; ``whole_epoch`` is this function, compiled."""
-        draws, numbers, *before = others
-        ratios: list[mx.array] = []
-
-        def gradients(*inputs: Any) -> Any:
-            result = steps.gradients(*inputs)
-            ratios.append(result[2])
-            return result
-
-        submitted, scheduled = Submitted(traced=True), Scheduled(*numbers)
-        learned = partial(learned_from, None, *fields["actions"].shape[:2])
-        epoch = Epoch(
-            *(steps._replace(gradients=gradients), fields, draws, scheduled),
-            *(lambda: states, learned),
-            values=fields["values"],
-        )
-        now = train_on(self.algorithm, epoch, TrainState(*before), submitted, self._minibatches)
-        if counts_at_once(config := self.health.config):
-            scaler = precision.count_all(now.scaler, submitted.counted, config.train.precision)
-            now = replace(now, scaler=scaler)
-        asked = self.health.ask(now, submitted, ratios[0] if compared else None)
-        self._sizes[compared] = asked.others
-        return now.arrays(), asked.packed, [[*each] for each in asked.minibatches]
+    def draw(self, key: mx.array) -> tuple[mx.array, MeanNoise | None]:
+        """Return an update's random numbers: what decides the minibatches, and RPO's noise."""
+        drawn, alpha = self.algorithm.draws(key), self.config.train.rpo_alpha
+        if not alpha:
+            return drawn, None
+        with building:  # a key beside those that the algorithm may have split this one into
+            return drawn, MeanNoise(alpha, key ^ mx.array(RPO, mx.uint32))
 
     @property
-    def part(self) -> float | None:
-        """The submitted share of the epoch's minibatches, for any thread; None: all at once."""
-        now = self._submitted  # another thread may change it
-        return None if now is None else now.count / self._minibatches
+    def progress(self) -> float | None:
+        """Submitted fraction of the update's minibatches, for any thread; None if it is unknown."""
+        update = self.update  # the training thread may replace it
+        return None if update is None else update.progress
 
-    def draws(self, key: mx.array) -> Draws:
-        """An epoch's random numbers."""
-        drawn = self.algorithm.draws(key)
-        if not self._alpha:
-            return Draws(drawn)
-        with building:  # a key beside those that the algorithm may have split this one into
-            return Draws(drawn, MeanNoise(self._alpha, key ^ mx.array(RPO, mx.uint32)))
+    def _epoch_in_graph(
+        self,
+        functions: UpdateFunctions,
+        compares: bool,
+        fields: Fields,
+        states: Any,
+        draws: mx.array,
+        scheduled: tuple[mx.array, ...],
+        *before: Any,
+    ) -> Any:
+        """Compute an entire epoch; ``graph`` is this function, compiled.
 
-    def _finals(self, rollout: Rollout) -> np.ndarray | None:
-        """Which rows hold an episode's last observation, of the agents that are trained on."""
-        finals = rollout.buffer.last_rows
-        return finals if self._learned is None else self._learned.finals(finals)
+        Returns:
+            The arrays of the new TrainState, packed results, and the arrays of each minibatch.
+        """
+        learned = partial(learned_from, None, *fields["actions"].shape[:2])
+        epoch = Epoch(functions, fields, draws, Scheduled(*scheduled), lambda: states, learned)
+        results = Results(traced=True)
+        after = run_minibatches(self.algorithm, epoch, TrainState(*before), results)
+        if counts_at_once(self.config):
+            kind = self.config.train.precision
+            scaler = precision.count_all(after.scaler, results.counted, kind)
+            after = replace(after, scaler=scaler)
+        packed = results.pack(after, results.first_ratios if compares else None)
+        return after.arrays(), packed, [[*each] for each in results.minibatches]
+
+
+class Update:
+    """One epoch of training on one rollout; ``Learner.prepare`` makes it.
+
+    Args:
+        learner: the run's.
+        rollout: what to train on.
+        before: the state to start from.
+        scheduled: the epoch's coefficients.
+        key: the update's random key.
+        compares: whether to report how far the first minibatch's ratios are from 1.
+        sampled: evaluate after each phase and charge its time.
+
+    Attributes:
+        state: the state after the update, perhaps not computed yet; ``before`` until the update is
+            submitted or its graph is built.
+        results: its minibatches' results.
+        extra_seconds: time that measuring took in addition to training.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        rollout: Rollout,
+        before: TrainState,
+        scheduled: Scheduled,
+        key: mx.array,
+        compares: bool,
+        sampled: bool,
+    ) -> None:
+        self.learner, self.rollout, self.before = learner, rollout, before
+        self.scheduled, self.key = scheduled, key
+        self.compares, self.sampled, self.retrying = compares, sampled, False
+        self.draws, self.noise = learner.draw(key)
+        self.state, self.results = before, Results()
+        self.is_graph = False
+        self.extra_seconds = 0.0
+        self._forward_seconds = 0.0
+
+    def is_for(self, rollout: Rollout, before: TrainState, scheduled: Scheduled) -> bool:
+        """Return True if the update was prepared for these."""
+        return self.rollout is rollout and self.before is before and self.scheduled == scheduled
+
+    def submit(self) -> None:
+        """Start the update on the device. Returns before it is computed."""
+        self.learner.update = self
+        try:
+            self._submit()
+        except RuntimeError as error:
+            self._retry(error)
+
+    def wait(self) -> dict[str, float]:
+        """Wait until the update is computed.
+
+        Returns:
+            Its metrics, means over the minibatches that counted.
+
+        Raises:
+            UserError: too many minibatches in a row were not finite, or weights aren't any more.
+            GPUError: macOS ended the computation, and the retry in smaller pieces, too.
+        """
+        health = self.learner.health
+        try:
+            return health.check(self.rollout, self.state, self.results)
+        except RuntimeError as error:
+            self._retry(error)
+            return health.check(self.rollout, self.state, self.results)
+
+    def _submit(self) -> None:
+        learner, algorithm = self.learner, self.learner.algorithm
+        fields = None if self.is_graph else self._load()
+        if fields is not None and self.fits_graph():
+            self.build_graph(fields)
+        if self.is_graph:
+            mx.async_eval(*self.state.arrays(), self.results.packed)
+            return
+        finals = self.rollout.buffer.last_rows
+        if learner.learned is not None:
+            finals = learner.learned.finals(finals)
+        assert fields is not None
+        epoch = Epoch(
+            *(learner.functions, fields, self.draws, self.scheduled.as_arrays()),
+            states=partial(learner.reader.first_states, self.rollout),
+            learned=partial(learned_from, finals, *fields["actions"].shape[:2]),
+            noise=self.noise,
+            lap=self.lap,
+        )
+        self.results = results = Results()
+        if algorithm.at_once is None:
+            algorithm = algorithm._replace(minibatches=self._minibatches)
+            self.state = run_minibatches(algorithm, epoch, self.before, results)
+        else:
+            *after, adv, metrics, ok = algorithm.at_once(epoch, *self.before.arrays())
+            self.state = TrainState(*after)
+            results.add(self.state, adv, metrics, ok)
+        with building:
+            packed = results.pack(self.state, results.first_ratios if self.compares else None)
+        mx.async_eval(packed)
+
+    def _load(self) -> Fields:
+        """Return the rollout on the device that trains, with log-probabilities as training's."""
+        reader, fields = self.learner.reader, self.rollout.buffer.fields
+        copied = reader.copy(fields)
+        if copied is not fields:
+            self.lap("train_copy", copied)
+        loaded = reader.recompute(copied, self.rollout)
+        if loaded is not copied:
+            self.lap("train_recompute", loaded)
+        return loaded
+
+    @property
+    def progress(self) -> float | None:
+        """Submitted fraction of the minibatches; None if they are submitted at once."""
+        if self.is_graph or self.learner.algorithm.at_once is not None:
+            return None
+        return self.results.count / self.learner.minibatches
+
+    def fits_graph(self) -> bool:
+        """Return True if the epoch can be one compiled function."""
+        return (
+            self.learner.graph is not None
+            and backend() == "cuda"
+            and not (self.sampled or self.retrying)
+            and not (self.compares and not self.learner.first_ratios_are_one)
+            and self.learner.algorithm.at_once is None
+            and self.noise is None
+            and self.rollout.buffer.last_rows is None
+        )
+
+    def build_graph(self, fields: Fields) -> None:
+        """Build the epoch as one compiled function, unless its minibatches store too much.
+
+        Without a graph, the host would take longer to launch a minibatch than the GPU to compute
+        it.
+        """
+        learner = self.learner
+        states = learner.reader.first_states(self.rollout)
+        inputs = fields, states, self.draws, tuple(self.scheduled.as_arrays())
+        assert learner.graph is not None
+        try:
+            with building:
+                trees, packed, arrays = learner.graph(self.compares, *inputs, *self.before.arrays())
+        except TooLarge:
+            learner.graph = None
+            return
+        self.state = TrainState(*trees)
+        self.results = Results.of_graph(packed, arrays, self.state, self.compares)
+        self.is_graph = True
+
+    def _minibatches(self, epoch: Epoch) -> Iterator[Section]:
+        """Yield the algorithm's minibatches with RPO's noise, and observe the first one."""
+        learner, noise = self.learner, None
+        for k, minibatch in enumerate(learner.algorithm.minibatches(epoch)):
+            if self.noise is not None:
+                inputs, K = minibatch.inputs, learner.minibatches
+                with building:
+                    noise = self.noise.draw(K, inputs.actions.shape) if noise is None else noise
+                    moved = inputs._replace(actions=inputs.actions - noise[k])
+                    minibatch = minibatch._replace(inputs=moved)
+            if k == 0 and self.sampled:
+                self._measure_forward(minibatch)
+            if k == 0 and self.compares and not learner.first_ratios_are_one:
+                self.results.first_ratios = self._ratios_as_acted(minibatch, epoch.rows)
+            yield minibatch
+
+    def lap(self, phase: str, result: Any) -> None:
+        """In a sampled epoch, evaluate a result and charge the time to its phase."""
+        if not (self.sampled or self.retrying):
+            return
+        began = time.perf_counter()
+        mx.eval(result)
+        if not self.sampled:
+            return
+        timer = self.learner.timer
+        timer.lap(phase, LEARNING)
+        if phase == BACKWARD and self._forward_seconds:
+            rest = max(0.0, time.perf_counter() - began - self._forward_seconds)
+            timer.part(BACKWARD, {"train_forward": self._forward_seconds, BACKWARD: rest})
+            self._forward_seconds = 0.0
+
+    def _measure_forward(self, minibatch: Section) -> None:
+        """Time the forward pass of a minibatch alone."""
+        began = time.perf_counter()
+        inputs, learner = minibatch.inputs, self.learner
+        for _ in range(1 if learner.measured_forward else 2):  # the first call compiles
+            start = time.perf_counter()
+            with building:
+                logprobs = learner.logprobs(self.before.weights, *inputs, None)
+            mx.eval(logprobs)
+            self._forward_seconds = time.perf_counter() - start
+        learner.measured_forward = True
+        self.extra_seconds += time.perf_counter() - began
+        learner.timer.start()
+
+    def _ratios_as_acted(self, minibatch: Section, rows: mx.array | None) -> mx.array:
+        """Return ratios (T, S) by the weights, and from the recurrent states, that acted."""
+        inputs, targets, state = minibatch
+        reader = self.learner.reader
+        if state is None and rows is not None:
+            states = reader.first_states(self.rollout)
+            with building:
+                state = states and tree_map(
+                    lambda a: take_rows(a[None], rows, 1).squeeze(0), states
+                )
+        acted = reader.behaviour(self.rollout, state, tuple(inputs))
+        with building:
+            return mx.exp(acted - targets.old_logprob.reshape(acted.shape))
+
+    def _retry(self, error: RuntimeError) -> None:
+        """Run the update again, step by step, after macOS ended what the GPU computed.
+
+        Raises:
+            RuntimeError: it was another error.
+            GPUError: macOS ended the second try, too. Nothing but the epoch is lost.
+        """
+        if ENDED not in str(error):
+            raise error
+        times = "twice, at last step by step" if self.retrying else "once"
+        if self.learner.ranks.size > 1:
+            times += ", and other ranks wait for no second try"
+        if times == "once":
+            self.retrying, self.is_graph, self.extra_seconds = True, False, 0.0
+            with building:
+                self.draws, self.noise = self.learner.draw(self.key)
+            self.submit()
+            return
+        size = self.learner.config.train.minibatch_size
+        raise GPUError(
+            f"macOS ended the GPU's training {times}: {error}",
+            f"a smaller --train.minibatch-size (it is {size}); or {RELAX}",
+        ) from None
+
+
+def run_minibatches(
+    algorithm: Algorithm, epoch: Epoch, state: TrainState, results: Results
+) -> TrainState:
+    """Train on an epoch's minibatches, one after the other, and return the state after them.
+
+    The first minibatch whose KL is more than ``algorithm.largest_kl`` ends the epoch, and no step
+    is made with it. To know the KL, each minibatch is waited for unless that limit is infinite.
+    """
+    functions, scheduled = epoch.functions, epoch.scheduled
+    for inputs, targets, recurrent in algorithm.minibatches(epoch):
+        with building:
+            grads, metrics, ratios, values, advantages = functions.gradients(
+                *(state.weights, *inputs, targets, recurrent),
+                *(scheduled.ent_coef, state.scaler["scale"]),
+            )
+        epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
+        if results.first_ratios is None:
+            results.first_ratios = ratios
+        if algorithm.largest_kl < math.inf and kl_of(algorithm, metrics) > algorithm.largest_kl:
+            with building:
+                finite = mx.isfinite(metrics).all()
+            results.add(state, advantages, metrics, finite)
+            break
+        with building:
+            *after, ok = functions.optimise(*state.arrays(), grads, metrics, scheduled.lr)
+        epoch.lap("train_optimizer", (after, ok))
+        changed = algorithm.write_back(epoch, ratios, values, ok)
+        state = TrainState(*after)
+        results.add(state, advantages, metrics, ok, *changed)
+    return state
+
+
+def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
+    """Return a minibatch's KL, once it is computed."""
+    numbers: Any = metrics.tolist()
+    return numbers[algorithm.metrics.index("kl")]
 
 
 def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/sections.py``.
+    """Return which steps of a rollout are learned from, (T, N) bool: see ``ppo/sections.py``.
 
     If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
 
     Args:
-        finals: the rollout's, (T + 1, N).
+        finals: (T + 1, N), non-zero where a row is an episode's last observation; None: nowhere.
         steps: T.
         agents: N.
     """
@@ -327,51 +456,12 @@ def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarr
     return learned if learned.any() else ~learned
 
 
-def train_on(
-    algorithm: Algorithm, epoch: Epoch, before: TrainState, submitted: Submitted, minibatches: int
-) -> TrainState:
-    """An epoch's minibatches, of which there are K at most, one after the other.
+def first_ratios_are_one(config: Config, policy: Policy, placement: Placement) -> bool:
+    """Return True if an epoch's first minibatch has ratios of 1 but for rounding.
 
-    The first one whose KL is more than ``algorithm.largest_kl`` is the last, and no step is made
-    with it. Each is waited for to know that, unless that is infinite.
+    It has if it is trained by the weights that acted, from the recurrent states that its rollout
+    began with.
     """
-    now, steps, numbers = before, epoch.steps, epoch.scheduled
-    moved = _moving(epoch, minibatches)
-    for inputs, compared, state in algorithm.minibatches(epoch):
-        inputs = moved(inputs)
-        grads, metrics, ratio, value, adv = steps.gradients(
-            *(now.weights, *inputs, compared, state), *(numbers.ent_coef, now.scaler["scale"])
-        )
-        if algorithm.largest_kl < math.inf and _kl(algorithm, metrics) > algorithm.largest_kl:
-            with building:
-                finite = mx.isfinite(metrics).all()
-            submitted.submit(now, adv, metrics, finite)
-            break
-        *after, ok = steps.optimise(*now.arrays(), grads, metrics, numbers.lr)
-        also = algorithm.write_back(epoch, ratio, value, ok)
-        now = TrainState(*after)
-        submitted.submit(now, adv, metrics, ok, *also)
-    return now
-
-
-def _moving(epoch: Epoch, minibatches: int) -> Callable[[Inputs], Inputs]:
-    """What moves each minibatch's actions, in their order, by the epoch's noise if it has any."""
-    if (noise := epoch.noise) is None:
-        return lambda inputs: inputs
-    left: list[mx.array] = []
-
-    def moved(inputs: Inputs) -> Inputs:
-        (T, S), heads = inputs.observations.shape[:2], inputs.actions.shape[-1]  # type: ignore
-        with building:
-            if not left:
-                left.extend(noise.draw((minibatches, T, S, heads)))
-            z = left.pop(0).reshape(inputs.actions.shape)
-            return inputs._replace(actions=inputs.actions - z)
-
-    return moved
-
-
-def _kl(algorithm: Algorithm, metrics: mx.array) -> float:
-    """A minibatch's KL, once it is computed."""
-    numbers: Any = metrics.tolist()
-    return numbers[algorithm.metrics.index("kl")]
+    carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
+    same = not carries or config.facts.carries_state
+    return same and not placement.overlap

@@ -30,8 +30,8 @@ from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, RolloutOnGPU
 from puffer_mlx.ppo.precision import lower
-from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.in_steps import RolloutInSteps
@@ -79,7 +79,7 @@ class Acting(NamedTuple):
     config: Config
     vec: VecEnv
     policy: Policy
-    run: Executables
+    run: ActFunctions
     seats: Seats | None = None
 
 

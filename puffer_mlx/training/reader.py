@@ -1,6 +1,7 @@
 """A rollout as the learner reads it, whatever device and policies acted."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -10,7 +11,6 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.sections import Fields
-from puffer_mlx.ppo.update import Executables
 from puffer_mlx.rollout.acting_in_mlx import joined
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_gpu
@@ -89,18 +89,24 @@ class Reader:
     recurrent states that it began with.
 
     Args:
-        run: the policy's compiled functions.
-        placement: where it acts and is trained.
+        gather: ``UpdateFunctions.gather``.
+        logprobs: (weights, *inputs, states) -> log-probabilities (T, S), compiled.
+        placement: the devices that act and train.
         config: of which a minibatch's segments count, which are recomputed at a time, and whether
             every rollout begins from the initial states.
         learned: whose rows are trained on; None: all agents'.
     """
 
     def __init__(
-        self, run: Executables, placement: Placement, config: Config, learned: Learned | None = None
+        self,
+        gather: Callable[..., Any],
+        logprobs: Callable[..., Any],
+        placement: Placement,
+        config: Config,
+        learned: Learned | None = None,
     ) -> None:
-        self._learned = learned
-        self._compiled, self._away = run, placement.away
+        self._gather, self._logprobs, self._learned = gather, logprobs, learned
+        self._away = placement.away
         # shuffled samples may be fewer than a segment; a GPU is told little, and computes a lot
         self._segments = max(1, config.segments)
         if placement.learner == mx.gpu:
@@ -110,8 +116,8 @@ class Reader:
         self._from_host = placement.rollout != placement.learner == mx.gpu
 
     @property
-    def as_it_is(self) -> bool:
-        """Whether neither step has anything to do."""
+    def is_noop(self) -> bool:
+        """True if a rollout is trained on as it is."""
         return not (self._away or self._from_host or self._learned)
 
     def copy(self, fields: Fields) -> Fields:
@@ -134,7 +140,8 @@ class Reader:
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
                 part = _of_agents(states, slice(first, first + S))
-            logprobs = self.behaviour(rollout, part, self._compiled.gather(fields, rows))
+                inputs = self._gather(fields, rows)
+            logprobs = self.behaviour(rollout, part, inputs)
             with building:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
@@ -156,7 +163,8 @@ class Reader:
 
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
         """Log-probabilities (T, S) of rows by the weights that acted, from the rows' states."""
-        return self._compiled.logprobs(rollout.start.weights, *minibatch, states)
+        with building:
+            return self._logprobs(rollout.start.weights, *minibatch, states)
 
 
 def _of_agents(states: Any, agents: slice) -> Any:

@@ -18,7 +18,7 @@ from puffer_mlx.check.gpu.runs import OVERLAP, SERIAL, undisturbed
 from puffer_mlx.check.gpu.tools import apart, at_most, repeatable, require, trainer
 from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
-from puffer_mlx.training.learner import EpochInputs
+from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
@@ -112,15 +112,25 @@ def measured(halves: Halves, rounds: int) -> list[float]:
 
 def watched(run: Trainer, look: Callable[[Any], None]) -> None:
     """Have every buffer looked at before and after it is trained on."""
-    real_train = run.learner.train
+    real_prepare = run.learner.prepare
 
-    def train(inputs: EpochInputs, *arguments: Any, **more: Any) -> Any:
-        look(inputs.rollout.buffer)
-        result = real_train(inputs, *arguments, **more)
-        look(inputs.rollout.buffer)
-        return result
+    def prepare(rollout: Rollout, *arguments: Any, **more: Any) -> Any:
+        update = real_prepare(rollout, *arguments, **more)
+        submit, wait = update.submit, update.wait
 
-    run.learner.train = train
+        def submitted() -> None:
+            look(rollout.buffer)
+            submit()
+
+        def waited() -> dict[str, float]:
+            metrics = wait()
+            look(rollout.buffer)
+            return metrics
+
+        update.submit, update.wait = submitted, waited  # type: ignore
+        return update
+
+    run.learner.prepare = prepare
 
 
 def same_rollouts(quick: bool) -> str:
@@ -155,7 +165,7 @@ def same_losses(quick: bool) -> str:
     with trainer(*SERIAL) as run:
         by_hand, before = [], run.weights
         for _ in range(4):
-            run.begin_rollout(before)
+            run.queue.start_next(before)
             before = run.weights
             by_hand.append(run.step())
     return at_most("losses apart by", apart(overlapped, by_hand), repeatable())
@@ -173,13 +183,14 @@ def no_torn_slot(quick: bool) -> str:
     environments, generator, firsts = Coded(agents, groups), random.Random(1), []
     run = Run.open(config.load("squared", options), environments).trainer
     watched(run, lambda buffer: firsts.append(environments.check(buffer)))
-    steps = run.learner.steps
+    steps = run.learner.functions.steps
+    real = steps["targets"]
 
     def targets(*arguments: Any) -> Any:
         pause(generator)  # between minibatches
-        return steps.targets(*arguments)
+        return real.function(*arguments)
 
-    run.learner.steps = steps._replace(targets=targets)
+    steps["targets"] = real._replace(function=targets)
     skewed = 100 if quick else 1000
     for _ in range(skewed):
         run.step()

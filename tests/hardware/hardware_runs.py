@@ -111,13 +111,13 @@ def changed(weights: Any, before: np.ndarray) -> bool:
 
 def spoil(run: Trainer) -> None:
     """Make the gradients of the next minibatches overflow."""
-    steps = run.learner.steps
+    real = run.learner.functions.gradients
 
     def gradients(*arguments: Any) -> Any:
-        grads, *rest = steps.gradients(*arguments)
+        grads, *rest = real(*arguments)
         return tree_map(lambda grad: grad * math.inf, grads), *rest
 
-    run.learner.steps = steps._replace(gradients=gradients)
+    run.learner.functions.gradients, run.learner.graph = gradients, None
 
 
 def skips(quick: bool) -> str:
@@ -125,7 +125,8 @@ def skips(quick: bool) -> str:
     for name in DTYPES:
         with trainer("--train.precision", name) as run:
             run.step()
-            steps, before = run.learner.steps, flat(run.train_state.arrays()[:2])
+            learner, before = run.learner, flat(run.train_state.arrays()[:2])
+            real, graph = learner.functions.gradients, learner.graph
             counted = run.train_state.scaler
             spoil(run)
             try:
@@ -141,7 +142,7 @@ def skips(quick: bool) -> str:
             share = now["scale"].item() / counted["scale"].item()  # type: ignore
             expected = 0.5**minibatches if name == "fp16" else 1.0
             require(share == expected, f"{name}: scale times {share:g}, expected {expected:g}")
-            run.learner.steps = steps
+            learner.functions.gradients, learner.graph = real, graph
             run.step()
             require(changed(run.train_state.arrays()[:2], before), f"{name}: it learns no more")
     return "skipped, counted, fp16's scale halved, and on"

@@ -20,7 +20,7 @@ from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.ppo import closed_form, precision
 from puffer_mlx.profiling import timeline
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.training import collector, health, trainer
+from puffer_mlx.training import collector, results, trainer
 
 ON_GPU = {"around", "loss", "acting", "several", "round-trip", "where-to-act", "capture"}
 TIMED = {"overlap", "profile", "profile-cost"}  # of a machine that does nothing else
@@ -84,7 +84,7 @@ def steps_that_count(patch):
 
 
 def silent_error(patch):
-    patch.setattr(health, "not_finite", lambda *_: UserError("something isn't finite"))
+    patch.setattr(results, "not_finite", lambda *_: UserError("something isn't finite"))
 
 
 def leak(patch):

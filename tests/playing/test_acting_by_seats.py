@@ -12,8 +12,8 @@ from small_policies import weights_of
 
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_c import ActingInC, Actor, make_actor
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
@@ -89,7 +89,7 @@ class Game:
     def in_mlx(self, parts=each_group) -> ActingInMLX:
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
         return ActingInMLX(
-            compile_update(self.policy), streams, PhaseTimer("rollout"), parts, self.seats
+            compile_act(self.policy), streams, PhaseTimer("rollout"), parts, self.seats
         )
 
     def alone(self, policy: int) -> list[np.ndarray]:
@@ -176,7 +176,7 @@ def test_new_weights_are_taken_and_old_ones_known():
 
 def test_the_way_that_several_policies_take():
     game = Game("connect4_two")
-    run = compile_update(game.policy)
+    run = compile_act(game.policy)
     streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
     about = game.policy, run, game.vec, streams, PhaseTimer("rollout"), game.seats
     with game.vec:

@@ -9,12 +9,12 @@ import pytest
 from mlx.utils import tree_map
 from native_envs import UPSTREAM_5_ROOT
 from oracles import named
+from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.seats import Seats, seats_in_blocks
-from puffer_mlx.training.observers import watched
 from puffer_mlx.training.reader import Learned
 from puffer_mlx.training.trainer import Trainer
 
@@ -120,14 +120,15 @@ def test_a_pass_of_ppo_is_over_the_learners():
     """56 learners in minibatches of 16: three of a pass, none of them twice; six in all."""
     settings, orders = configure(*WAYS["ppo, segments"]), []
 
-    def observer(name: str, step: Any, *arguments: Any) -> Any:
-        if name == "shuffle":
-            orders.append(np.array(arguments[-1]))
-        return step(*arguments)
-
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
-        trainer.learner.steps = watched(trainer.learner.steps, observer)
+        real = functions(trainer).shuffle
+
+        def shuffle(*arguments: Any) -> Any:
+            orders.append(np.array(arguments[-1]))
+            return real(*arguments)
+
+        replace_functions(trainer, shuffle=shuffle)
         trainer.step()
     assert [order.shape for order in orders] == [(3, 16), (3, 16)]
     for order in orders:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulated_run import emulated_gpu
 from running import learned
-from watching import everything
+from watching import everything, functions, replace_functions
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
@@ -104,17 +104,17 @@ def test_training_that_failed_is_repeated(tmp_path: Path, rules: str, overlap: s
     with vec.make(settings, 1) as environments, vec.make(settings, 1) as others:
         trainer, other = Trainer(settings, environments), Trainer(settings, others)
         found = [learned(trainer.step()) for _ in range(5)]
-        steps = trainer.learner.steps
+        real = functions(trainer).optimise
 
         def fails(*_: Any) -> Any:
             raise OSError("once")
 
-        trainer.learner.steps = steps._replace(optimise=fails)
+        replace_functions(trainer, optimise=fails)
         with pytest.raises(OSError, match="once"):
             trainer.step()
-        assert trainer.pending is not None
+        assert trainer.queue.rollout is not None
         given = trainer.weights, trainer.state()
-        trainer.learner.steps = steps
+        replace_functions(trainer, optimise=real)
         assert found + [learned(record) for record in trainer] == logs
         assert outcome(trainer) == end
         if overlap == "1":  # else the rollout isn't collected again: its steps are left out

@@ -15,7 +15,7 @@ from small_policies import PUFFER5, policy_of, weights_of
 from puffer_mlx.ops.gpu.launch import FEWEST
 from puffer_mlx.policy.choosing_on_gpu import choose
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.rollout.act_functions import compile_act
 
 N = 40
 CASES = {  # action sizes, whether they are masked, limits
@@ -81,7 +81,7 @@ def acted(policy: Policy, agents: int) -> list[np.ndarray]:
         policy.distribution.noise(mx.random.key(0), (agents,)),
         policy.initial_state(agents),
     )
-    act = compile_update(policy).act
+    act = compile_act(policy).act
     chosen, after = act(weights_of(policy), observations, state, noise, None, mx.zeros(agents))
     return [np.array(chosen), *map(np.array, after)]
 

@@ -12,7 +12,7 @@ import pytest
 from emulated_gpu import Functions
 from oracles import named
 from running import BATCH, TINY, learned, records
-from watching import before_training
+from watching import before_training, functions, replace_functions
 
 from puffer_mlx import checkpoint, config
 from puffer_mlx.errors import UserError
@@ -50,14 +50,14 @@ def set_scale(trainer: Trainer, scale: float) -> None:
     trainer.train_state = replace(trainer.train_state, scaler=state)
 
 
-def wrap(trainer: Trainer, **functions: Callable[..., Any]) -> None:
+def wrap(trainer: Trainer, **wrappers: Callable[..., Any]) -> None:
     """Replace the learner's functions; each gets the real one first."""
-    steps = trainer.learner.steps
+    real = functions(trainer)
     wrapped = {
-        name: lambda *arguments, name=name, f=f: f(getattr(steps, name), *arguments)
-        for name, f in functions.items()
+        name: lambda *arguments, name=name, f=f: f(getattr(real, name), *arguments)
+        for name, f in wrappers.items()
     }
-    trainer.learner.steps = steps._replace(**wrapped)
+    replace_functions(trainer, **wrapped)
 
 
 # ---- the scale -----------------------------------------------------------------------------------

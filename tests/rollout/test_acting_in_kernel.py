@@ -12,9 +12,9 @@ from oracles import named
 
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import acting_in_kernel
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel, crews_of
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
@@ -44,7 +44,7 @@ class Run:
         self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
-        self.update = compile_update(self.policy)
+        self.update = compile_act(self.policy)
         self.rollouts, self.agents = 0, agents
 
     def drawn(self, seed: int) -> Any:

@@ -222,7 +222,7 @@ def test_laps_sum_to_the_whole(monkeypatch):
 
     monkeypatch.setattr(run.vec, "wait", slow(run.vec.wait, 1.0))
     monkeypatch.setattr(run.vec, "send", slow(run.vec.send, 0.5))
-    run.update = run.update._replace(act=slow(run.update.act, 0.25))
+    run.update.act = slow(run.update.act, 0.25)
     monkeypatch.setattr(run.buffer, "record", slow(run.buffer.record, 0.125))
     began = clock.now
     run.rollout()

@@ -20,10 +20,10 @@ from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
 from puffer_mlx.ppo import update
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import in_steps
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import (
@@ -108,14 +108,14 @@ class Run:
             kernel: Any = rollouts_in_one_launch(self.policy, RolloutSpec(vec, T, precision, seats))
             assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
         if in_steps:
-            kernel = rollouts_in_steps(compile_update(self.policy), RolloutSpec(vec, T, "", seats))
+            kernel = rollouts_in_steps(compile_act(self.policy), RolloutSpec(vec, T, "", seats))
         assert kernel is not None or not whole
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
         self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
-        update = compile_update(self.policy)
+        update = compile_act(self.policy)
         given = self.policy, update, self.vec, streams, TIMER
         self.way: Any = choose_acting(CPU, "fp32", *given, seats)
         assert isinstance(self.way, RolloutsOnGPU) == whole
@@ -475,7 +475,7 @@ def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
         ours, serial = make_trainer(), serial_trainer()
         for k, expected in enumerate(serial):
             assert results(ours.step()) == results(expected)
-            assert (ours.pending is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
+            assert (ours.queue.rollout is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
             np.testing.assert_array_equal(np.array(ours.recorded), np.array(serial.recorded))
             assert_same(ours, serial)
 
@@ -484,12 +484,12 @@ def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
     done = []
     with emulated_gpu():
         ours = make_trainer()
-        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "judge"):
+        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "check"):
             inner = getattr(part, name)
             monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
         list(ours)
-    first, sampled = ["collect", "judge"], ["collect", "collect", "judge"]
-    assert done == [*first, *sampled, "collect", "judge", "judge"]
+    first, sampled = ["collect", "check"], ["collect", "collect", "check"]
+    assert done == [*first, *sampled, "collect", "check", "check"]
 
 
 def test_training_on_it_is_built_then(on_gpu, monkeypatch):
@@ -501,7 +501,7 @@ def test_training_on_it_is_built_then(on_gpu, monkeypatch):
             run.step()
             run.step()
             run.schedule = lambda part: 0.5
-        assert ours.pending and ours.pending.built and not serial.pending
+        assert ours.prepared and ours.prepared.is_graph and not serial.queue.rollout
         assert results(ours.step()) == results(serial.step())
         assert_same(ours, serial)
 
@@ -524,7 +524,7 @@ def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
                 list(run.evaluate())
             else:
                 with monkeypatch.context() as patch, pytest.raises(UserError):
-                    patch.setattr(run.learner.health, "judge", failing)
+                    patch.setattr(run.learner.health, "check", failing)
                     run.step()
         if how != "a failure":  # there the serial one's environments are where its rollout ended
             assert_same(ours, serial)
@@ -543,7 +543,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(Acting(given, vec, policy, compile_update(policy)), None, {})
+            placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
     return str(caught.value)
 
 
@@ -584,7 +584,7 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
     given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(Acting(given, vec, policy, compile_update(policy)), None, {})
+        found = placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
     assert found.whole is not None and found.whole.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 

@@ -15,7 +15,7 @@ import oracles
 import pytest
 from oracles import named
 from running import learned
-from watching import acting
+from watching import acting, functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.ops import take_rows
@@ -225,9 +225,9 @@ class Watch:
         self.kept: list[tuple[np.ndarray, dict[str, mx.array]]] = []
         learner = trainer.learner
         acting(trainer, self.collect)
-        self._train, learner.train = learner.train, self.train
-        self._steps = learner.steps
-        learner.steps = self._steps._replace(gather=self.gather, gradients=self.gradients)
+        self._prepare, learner.prepare = learner.prepare, self.prepare
+        self._steps = functions(trainer)
+        replace_functions(trainer, gather=self.gather, gradients=self.gradients)
 
     def collect(self, collect, buffer, *arguments):
         assert buffer is not self.reading
@@ -237,13 +237,23 @@ class Watch:
         finally:
             self.writing = None
 
-    def train(self, inputs, *arguments):
-        assert self.writing is not inputs.rollout.buffer
-        self.reading = inputs.rollout.buffer
-        try:
-            return self._train(inputs, *arguments)
-        finally:
-            self.reading = None
+    def prepare(self, rollout, *arguments):
+        update = self._prepare(rollout, *arguments)
+        submit, wait = update.submit, update.wait
+
+        def submitted():
+            assert self.writing is not rollout.buffer
+            self.reading = rollout.buffer
+            submit()
+
+        def waited():
+            try:
+                return wait()
+            finally:
+                self.reading = None
+
+        update.submit, update.wait = submitted, waited
+        return update
 
     def gather(self, fields, rows):
         self.both += self.writing is not None
@@ -311,13 +321,13 @@ def test_both_halves_work_at_the_same_time(tmp_path):
         before = lambda *_: time.sleep(0.001)  # noqa: E731
         trainer = start("coded", overlap, epochs=epochs, before=before)
         trainer.profiler.trace = Trace(path, 1, epochs)
-        real = trainer.learner.steps
+        real = functions(trainer)
 
         def gradients(*arguments, real=real):
             time.sleep(0.002)
             return real.gradients(*arguments)
 
-        trainer.learner.steps = real._replace(gradients=gradients)
+        replace_functions(trainer, gradients=gradients)
         list(trainer)
         trainer.profiler.close()
         events = json.loads(path.read_text())["traceEvents"]
@@ -463,9 +473,9 @@ def test_training_that_breaks(name, function, error):
     whole = undisturbed(name)
     for n in (1, 4, 7):
         trainer = start(name, True, before=nothing)
-        steps = trainer.learner.steps
+        steps = functions(trainer)
         broken = {function: once(getattr(steps, function), n, error())}
-        trainer.learner.steps = steps._replace(**broken)
+        replace_functions(trainer, **broken)
         epoch = (n - 1) // 2
         assert [told(trainer.step()) for _ in range(epoch)] == whole.records[:epoch]
         with pytest.raises(error):
@@ -501,8 +511,8 @@ def test_training_that_breaks_without_overlap():
     """The rollout is lost; what is saved are environments and rows that belong together."""
     trainer = start("coded", False)
     trainer.step()
-    steps = trainer.learner.steps
-    trainer.learner.steps = steps._replace(gradients=once(steps.gradients, 2, Failure()))
+    broken = once(functions(trainer).gradients, 2, Failure())
+    replace_functions(trainer, gradients=broken)
     with pytest.raises(Failure):
         trainer.step()
     state = trainer.state()

@@ -23,7 +23,7 @@ from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.ppo.optimizers import Optimizer, adam, step_if_finite
-from puffer_mlx.ppo.update import compile_steps
+from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -150,7 +150,7 @@ def test_the_example_as_a_gpu_s_graph(monkeypatch, capfd):
         with graphs.building():
             policy = configured_policy(spec, settings)
             weights = policy.init(mx.random.key(0))
-            steps = compile_steps(policy, settings, algorithms.make(policy, settings))
+            steps = compile_update(policy, settings, algorithms.make(policy, settings))
             seen, rows = graphs.ones((T, S, D), mx.float32), graphs.ones((T * S,), mx.float32)
             given = seen, rows[:, None], None, None, Minibatch(rows, rows, rows, rows), None
             gradients, statistics, *_ = steps.gradients(weights, *given, rows[0], rows[0])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from emulated_run import emulated_gpu
 from oracles import RandomVec, named
+from watching import functions, replace_functions
 
 from puffer_mlx import config
 from puffer_mlx.ppo import update
@@ -88,8 +89,8 @@ def test_acting_and_training_are_the_same_policy(network):
 
     with emulated_gpu() as gpu:
         trainer = Trainer(configured, RandomVec(N, (3,), False))
-        real = trainer.learner.steps
-        trainer.learner.steps = real._replace(gradients=gradients)
+        real = functions(trainer)
+        replace_functions(trainer, gradients=gradients)
         errors = [trainer.step()["loss/first_ratio_error"] for _ in range(EPOCHS)]
     assert {f"{network.lower()}_{form}" for form in ("act", "forward")} <= gpu.names
     assert max(errors) < 1e-5
@@ -136,13 +137,11 @@ def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
         with make(given, 1) as vec:
             trainer, gradients = Trainer(given, vec), []
-            inner = trainer.learner.steps.gradients
+            inner = functions(trainer).gradients
             if not whole:
-                trainer.learner.whole_epoch = None
+                trainer.learner.graph = None
             counted = lambda *a: gradients.append("") or inner(*a)  # noqa: E731
-            trainer.learner.steps = trainer.learner.compiled_steps = trainer.learner.steps._replace(
-                gradients=counted
-            )
+            replace_functions(trainer, gradients=counted)
             return trainer, list(trainer), gradients
 
     with emulated_gpu() as gpu:

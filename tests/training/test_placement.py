@@ -12,14 +12,15 @@ import numpy as np
 import oracles
 import pytest
 from oracles import named
+from watching import functions, replace_functions
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import configured_policy
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.rollout import acting
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
@@ -55,7 +56,7 @@ class Fake(SimpleNamespace):
 
 def parts(trainer: Any) -> Any:
     """What ``place`` and ``_calibrate`` get of a trainer."""
-    run = compile_update(trainer.policy, trainer.config.train.precision)
+    run = compile_act(trainer.policy)
     return Acting(trainer.config, trainer.vec, trainer.policy, run), trainer.weights
 
 
@@ -378,7 +379,7 @@ def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, o
     with NativeVec(find_environment(name), total_agents=16, env=c.env) as vec:
         policy = configured_policy(vec.spec, c)
         weights, before = policy.init(mx.random.key(0)), vec.state()
-        found = placed((Acting(c, vec, policy, compile_update(policy)), weights))
+        found = placed((Acting(c, vec, policy, compile_act(policy)), weights))
         np.testing.assert_array_equal(vec.state(), before)
     measured = {"gpu-kernel": 4.0, "gpu": 5.0}[chosen]
     assert f"a step of all agents takes {1000 * measured:.0f}." in found.reason
@@ -396,7 +397,7 @@ def test_what_no_cpu_can_reach_is_not_measured(two, monkeypatch):
         policy = configured_policy(vec.spec, c)
         weights = policy.init(mx.random.key(0))
         whole = rollouts_in_one_launch(policy, RolloutSpec(vec, c.train.horizon))
-        given = Acting(c, vec, policy, compile_update(policy)), weights, whole
+        given = Acting(c, vec, policy, compile_act(policy)), weights, whole
         n = sum(array.size for _, array in named(weights))
         least = 2 * 16 * n / threads() / placement.CORE
         assert placement.least_on_cpu(weights, 16) == pytest.approx(least)
@@ -438,7 +439,7 @@ def copies(buffer: Any) -> dict[str, np.ndarray]:
 
 def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]]:
     """Of every rollout: what it began from, its fields, and what training reads instead."""
-    steps, seen = trainer.learner.steps, []
+    steps, seen = functions(trainer), []
 
     def recompute(fields, rollout):
         result = steps.recompute(fields, rollout)
@@ -447,7 +448,7 @@ def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[st
         seen.append((rollout.start, copies(rollout.buffer), read))
         return result
 
-    trainer.learner.steps = steps._replace(recompute=recompute)
+    replace_functions(trainer, recompute=recompute)
     return seen
 
 

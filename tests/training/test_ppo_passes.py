@@ -3,9 +3,9 @@
 from collections import Counter
 from itertools import chain
 
-import mlx.core as mx
 import numpy as np
 import pytest
+from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.config.notes import unread
@@ -35,21 +35,20 @@ def seen(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[float]]]:
     """One epoch's observations of each minibatch, and those of the rollout that may be learned."""
     found: list = []
 
-    def observer(name, step, *arguments):
-        if name == "gradients":
-            found.append(np.asarray(arguments[1]).reshape(-1, arguments[1].shape[-1]).tolist())
-        return step(*arguments)
+    real = functions(trainer)
 
-    trainer.begin_rollout()
-    rollout = trainer.collector.take()
-    rows = rollout.buffer.rows
+    def gradients(*arguments):
+        found.append(np.asarray(arguments[1]).reshape(-1, arguments[1].shape[-1]).tolist())
+        return real.gradients(*arguments)
+
+    replace_functions(trainer, gradients=gradients)
+    trainer.step()
+    rows = trainer.collector.buffer.rows
     steps = trainer.config.train.horizon
     assert rows.finals is not None
     learned = rows.finals[:steps] == 0
     learned[-1] = False
     may = rows.observations[:steps][learned].tolist()
-    inputs = trainer.inputs(rollout, trainer.learner.draws(mx.random.key(1)))
-    trainer.learner.train(inputs, [observer])
     return found, may
 
 

@@ -9,6 +9,7 @@ import oracles
 import pytest
 from mlx.utils import tree_map
 from oracles import f64, flat, named
+from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
@@ -164,7 +165,7 @@ def test_epochs_against_float64(vtrace):
 
 def watch(trainer):
     """Rows that are trained on, and the weights that acted for each epoch, as they happen."""
-    rows, acted, real = [], [], trainer.learner.steps
+    rows, acted, real = [], [], functions(trainer)
 
     def gradients(weights, observations, *others):
         seen = np.array(trainer.collector.buffer.observations)[:T]
@@ -176,7 +177,7 @@ def watch(trainer):
         acted.append(rollout.start.weights)
         return real.recompute(fields, rollout)
 
-    trainer.learner.steps = real._replace(gradients=gradients, recompute=recompute)
+    replace_functions(trainer, gradients=gradients, recompute=recompute)
     return rows, acted
 
 

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
@@ -53,18 +54,17 @@ def actions_of(chosen: config.Config) -> tuple[np.ndarray, list[np.ndarray]]:
     """A rollout's actions, and those that each minibatch's loss reads."""
     read: list[np.ndarray] = []
 
-    def observer(name, step, *arguments):
-        if name == "gradients":
-            read.append(np.asarray(arguments[2]))
-        return step(*arguments)
-
     with vec.make(chosen, 1) as environments:
         trainer = Trainer(chosen, environments)
-        trainer.begin_rollout()
-        rollout = trainer.collector.take()
-        inputs = trainer.inputs(rollout, trainer.learner.draws(mx.random.key(1)))
-        trainer.learner.train(inputs, [observer])
-        return np.array(rollout.buffer.fields["actions"]), read
+        real = functions(trainer)
+
+        def gradients(*arguments):
+            read.append(np.asarray(arguments[2]))
+            return real.gradients(*arguments)
+
+        replace_functions(trainer, gradients=gradients)
+        trainer.step()
+        return np.array(trainer.collector.buffer.fields["actions"]), read
 
 
 @pytest.mark.parametrize("name", ["ppo, segments", "puffer4", "puffer5"])

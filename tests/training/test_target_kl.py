@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
@@ -39,7 +40,7 @@ def trained(chosen, epochs=4):
 
 def watched(trainer, seen):
     """Have a trainer's learner tell the KL of each minibatch, and None for each step."""
-    steps = trainer.learner.steps
+    steps = functions(trainer)
 
     def gradients(*arguments):
         found = steps.gradients(*arguments)
@@ -50,7 +51,7 @@ def watched(trainer, seen):
         seen.append(None)
         return steps.optimise(*arguments)
 
-    trainer.learner.steps = steps._replace(gradients=gradients, optimise=optimise)
+    replace_functions(trainer, gradients=gradients, optimise=optimise)
 
 
 @pytest.mark.parametrize("more", CASES.values(), ids=CASES)

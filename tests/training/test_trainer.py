@@ -10,7 +10,7 @@ import oracles
 import pytest
 from mlx.utils import tree_map
 from oracles import f64, flat, named
-from watching import acting
+from watching import acting, functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
@@ -20,8 +20,8 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.training import collector
-from puffer_mlx.training import trainer as training
 from puffer_mlx.training.epoch_logs import UnderWay
+from puffer_mlx.training.learner import Update
 from puffer_mlx.training.trainer import Trainer
 
 T, N, S, K, H = 4, 8, 4, 3, 4
@@ -75,7 +75,7 @@ ENDED = (
 
 def failing(trainer: Trainer, words: str, *calls: int) -> list[int]:
     """Have these calls of ``optimise``, counted from 1, raise; what counts them."""
-    real, counted = trainer.learner.steps.optimise, []
+    real, counted = functions(trainer).optimise, []
 
     def optimise(*arguments):
         counted.append(len(counted) + 1)
@@ -83,7 +83,7 @@ def failing(trainer: Trainer, words: str, *calls: int) -> list[int]:
             raise RuntimeError(words)
         return real(*arguments)
 
-    trainer.learner.steps = trainer.learner.steps._replace(optimise=optimise)
+    replace_functions(trainer, optimise=optimise)
     return counted
 
 
@@ -92,16 +92,16 @@ def test_training_that_was_ended_is_repeated(monkeypatch, overlap):
     """To the bit; in smaller pieces: nothing is under way when a step begins."""
     expected, logs = run(3, f"--train.overlap={overlap}")
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
-    counted, pieces, real = failing(trainer, ENDED, K + 2), [], training.computed
+    counted, pieces, real = failing(trainer, ENDED, K + 2), [], Update.lap
 
-    def computed(name, *arguments):
-        pieces.append(name)
-        return real(name, *arguments)
+    def lap(update, phase, result):
+        pieces.extend([phase] * update.retrying)
+        real(update, phase, result)
 
-    monkeypatch.setattr(training, "computed", computed)
+    monkeypatch.setattr(Update, "lap", lap)
     assert losses([*trainer]) == losses(logs)
     assert len(counted) == 3 * K + 2  # of the second epoch two for nothing
-    assert pieces.count("optimise") == pieces.count("gradients") == K
+    assert pieces.count("train_optimizer") == pieces.count("train_backward") == K
     np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
     key, other = (np.array(each.state().arrays["key"]) for each in (trainer, expected))
     np.testing.assert_array_equal(key, other)
@@ -180,7 +180,7 @@ def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
     seen, trained = [], []  # while a rollout is collected, as its minibatches are trained on
     monkeypatch.setattr(collector, "SLOW", -1.0)
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
-    gradients = trainer.learner.steps.gradients
+    gradients = functions(trainer).gradients
 
     def look(*arguments):
         trained.append(trainer.under_way)
@@ -193,7 +193,7 @@ def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
         return after
 
     acting(trainer, collected)
-    trainer.learner.steps = trainer.learner.steps._replace(gradients=look)
+    replace_functions(trainer, gradients=look)
     assert trainer.under_way is None
     trainer.step()
     assert trainer.under_way is None
@@ -243,7 +243,7 @@ class Spy:
 
     def __init__(self, trainer: Trainer) -> None:
         self.uniforms, self.rows, self.after, self.scalars = [], [], [], []
-        real = trainer.learner.steps
+        real = functions(trainer)
 
         def targets(fields, values, ratios, back):
             result = real.targets(fields, values, ratios, back)
@@ -268,8 +268,8 @@ class Spy:
             self.scalars[-1].append(arguments[-1].item())
             return real.optimise(*arguments)
 
-        trainer.learner.steps = real._replace(
-            targets=targets, draw=draw, gradients=gradients, optimise=optimise
+        replace_functions(
+            trainer, targets=targets, draw=draw, gradients=gradients, optimise=optimise
         )
 
 
@@ -556,7 +556,7 @@ def test_the_optimizer_s_numbers():
     """Infinite ones are noticed; of finite ones the sums of squares may overflow."""
     for factor, fill in ((np.inf, 0), (0, 1e20)):
         trainer = Trainer(configure(2), RandomVec())
-        real, calls = trainer.learner.steps, []
+        real, calls = functions(trainer), []
 
         def optimise(*arguments, real=real, calls=calls, factor=factor, fill=fill):
             weights, momentum, *rest = real.optimise(*arguments)
@@ -565,7 +565,7 @@ def test_the_optimizer_s_numbers():
                 momentum = tree_map(lambda m: m * factor + fill, momentum)
             return weights, momentum, *rest
 
-        trainer.learner.steps = real._replace(optimise=optimise)
+        replace_functions(trainer, optimise=optimise)
         if fill:
             assert trainer.step()["loss/skipped_steps"] == 0
         else:

@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.algorithms.puffer5 import Segments
 from puffer_mlx.ppo.precision import DTYPES
-from puffer_mlx.ppo.update import compile_steps
+from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 
@@ -175,7 +175,7 @@ class MinibatchCase:
             **COEFFICIENTS,  # type: ignore
         )
         settings = config.Config(train=train)
-        steps = compile_steps(self.policy, settings, algorithms.make(self.policy, settings))
+        steps = compile_update(self.policy, settings, algorithms.make(self.policy, settings))
         old_logprob, old_value, rewards, terminals = map(
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )

@@ -26,16 +26,17 @@ from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
 from puffer_mlx.ppo.minibatch import Scoring
-from puffer_mlx.ppo.sections import Fields, MeanNoise, Section
+from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise, Section
+from puffer_mlx.system.devices import building
 
 
 class Step(NamedTuple):
-    """A function of arrays that is called by its name, and may be watched.
+    """One of an algorithm's own functions: see ``Epoch.run``.
 
     Args:
         function: takes and returns arrays, and trees of them.
-        phase: of a record: what its time is charged to.
-        compiled: whether it is, where that pays.
+        phase: the phase of a record that its time is charged to.
+        compiled: compile it on a GPU.
     """
 
     function: Callable[..., Any]
@@ -43,44 +44,73 @@ class Step(NamedTuple):
     compiled: bool = True
 
 
-@dataclass(frozen=True)
-class Scheduled:
-    """An epoch's scheduled numbers, scalar arrays."""
+class Scheduled(NamedTuple):
+    """Coefficients that change from epoch to epoch: floats, or scalar arrays."""
 
-    lr: mx.array
-    ent_coef: mx.array
-    beta: mx.array  # of the priorities
+    lr: Any
+    ent_coef: Any
+    beta: Any
+    """Exponent of the importance weights of priorities."""
+
+    def as_arrays(self) -> "Scheduled":
+        """Return them as scalar arrays."""
+        return Scheduled(*map(mx.array, self))
+
+
+def _no_lap(phase: str, result: Any) -> None:
+    pass
 
 
 @dataclass
 class Epoch:
-    """A rollout while it is trained on. What minibatches change of it is here, in no algorithm.
+    """A rollout that is trained on, with everything that minibatches change of it.
 
     Args:
-        steps: by their names: ``gather``, ``gradients``, ``optimise`` and the algorithm's own.
-        fields: (T, N, ...), of the agents that are trained on.
-        draws: of ``Algorithm.draws``.
-        scheduled: the epoch's numbers.
-        states: gives the network's (N, ...) when the rollout began; None: its initial ones.
-        learned: gives (T, N) bool, of NumPy: the steps whose outcome is known and their action's.
+        functions: the functions of an update: ``ppo.update.UpdateFunctions``.
+        fields: the rollout (T, N, ...) of the agents that are trained on, by field.
+        draws: random numbers from ``Algorithm.draws``.
+        scheduled: the epoch's coefficients, scalar arrays.
+        states: returns the recurrent states (N, ...) that the rollout began with; None: the
+            network's initial ones.
+        learned: returns which steps are learned from, a NumPy array (T, N) bool.
+        noise: RPO's noise on the means of actions; None: there is none.
+        lap: called with a phase and the result that its time is charged for.
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
-        ratios: (T, N), likewise; 1 at first.
-        rows: (S,), the agents of the minibatch under way.
-        back: what the one before changes of values and ratios, until they are needed.
-        noise: on the means of actions; None: there is none.
+        ratios: (T, N), 1 at first, until an algorithm writes newer ones back.
+        rows: (S,), the agents of the current minibatch.
+        back: changes of values and ratios by the previous minibatch, until they are needed.
     """
 
-    steps: Any
+    functions: Any
     fields: Fields
     draws: mx.array
     scheduled: Scheduled
     states: Callable[[], Any]
     learned: Callable[[], Any]
+    noise: MeanNoise | None = None
+    lap: Callable[[str, Any], None] = _no_lap
     values: Any = None
     ratios: Any = None
     rows: Any = None
     back: Any = None
-    noise: MeanNoise | None = None
+
+    def __post_init__(self) -> None:
+        self.values = self.fields["values"]
+
+    def run(self, name: str, *arguments: Any) -> Any:
+        """Call one of the algorithm's own functions."""
+        step = self.functions.steps[name]
+        with building:
+            result = step.function(*arguments)
+        self.lap(step.phase, result)
+        return result
+
+    def gather(self, fields: Fields, rows: mx.array) -> Inputs:
+        """Return what the forward pass reads of some agents (S,)."""
+        with building:
+            inputs = self.functions.gather(fields, rows)
+        self.lap("train_gather", inputs)
+        return inputs
 
 
 def _key(key: mx.array) -> mx.array:
@@ -105,7 +135,7 @@ class Algorithm(NamedTuple):
         steps: its own, by their names.
         draws: makes of a key the random numbers that decide what an epoch's minibatches are.
         write_back: (epoch, ratios (T, S), values (T, S), whether the minibatch counted) -> arrays
-            to be computed with it. Notes in the epoch what the minibatch has changed.
+            to compute with the minibatch. Stores in the epoch what the minibatch changes.
         at_once: (epoch, weights, optimizer's state, scaler) -> all three after the epoch, the
             advantages, metrics (K, 7) and which minibatches counted (K,): all in one operation.
             None: there is none for this policy or machine.

@@ -76,23 +76,23 @@ def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[Section]:
     learned = epoch.learned()
     with building:
         weights = mx.array(learned, mx.float32)
-    adv = epoch.steps.targets(fields, epoch.values)
+    adv = epoch.run("targets", fields, epoch.values)
     for order in _orders(passes, learned, epoch.draws):
-        yield from epoch.steps.shuffle(fields, adv, states, weights, order)
+        yield from epoch.run("shuffle", fields, adv, states, weights, order)
 
 
 def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
     """All of an epoch's minibatches in one operation."""
     fields, numbers = epoch.fields, epoch.scheduled
     learned = epoch.learned()
-    adv = epoch.steps.targets(fields, epoch.values)
+    adv = epoch.run("targets", fields, epoch.values)
     orders = [*_orders(passes, learned, epoch.draws)]
     with building:
         order = mx.concatenate(orders)[:K]
         if epoch.noise is not None:
             fields, adv, order = _moved(epoch.noise, fields, adv, order)
     inputs = *before, fields, adv, order, numbers.lr, numbers.ent_coef
-    *after, metrics, ok = epoch.steps.epoch(*inputs)
+    *after, metrics, ok = epoch.run("epoch", *inputs)
     return *after, adv, metrics, ok
 
 
@@ -105,7 +105,7 @@ def _moved(
     arrays = {name: fields[name][:T] for name in names if fields[name] is not None} | {"adv": adv}
     rows = order.reshape(-1)
     taken = {n: mx.take(a.flatten(0, 1), rows, axis=0)[None] for n, a in arrays.items()}
-    taken["actions"] -= noise.draw((K, M, fields["actions"].shape[-1])).flatten(0, 1)[None]
+    taken["actions"] -= noise.draw(K, (M, fields["actions"].shape[-1])).flatten(0, 1)[None]
     return {**fields, **taken}, taken.pop("adv"), mx.arange(K * M, dtype=mx.int32).reshape(K, M)
 
 

@@ -65,16 +65,16 @@ def _draw(alpha: float, fields: Fields, values, adv, totals, uniforms, beta):
 
 
 def _minibatches(epoch: Epoch) -> Iterator[Section]:
-    steps, fields, beta = epoch.steps, epoch.fields, epoch.scheduled.beta
+    fields, beta = epoch.fields, epoch.scheduled.beta
     with building:
         epoch.ratios, epoch.back = mx.ones_like(epoch.values), None
         draws = [epoch.draws[k : k + 1].reshape(-1) for k in range(len(epoch.draws))]
     for uniforms in draws:  # (S,)
-        now = steps.targets(fields, epoch.values, epoch.ratios, epoch.back)
+        now = epoch.run("targets", fields, epoch.values, epoch.ratios, epoch.back)
         epoch.values, epoch.ratios, *drawn_by = now
         drawn = epoch.values, *drawn_by, uniforms, beta
-        epoch.rows, batch = steps.draw(fields, *drawn)
-        yield Section(steps.gather(fields, epoch.rows), batch, None)
+        epoch.rows, targets = epoch.run("draw", fields, *drawn)
+        yield Section(epoch.gather(fields, epoch.rows), targets, None)
 
 
 def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, ...]:

@@ -121,7 +121,7 @@ def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> It
         whole = whole[:T]  # type: ignore
     if strips:  # it reads each section's where they are
         fields = {**fields, "observations": None}
-    sections = epoch.steps.split(fields, states, S)
+    sections = epoch.run("split", fields, states, S)
     if strips:
         with building:
             rows = mx.split(indices(whole.shape[1]), len(sections))

@@ -1,0 +1,87 @@
+"""Functions by which a policy acts through MLX, compiled."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
+from puffer_mlx.policy.policy import Policy
+
+
+class ActFunctions(NamedTuple):
+    """A policy's compiled functions for the device that acts.
+
+    Where another thread builds graphs at the same time, hold ``devices.building`` during each call.
+    """
+
+    act: Any
+    """One step of n agents: see ``_act``."""
+    act_by_seats: Any
+    """One step of agents that several policies act for: see ``_act_by_seats``."""
+    step: Any
+    """``act`` without sampling, to measure how much of its time the network takes."""
+
+
+def compile_act(policy: Policy) -> ActFunctions:
+    """Return the policy's compiled functions."""
+    functions = _act, _act_by_seats, _step
+    return ActFunctions(*(mx.compile(partial(function, policy)) for function in functions))
+
+
+def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
+    """Choose the actions of one step.
+
+    Args:
+        policy: the acting policy.
+        weights: its weights.
+        observations: (n, D).
+        state: recurrent state of n agents.
+        noise: (n, heads), what actions are sampled with; None takes the most probable ones.
+        mask: (n, A), non-zero where an action is legal, or None.
+        terminals: (n,).
+
+    Returns:
+        Actions, log-probabilities and values as one array (heads + 2, n) float32, because the host
+        reads them together; and the new recurrent state.
+    """
+    keep = policy.keep(terminals)
+    if noise is not None and chooses_on_gpu(policy, len(observations)):
+        outputs, values, state = policy.step(weights, observations, state, keep)
+        return choose(policy, outputs, values, noise, mask), state
+    actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask, keep)
+    return mx.concatenate([actions.T, logprobs[None], values[None]]), state
+
+
+def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, terminals, rows, back):
+    """Choose the actions of agents that several policies act for.
+
+    Args:
+        policy: the architecture that all policies share.
+        weights: a list of each policy's weights.
+        observations: (n, D), all agents'; ``state`` to ``terminals`` are all agents', too.
+        state: recurrent state.
+        noise: (n, heads).
+        mask: (n, A) or None.
+        terminals: (n,).
+        rows: a list of each policy's agents, int32; together all n.
+        back: (n,) int32, the position of each agent in the concatenation of ``rows``.
+
+    Returns:
+        The same as ``_act``, for all agents in their order.
+    """
+    parts = []
+    for each, chosen in zip(weights, rows, strict=True):
+        arrays = [observations, state, noise, terminals]
+        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], arrays)
+        legal = None if mask is None else mask[chosen]
+        parts.append(_act(policy, each, seen, before, drawn, legal, ended))
+    outputs, states = zip(*parts, strict=True)
+    state = tree_map(lambda *parts: mx.concatenate([*parts])[back], *states)
+    return mx.concatenate([*outputs], axis=1)[:, back], state
+
+
+def _step(policy: Policy, weights, observations, state, terminals):
+    """Run the network for one step of n agents, without sampling actions."""
+    return policy.step(weights, observations, state, policy.keep(terminals))

@@ -1,0 +1,131 @@
+"""A trainer's state: everything that a resumed run needs to continue identically."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.checkpoint.folder import State, within
+from puffer_mlx.config.fit import typed
+from puffer_mlx.errors import UserError
+from puffer_mlx.ppo import optimizers
+from puffer_mlx.ppo.update import TrainState
+from puffer_mlx.trees import named
+
+if TYPE_CHECKING:
+    from puffer_mlx.training.trainer import Trainer
+
+SELF_PLAY = "selfplay"  # prefix of the opponents' arrays
+
+
+def save_state(trainer: "Trainer") -> State:
+    """Return the trainer's state between two steps.
+
+    A rollout that isn't trained on yet is not in the state. Overlapped, or launched ahead, it is
+    collected again from where it began. In a serial run the environments are at the rollout's end.
+    """
+    queue, collector = trainer.queue, trainer.collector
+    rollout = queue.newest(trainer.weights)
+    start = rollout.start if rollout else collector.begun
+    if not (trainer.placement.overlap or (rollout and rollout.ahead)):
+        start = None
+    environments = collector.state_of(start) if start else collector.vec.state()
+    part: dict[str, Any] = {  # of this process's agents
+        "recurrent": start.states if start else collector.states,
+        "carry": start.buffer.carry(0) if start else collector.buffer.carry(),
+    }
+    arrays = {
+        **optimizers.stored(trainer.train_state.optimizer),
+        "scaler": trainer.train_state.scaler,
+        "key": start.key if start else queue.key,
+        **part,
+        "recorded": trainer.recorded,
+    }
+    acting = start.weights if start else queue.acting_weights
+    if acting is not None and acting is not trainer.weights:
+        arrays["acting"] = acting
+    if environments is not None:
+        arrays["environments"] = part["environments"] = mx.array(environments)
+    if (scores := trainer.epoch_logs.scores.state()) is not None:
+        arrays["scores"] = mx.array(scores)
+    arrays |= trainer.ranks.gathered(dict(named(part)))
+    numbers = {
+        "epoch": trainer.epoch,
+        "global_step": trainer.global_step,
+        "uptime": trainer.epoch_logs.uptime,
+        "rollout_device": trainer.placement.rollout_device,
+        "optimizer": trainer.config.train.optimizer,
+        **trainer.ranks.numbers(),
+    }
+    if trainer.schedule is not None:
+        numbers["schedule"] = "function"
+    elif trainer.rate is not None:
+        numbers["learning_rate"] = trainer.rate
+    if trainer.self_play is not None:
+        before = rollout.self_play if rollout and start else None
+        arrays[SELF_PLAY], numbers[SELF_PLAY] = before or trainer.self_play.state()
+    return State(dict(named(arrays)), numbers)
+
+
+def restore_state(trainer: "Trainer", weights: Any, state: State) -> bool:
+    """Continue a trainer where ``state`` was saved.
+
+    Args:
+        trainer: with the same policy, agents and buffers as the one that was saved.
+        weights: the policy's weights at that time.
+        state: the saved state.
+
+    Returns:
+        True if the environments continue, too; if False, they start new episodes.
+
+    Raises:
+        UserError: the state is of another configuration, or of another optimizer.
+    """
+    optimizers.refuse_another(trainer.config.train.optimizer, state.numbers)
+    _refuse_lost_schedule(trainer, state.numbers)
+    state = State(trainer.ranks.taken(state.arrays, state.numbers), state.numbers)
+    environments, scores = state.arrays.get("environments"), state.arrays.get("scores")
+    queue, collector = trainer.queue, trainer.collector
+    continues = environments is not None and collector.vec.state() is not None
+    now = trainer.train_state
+    expected = {**optimizers.stored(now.optimizer), "key": queue.key, "scaler": now.scaler}
+    if continues:
+        expected |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
+    if trainer.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
+        expected["acting"] = now.weights
+    trees = state.taken(expected)
+    if continues:
+        collector.vec.restore(np.asarray(environments))
+        trainer.ranks.begin(trainer.vec)
+    optimizer = optimizers.recovered(trees, now.optimizer)
+    trainer.train_state = TrainState(weights, optimizer, trees["scaler"])
+    queue.clear()
+    queue.key, queue.acting_weights = trees["key"], trees.get("acting")
+    if continues:
+        collector.restore(trees.get("recurrent", collector.states), trees["carry"])
+    trainer.epoch = state.numbers["epoch"]
+    trainer.global_step = state.numbers["global_step"]
+    if trainer.rate is not None:  # a resumed run may have another schedule
+        trainer.rate = state.numbers.get("learning_rate", trainer.rate)
+    if trainer.self_play is not None:
+        opponents = within(state.arrays, SELF_PLAY)
+        trainer.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
+        if not continues:
+            trainer.self_play.begin_anew()
+    scores = None if scores is None else np.asarray(scores)
+    trainer.epoch_logs.restore(state.numbers["uptime"], scores)
+    mx.eval(weights, trees)
+    return continues
+
+
+def _refuse_lost_schedule(trainer: "Trainer", numbers: Mapping[str, Any]) -> None:
+    """Raise UserError if the run's learning rate was a function, and none is given now."""
+    if "schedule" in numbers and trainer.schedule is None:
+        if typed(trainer.config, "train.learning_rate"):
+            return  # the user's number takes the function's place
+        raise UserError(
+            "the run's learning_rate is a function, which no checkpoint holds",
+            "give it again, in Python: Trainer.load(path, learning_rate=…); or a number, which"
+            " lr_schedule lowers",
+        )
