@@ -176,6 +176,16 @@ def test_rollouts_are_the_hosts(name, network, precision):
     assert_alike(ours, host, form, 10 if name in LONG else 2, name)
 
 
+@pytest.mark.parametrize(("form", "precision"), [("rollout", ""), ("rows", "fp32"), ("step", "")])
+def test_hidden_observations_are_the_hosts(form, precision, monkeypatch):
+    """Observations that Breakout can leave at 0."""
+    monkeypatch.setitem(SETTINGS, "breakout", {"frameskip": 40, "hide_balls_and_width": 1})
+    ours = Run("breakout", True, "MinGRU", precision, form == "step")
+    host = Run("breakout", False, "MinGRU", precision)
+    assert_alike(ours, host, f"{form}_", 2, "breakout")
+    assert not np.array(ours.buffer.fields["observations"])[..., 8:10].any()
+
+
 @pytest.mark.parametrize("form", ["rollout", "step"])
 @pytest.mark.parametrize("opponents", [0, 2])
 @pytest.mark.parametrize(

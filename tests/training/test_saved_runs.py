@@ -115,8 +115,8 @@ def test_environments_continue_to_the_same_bits(name, saved):
     """Exact where rules use no sine or cosine, or those of the C library that recorded them."""
     folder, expected = saved
     state = checkpoint.load_state(folder)
-    agents = checkpoint.load(folder).config.vec.total_agents
-    with make(name, total_agents=agents, num_buffers=1, num_threads=1) as vec:
+    settings = checkpoint.load(folder).config
+    with make(name, total_agents=settings.vec.total_agents, env=settings.env) as vec:
         rows = play(vec, np.array(state.arrays["environments"]), expected["actions"])
     exact = SAME_LIBM or name not in USE_LIBM
     for key, found in rows.items():

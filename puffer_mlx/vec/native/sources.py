@@ -33,7 +33,7 @@ _PROTECTS = re.compile(
 # Digests of the code of environments in envs/, and of earlier versions whose saved states that code
 # continues to the same bits.
 CONTINUES = {
-    "de1e4aba66bd25bee17b7649": ("865790bed67e1ea4481d61e8",),  # breakout
+    "6465bad7beea387f7953f58e": ("865790bed67e1ea4481d61e8",),  # breakout
     "fdb69073b38ef51be8da014a": ("24379440d2e35f7348730b81",),  # cartpole
     "643ec2f361d5206d2e399e0d": ("90bc7c3c746744fe6cbc55ef",),  # cartpole_continuous
     "6d5f7a5901b62f28fd9b07db": ("daf6e32aacdd9230060b6799",),  # catch
