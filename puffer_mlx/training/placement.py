@@ -32,7 +32,7 @@ from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, RolloutOnGPU
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting import choose_acting
+from puffer_mlx.rollout.acting import FrozenEnvs, choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.on_gpu import (
@@ -51,8 +51,7 @@ from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import named
-from puffer_mlx.vec.base import Collected, VecEnv
-from puffer_mlx.vec.rollout_loop import ACT, PART
+from puffer_mlx.vec.base import VecEnv
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
 STEPS = 4  # of one measurement where environments stand still
@@ -328,32 +327,6 @@ def least_on_cpu(weights: Any, agents: int) -> float:
     return 2 * agents * sum(array.size for _, array in named(weights)) / (CORE * threads())
 
 
-class _Still:
-    """Environments that stand still, so that a rollout is acting alone."""
-
-    def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
-        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
-
-    def send(self, group: int, actions: Any, out: Any) -> None:
-        pass
-
-    def wait(self, group: int) -> None:
-        pass
-
-    def collect(
-        self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
-    ) -> Collected:
-        """Each part of the agents acts ``steps`` times, on any thread."""
-        function = ACT(act[0])
-
-        def part(first: int) -> None:
-            for t in range(steps):
-                function(act[1], t, first, min(PART, self.num_agents - first))
-
-        list(self._pool.map(part, range(0, self.num_agents, PART)))
-        return Collected(0.0, 0.0, [])
-
-
 def _calibrate(acting: Acting, weights: Any, whole: GPURollouts | None = None) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians, kernels compiled before.
 
@@ -375,7 +348,7 @@ def _calibrate(acting: Acting, weights: Any, whole: GPURollouts | None = None) -
     ways: dict[str, tuple[mx.Device, Any]] = {}
     seconds = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
-        still: Any = _Still(agents, groups, pool) if whole is None else vec
+        still: Any = FrozenEnvs(agents, groups, pool) if whole is None else vec
         if whole is not None:
             ways[WHOLE] = mx.Device(mx.gpu), EnvironmentsOnGPU(vec, whole)  # type: ignore
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):

@@ -234,6 +234,8 @@ class Trainer:
         lost: the next call goes on with it. A KeyboardInterrupt while this waits for the next
         rollout comes after the epoch: its record is lost, the epoch isn't.
 
+        If the rollout fails, nothing has changed but the environments: see ``Collector.resync``.
+
         A rollout that is one launch on a GPU (``Collector.ahead``) is launched behind the last
         minibatch, before the losses are read, and is under way when this returns. It acts by the
         weights that these minibatches make: nothing lags. Where other weights are set meanwhile,
@@ -338,7 +340,7 @@ class Trainer:
         pending, collector = self._newest(), self.collector
         begun = pending.rollout.start if pending else collector.begun
         begun = begun if self.placement.overlap or (pending and pending.ahead) else None
-        environments = collector.state_of(begun) if begun else collector.vec.state()
+        environments = collector.state_of(begun) if begun else collector.state()
         part: dict[str, Any] = {  # of this process's agents
             "recurrent": begun.states if begun else collector.states,
             "carry": begun.buffer.carry(0) if begun else collector.buffer.carry(),
@@ -455,13 +457,21 @@ class Trainer:
         return pending
 
     def _rollout(self) -> Rollout:
-        """The next rollout: the one that was begun beside the last training, or a new one."""
-        if not self.collector.waiting:
-            self.begin_rollout()
+        """Return the next rollout: the one begun beside the last training, or a new one.
+
+        If it fails without overlap, it is dropped and the random key is what it was before. So the
+        next call does the same as a run that is resumed from ``state``.
+        """
+        key = self._key
         try:
+            if not self.collector.waiting:
+                self.begin_rollout()
             rollout = self.collector.take(ahead=not self._waits(self.epoch))
-        except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
-            if ENDED not in str(error):
+        except BaseException as error:
+            if not self.placement.overlap:
+                self.collector.discard()
+                self._key = key
+            if not isinstance(error, RuntimeError) or ENDED not in str(error):
                 raise
             hint = f"{RELAX}; or --train.rollout-device cpu"
             raise UserError(f"macOS ended the GPU's rollout: {error}", hint) from None
