@@ -220,9 +220,14 @@ class Trainer:
         return self.epoch < self.config.epochs and not self._stopped()
 
     def _stopped(self) -> bool:
-        """Whether the iteration ends: ``stop`` was set, here or at another rank."""
-        self.stop = self.ranks.stops(self.stop)
-        return self.stop
+        """Return True if the ranks agree to stop: ``stop`` was set at one of them.
+
+        A signal handler may set ``stop`` while they agree. That counts at the next vote, so it must
+        not be overwritten.
+        """
+        if ends := self.ranks.stops(self.stop):
+            self.stop = True
+        return ends
 
     def step(self) -> Logs:
         """One epoch: a rollout of N * T steps, then K minibatches on it.
@@ -268,16 +273,18 @@ class Trainer:
         return {**record, **pending.games, **phase_logs(self.profiler.take()), **logs.memory()}
 
     def evaluate(self) -> Iterator[Logs]:
-        """Rollouts without training, as PufferLib 4.0 after its last epoch; 5.0: ``evaluation.py``.
+        """Roll out without training, as PufferLib 4.0 after its last epoch; 5.0: ``evaluation.py``.
 
         Until more than ``base.eval_episodes`` have ended, at most half as many as training epochs.
-        Yields the environments' means since the evaluation began.
+        Yields the environments' means since the evaluation began. It needs the rollouts' memory:
+        a rollout that a failed ``step`` left to be trained on is dropped.
         """
         total: Logs = {}
         self.pending = self._taken_back(self.pending)
         for _ in range(self.config.epochs // 2):
             if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
+            self.pending = None
             try:
                 rollout = self._rollout()
             finally:

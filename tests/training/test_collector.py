@@ -663,6 +663,30 @@ def test_a_rollout_in_c_that_is_interrupted(monkeypatch):
     check_same(outcome(other), outcome(trainer))
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_evaluation_after_training_that_broke(overlap):
+    """It needs the memory of the rollout that was to be trained on, which is dropped."""
+    trainer = start("coded", overlap)
+    trainer.step()
+    steps = trainer.learner.steps
+    trainer.learner.steps = steps._replace(gradients=once(steps.gradients, 2, Failure()))
+    with pytest.raises(Failure):
+        trainer.step()
+    assert trainer.pending is not None
+    rollouts = watch_rollouts(trainer)
+    evaluated = len(list(trainer.evaluate()))
+    trained, train = [], trainer.learner.train
+
+    def watched(inputs, *arguments):
+        trained.append(copies(inputs.rollout))
+        return train(inputs, *arguments)
+
+    trainer.learner.train = watched
+    trainer.step()
+    assert 0 < evaluated < len(rollouts)
+    check_same(trained[0], rollouts[evaluated])
+
+
 class Counting(gymnasium.Env):
     """Observes how often it has stepped, and fails in one step if it is told to."""
 
