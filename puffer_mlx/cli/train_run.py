@@ -137,6 +137,8 @@ def train(
         record = TraceFiles(trainer, options)
         voice.note(*resumed_notes(run))
         outside.trainer = trainer
+        if outside.stopped:  # before there was a trainer
+            trainer.stop = True
         if ranks.rank:
             return follow(trainer, outside)
         run.write()
@@ -145,7 +147,6 @@ def train(
         evaluator = Evaluator(trainer, alive=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.rescue_by(ending.rescue)
-        trainer.stop = outside.stopped
         score = run.state.numbers.get(EVALUATED) if run.state else None
         if evaluation.reached(config, score):  # the run had ended there
             voice.note(reached_note(config, score))

@@ -220,9 +220,14 @@ class Trainer:
         return self.epoch < self.config.epochs and not self._stopped()
 
     def _stopped(self) -> bool:
-        """Whether the iteration ends: ``stop`` was set, here or at another rank."""
-        self.stop = self.ranks.stops(self.stop)
-        return self.stop
+        """Return True if the ranks agree to stop: ``stop`` was set at one of them.
+
+        A signal handler may set ``stop`` while they agree. That counts at the next vote, so it must
+        not be overwritten.
+        """
+        if ends := self.ranks.stops(self.stop):
+            self.stop = True
+        return ends
 
     def step(self) -> Logs:
         """One epoch: a rollout of N * T steps, then K minibatches on it.
@@ -233,6 +238,8 @@ class Trainer:
         is under way any more when this returns or raises, and a rollout that was collected isn't
         lost: the next call goes on with it. A KeyboardInterrupt while this waits for the next
         rollout comes after the epoch: its record is lost, the epoch isn't.
+
+        If the rollout fails, nothing has changed but the environments: see ``Collector.resync``.
 
         A rollout that is one launch on a GPU (``Collector.ahead``) is launched behind the last
         minibatch, before the losses are read, and is under way when this returns. It acts by the
@@ -266,16 +273,18 @@ class Trainer:
         return {**record, **pending.games, **phase_logs(self.profiler.take()), **logs.memory()}
 
     def evaluate(self) -> Iterator[Logs]:
-        """Rollouts without training, as PufferLib 4.0 after its last epoch; 5.0: ``evaluation.py``.
+        """Roll out without training, as PufferLib 4.0 after its last epoch; 5.0: ``evaluation.py``.
 
         Until more than ``base.eval_episodes`` have ended, at most half as many as training epochs.
-        Yields the environments' means since the evaluation began.
+        Yields the environments' means since the evaluation began. It needs the rollouts' memory:
+        a rollout that a failed ``step`` left to be trained on is dropped.
         """
         total: Logs = {}
         self.pending = self._taken_back(self.pending)
         for _ in range(self.config.epochs // 2):
             if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
+            self.pending = None
             try:
                 rollout = self._rollout()
             finally:
@@ -338,7 +347,7 @@ class Trainer:
         pending, collector = self._newest(), self.collector
         begun = pending.rollout.start if pending else collector.begun
         begun = begun if self.placement.overlap or (pending and pending.ahead) else None
-        environments = collector.state_of(begun) if begun else collector.vec.state()
+        environments = collector.state_of(begun) if begun else collector.state()
         part: dict[str, Any] = {  # of this process's agents
             "recurrent": begun.states if begun else collector.states,
             "carry": begun.buffer.carry(0) if begun else collector.buffer.carry(),
@@ -455,13 +464,21 @@ class Trainer:
         return pending
 
     def _rollout(self) -> Rollout:
-        """The next rollout: the one that was begun beside the last training, or a new one."""
-        if not self.collector.waiting:
-            self.begin_rollout()
+        """Return the next rollout: the one begun beside the last training, or a new one.
+
+        If it fails without overlap, it is dropped and the random key is what it was before. So the
+        next call does the same as a run that is resumed from ``state``.
+        """
+        key = self._key
         try:
+            if not self.collector.waiting:
+                self.begin_rollout()
             rollout = self.collector.take(ahead=not self._waits(self.epoch))
-        except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
-            if ENDED not in str(error):
+        except BaseException as error:
+            if not self.placement.overlap:
+                self.collector.discard()
+                self._key = key
+            if not isinstance(error, RuntimeError) or ENDED not in str(error):
                 raise
             hint = f"{RELAX}; or --train.rollout-device cpu"
             raise UserError(f"macOS ended the GPU's rollout: {error}", hint) from None

@@ -544,6 +544,32 @@ def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
         assert results(record) == results(other)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("failing", ["go_on", "fill"])
+def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead):
+    """The environments have its first state still, wherever an interrupt comes."""
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with emulated_gpu():
+        ours, undisturbed = serial_trainer(), serial_trainer()
+        ours.collector.ahead = ahead
+        for run in ours, undisturbed:
+            run.step()
+        owner = EnvironmentsOnGPU if failing == "go_on" else BufferOnGPU
+        inner = getattr(owner, failing)
+        for after in False, True:  # the call that is interrupted was made, or wasn't
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                calls = (inner, interrupted) if after else (interrupted,)
+                patch.setattr(owner, failing, lambda *a, c=calls: [each(*a) for each in c])
+                ours.step()
+            assert_same(ours, undisturbed)
+        records = [[results(each) for each in run] for run in (ours, undisturbed)]
+        assert records[0] == records[1]
+        assert_same(ours, undisturbed)
+
+
 # ---- What can't be -------------------------------------------------------------------------------
 
 
