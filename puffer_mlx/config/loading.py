@@ -46,6 +46,7 @@ from puffer_mlx.config.resolve import (
     read_files,
     resolve,
     resolve_file,
+    shadow_note,
     words_hint,
 )
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
@@ -157,6 +158,7 @@ def parse_command_line(
     if not name and "-h" not in words and "--help" not in words:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
+    shadowed = shadow_note(name, named)
     typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
     named = named if run is None else resolve_file(run, choice)
     read = read_files(
@@ -169,6 +171,7 @@ def parse_command_line(
     arguments, options = parse_options(parser, words, obeyed)
     config = _assemble(named, read, training, arguments)
     config.files = [plain_path(path) for path in read.files]
+    config.notes += [shadowed] * bool(shadowed)
     _note_code(config, [*read.settings, *arguments], typed_names)
     config.allow_code = vars(options).pop("allow_code")
     if named.layered:

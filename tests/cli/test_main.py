@@ -168,7 +168,7 @@ def test_quiet_says_what_was_saved_and_nothing_else(script, here):
     code, out, err = said("evaluate", "squared", "latest", "--episodes", "8", "-q", "--seed", "1")
     assert (code, err) == (0, "") and out.startswith("squared: ")
     code, out, err = said("train", "sqared", "-q")
-    assert (code, out) == (2, "") and "no configuration has the environment 'sqared'" in err
+    assert (code, out) == (2, "") and "unknown environment 'sqared'" in err
     assert voice._level == voice.USUAL
 
 
