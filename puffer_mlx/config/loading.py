@@ -64,6 +64,7 @@ from puffer_mlx.config.values import (
 )
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading, shipped
+from puffer_mlx.system.import_string import note_folder
 
 ALLOW_CODE = """\
 compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
@@ -192,7 +193,7 @@ def parse_command_line(
 
 
 def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
-    """Note which code only a file names.
+    """Note which code only a file names, and the working directory for relative names of code.
 
     Args:
         config: made of the settings.
@@ -201,6 +202,7 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
     """
     origins = {setting.name: setting.origin for setting in settings}
     for key, name in code_names(config).items():
+        note_folder(name)
         origin = origins.get(key, COMMAND_LINE)
         if origin != COMMAND_LINE and name not in typed:
             config.named_by[name] = origin
