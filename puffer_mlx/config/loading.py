@@ -51,7 +51,7 @@ from puffer_mlx.config.resolve import (
 )
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
 from puffer_mlx.config.trust import Allowed, code_names
-from puffer_mlx.config.validation import raise_problems, validate
+from puffer_mlx.config.validation import MAX_PROBLEMS, raise_problems, validate
 from puffer_mlx.config.values import (
     BOOLS,
     parse_argument,
@@ -227,7 +227,8 @@ def _assemble(
             problems.append(problem)
     for setting in chosen.values():
         try:
-            _place(config, setting, texts or config.python)
+            # A suggestion takes a millisecond; a file may have any number of unknown keys.
+            _place(config, setting, texts or config.python, len(problems) < MAX_PROBLEMS)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
@@ -295,8 +296,18 @@ def _under_our_name(setting: Setting) -> Setting:
     return plain._replace(text=on if BOOLS[word] else new.off)
 
 
-def _place(config: Config, setting: Setting, texts: bool) -> None:
-    """Put one setting where it belongs; ``texts``: the environment takes more than numbers."""
+def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None:
+    """Put one setting into a configuration.
+
+    Args:
+        config: is changed.
+        setting: to put there.
+        texts: whether the environment takes more than numbers.
+        suggest: whether the error for an unknown key names the most similar key.
+
+    Raises:
+        UserError: the key is unknown, or its value is wrong.
+    """
     section, key, text, origin = setting
     name = setting.name
     if declared := DECLARED.get(name):
@@ -332,7 +343,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
             raise UserError(f"{setting} is not supported: {UNUSED[name]} ({origin})", legal)
         config.unused.append(name)
     elif name != "base.env_name":
-        near = closest(name, [*DECLARED, *RENAMES])
+        near = closest(name, [*DECLARED, *RENAMES]) if suggest else ""
         hint = f"did you mean {near}?" if near else "--help all explains every key"
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)

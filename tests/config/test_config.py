@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
+from puffer_mlx.config import loading
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
 from puffer_mlx.config.resolve import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
@@ -36,6 +37,36 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path):
         c.load(str(tmp_path / "gone.ini"))
     with pytest.raises(UserError, match=r"gone\.ini can't be read: No such file"):
         c.load("breakout", files=[tmp_path / "gone.ini"])
+
+
+def test_a_file_of_unknown_keys_is_refused_with_the_first_of_them(ini, monkeypatch):
+    """A suggestion takes a millisecond: there are as many as problems that are shown."""
+    asked = []
+    monkeypatch.setattr(loading, "closest", lambda name, names: asked.append(name) or "x.y")
+    path = ini("[train]\n" + "".join(f"unknown_{n} = 1\n" for n in range(5000)))
+    with pytest.raises(UserError) as caught:
+        c.load(path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "5,000 problems in the configuration:" and lines[-1] == "  and 4,980 more"
+    assert lines[-3].startswith("  20. unknown key train.unknown_19 1 ")
+    assert len(lines) == 2 + 2 * len(asked) == 42
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("squared --checkpoint-dir gr\udcf6", "base.checkpoint_dir"),
+        ("squared --log-dir=gr\udcf6", "base.log_dir"),
+        ("squared --wandb-project gr\udcf6", "base.wandb_project"),
+        ("squared --env.source gr\udcf6", "env.source"),
+        ("m:Env --env.data gr\udcf6", "env.data"),
+        ("gr\udcf6.py:Env", "base.env_name"),
+    ],
+)
+def test_what_a_run_writes_down_is_utf_8(here, words, name):
+    """A path of an old disk needn't be; its configuration couldn't be written."""
+    with pytest.raises(UserError, match=rf"{name} is '.*gr\\udcf6.*', which is not UTF-8"):
+        c.load(*(lambda word, *rest: (word, rest))(*words.split()))
 
 
 def test_what_is_known_is_there():

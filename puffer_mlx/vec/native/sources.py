@@ -96,7 +96,8 @@ def sources_digest(folder: Path | str) -> str:
     for path in environment_files(folder):
         content = path.read_bytes()
         name = Path(os.path.relpath(path, Path(folder).resolve())).as_posix()
-        digest.update(f"{name} {len(content)}\0".encode() + content)
+        header = f"{name} {len(content)}\0"
+        digest.update(header.encode(errors="surrogateescape") + content)
     return digest.hexdigest()[:24]
 
 
