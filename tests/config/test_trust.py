@@ -446,7 +446,10 @@ def test_configurations_name_code_in_few_places():
             "system/import_string vec/from_config policy/custom ppo/custom vec/zoo/names",
         ),
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
-        (r"config\.source\b", "config/loading config/trust config/writing vec/from_config"),
+        (
+            r"config\.source\b",
+            "config/loading config/trust config/validation config/writing vec/from_config",
+        ),
     ):
         paths = (path for path in package.rglob("*.py") if re.search(word, path.read_text()))
         names = {path.relative_to(package).with_suffix("").as_posix() for path in paths}
