@@ -131,7 +131,8 @@ def resumable_digests(folder: Path | str) -> tuple[str, ...]:
         content = path.read_bytes()
         name = Path(os.path.relpath(path, folder)).as_posix()
         for digest, text in (code, code_of(content)), (whole, content):
-            digest.update(f"{name} {len(text)}\0".encode() + text)
+            header = f"{name} {len(text)}\0"
+            digest.update(header.encode(errors="surrogateescape") + text)
     own = code.hexdigest()[:24]
     return own, whole.hexdigest()[:24], *CONTINUES.get(own, ())
 
