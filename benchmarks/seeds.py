@@ -250,6 +250,7 @@ def summary(options: argparse.Namespace, runs: list[dict[str, Any]]) -> str:
 
 
 def keep(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    """Write the record; with ``--entry`` it is one of several in the file."""
     record = {
         "command": " ".join(["python benchmarks/seeds.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
@@ -257,6 +258,10 @@ def keep(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         "cores": os.cpu_count(),
         "runs": sorted(runs, key=lambda row: row["seed"]),
     }
+    if options.entry:
+        path = options.json
+        others = json.loads(path.read_text())["of each"] if path.exists() else {}
+        record = {"of each": {**others, options.entry: record}}
     write_json(record, options.json, indent=None)
 
 
@@ -291,6 +296,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--nudge", action="store_true", help="change them by a millionth")
     parser.add_argument("--fail-share", type=float, default=1.0, metavar="P", help="(1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
+    parser.add_argument("--entry", metavar="WORDS", help="add it to FILE's others, by this name")
     parser.add_argument("--draw", type=Path, metavar="PNG")
     parser.add_argument("--these", help=argparse.SUPPRESS)
     options, options.more = parser.parse_known_args(argv)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python
-"""A door to the command puffer-mlx check-gpu, with the same options."""
+"""Run the command puffer-mlx check-gpu from a checkout, with the same options."""
 
+import os
 import sys
 
-from puffer_mlx.cli.check_gpu import main
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from checkout import run
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run("check_gpu")

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import mlx.core as mx
 from puffer_mlx.cli import train
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system.blas import take_over_gemm
+from puffer_mlx.system.files import shipped
 from puffer_mlx.tracking import tracked_run
 
 pytest.register_assert_rewrite(
@@ -184,6 +186,15 @@ def here(tmp_path, monkeypatch):
     """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def shipped_configs(tmp_path, monkeypatch):
+    """A copy of the package's files, whose layers a test may rewrite; it takes their place."""
+    copy = tmp_path / "package" / "configs"
+    shutil.copytree(shipped("configs"), copy)
+    monkeypatch.setattr("puffer_mlx.config.resolve.shipped", copy.with_name)
+    return copy
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """What the tests of native environments share: parameters, and a plain loop around a NativeVec."""
 
+import platform
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ UPSTREAM_5 = ("glider", "locks", "peloton")  # the same in 5.0's form
 UPSTREAM_5_ROOT = OURS / "upstream_5"
 AGENTS_OF = {"connect4_two": 2, "rock_paper_scissors": 2, "soccer": 4, "target": 8}  # others 1
 GROUP = 24  # agents, which environments of 1, of AGENTS_OF and of 1, 2, 3, 1, 2, ... (relay) fill
+# Whether sinf and cosf are those of the C library that recordings were made with.
+SAME_LIBM = sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def folder_of(name: str) -> Path:

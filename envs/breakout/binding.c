@@ -38,6 +38,12 @@ static void derive_constants(Env* env) {
     memcpy(env->scale, scale, sizeof(scale));
 }
 
+// Leave observations 8 (balls left) and 9 (paddle width) at 0, as PufferLib 5.0's GPU Breakout does.
+static void hide_balls_and_width(Env* env) {
+    env->scale[8] = INFINITY;
+    env->scale[9] = INFINITY;
+}
+
 // initial_paddle_width and num_agents are in upstream's configuration too, and are not used.
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
@@ -70,6 +76,15 @@ void my_init(Env* env, Dict* kwargs) {
     }
 #endif
     derive_constants(env);
+    const DictItem* hide = dict_get_unsafe(kwargs, "hide_balls_and_width");
+    if (hide != NULL && hide->value == 1) {
+        hide_balls_and_width(env);
+    }
+#ifdef PUFFER_MLX
+    if (hide != NULL && hide->value != 0 && hide->value != 1) {
+        dict_reject(kwargs, "hide_balls_and_width", "0 or 1");
+    }
+#endif
 }
 
 void my_log(Log* log, Dict* out) {

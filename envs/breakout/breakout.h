@@ -81,7 +81,7 @@ typedef struct {
     float nudge;         // pixels: brings a ball back that got outside
     float bricks_bottom;
     float wall_score;    // points of all bricks
-    float scale[10];     // what `seen` is divided by
+    float scale[10];     // what `seen` is divided by; infinity leaves an observation at 0
 
     Log log;
     int num_agents;

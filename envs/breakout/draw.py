@@ -13,7 +13,10 @@ ROW_COLOURS = [(187, 0, 0)] * 2 + [(204, 173, 17)] * 2 + [(0, 120, 120)] * 2  # 
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw the 118 numbers that an agent sees as a picture (165, 288, 3) uint8."""
+    """Draw the 118 numbers that an agent sees as a picture (165, 288, 3) uint8.
+
+    Where hide_balls_and_width leaves the paddle's width at 0, the paddle is drawn at full width.
+    """
     picture = np.full((HEIGHT, WIDTH, 3), DARK, np.uint8)
 
     def box(x: float, y: float, width: int, height: int, colour: tuple[int, ...]) -> None:
@@ -25,7 +28,8 @@ def draw(observation: np.ndarray) -> np.ndarray:
         x, y = column * BRICK_WIDTH, BRICKS_TOP + row * BRICK_HEIGHT
         box(x, y, BRICK_WIDTH - 1, BRICK_HEIGHT - 1, ROW_COLOURS[row])
     paddle_x, paddle_y, ball_x, ball_y = observation[:4] * [WIDTH, HEIGHT, WIDTH, HEIGHT]
-    box(paddle_x, paddle_y, round(float(observation[9]) * PADDLE_WIDTH), PADDLE_HEIGHT, PADDLE)
+    width = float(observation[9]) or 1.0
+    box(paddle_x, paddle_y, round(width * PADDLE_WIDTH), PADDLE_HEIGHT, PADDLE)
     box(ball_x, ball_y, BALL, BALL, BALL_COLOUR)
     for ball in range(round(float(observation[8]) * 5)):
         box(6 + 8 * ball, 6, 4, 4, BALL_COLOUR)

@@ -68,7 +68,7 @@
 //                          so that equal states are equal bytes
 //
 // With neither, environments start anew when training is resumed. Constants from the configuration
-// needn't be saved: the state is refused if they, num_agents, or the sources have changed.
+// needn't be saved: the state is refused if they, num_agents, or the code have changed.
 //
 // A GPU steps environments itself, together with the policy, if their rules compile there. What they
 // may use is what C, Metal and CUDA have in common:

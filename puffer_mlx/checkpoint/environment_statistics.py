@@ -22,7 +22,7 @@ from puffer_mlx.config.fit import typed
 from puffer_mlx.config.values import BOOLS
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import read_text, reading
+from puffer_mlx.system.files import read_text, reading, relative
 from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
@@ -133,7 +133,8 @@ def refuse_other_units(vec: VecEnv, path: Path) -> None:
         ours = f"rescaled to {learned}" if learned else "taken as they are"
         theirs = f"rescaled to {taken}" if taken else "as they are"
         raise UserError(
-            f"{path} is a policy whose actions are {ours}, and {vec.spec.name} has them {theirs}",
+            f"{relative(path)} is a policy whose actions are {ours},"
+            f" and {vec.spec.name} has them {theirs}",
             f"--vec.rescale-actions {int(bool(learned))}"
             if bool(learned) != bool(taken)
             else "name the environment that it was trained for",
@@ -157,14 +158,15 @@ def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
         if normalization.normalises(vec.memory()) and not normalization.normalises(known):
             raise UserError(
                 f"{vec.spec.name} is to normalise observations, and the statistics are missing:"
-                f" {path} has none",
+                f" {relative(path)} has none",
                 "--vec.normalize-observations 0 if the policy learned from them as they are;"
                 " else name its checkpoint's folder",
             )
         vec.remember(known, frozen)
     elif normalization.normalises(known):
         raise UserError(
-            f"{path} is a policy of normalised observations, and {vec.spec.name} shows others",
+            f"{relative(path)} is a policy of normalised observations,"
+            f" and {vec.spec.name} shows others",
             "--vec.normalize-observations 1",
         )
 

@@ -116,17 +116,22 @@ class Checkpoint(NamedTuple):
 
 
 def run_folder(config: Config, run_id: str) -> Path:
-    """Where a run's checkpoints are."""
+    """Return the folder of a run's checkpoints."""
     return Path(config.base.checkpoint_dir) / config.slug / run_id
 
 
-def prepare(config: Config, run_id: str) -> Path:
+def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
     """Make a run's folder and write its configuration; an unwritable disk shows before training.
+
+    Args:
+        config: of the run.
+        run_id: its name.
+        home: the folder that a relative `base.checkpoint_dir` is in.
 
     Raises:
         UserError: the folder can't be written.
     """
-    folder = run_folder(config, run_id)
+    folder = home / run_folder(config, run_id)
     write_ini(config, folder / CONFIG)
     return folder
 
@@ -151,8 +156,12 @@ def held(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def new_run(config: Config) -> Iterator[Path]:
+def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
     """Make the folder of a run that begins, and hold it during a block.
+
+    Args:
+        config: of the run.
+        home: the folder that a relative `base.checkpoint_dir` is in.
 
     Yields:
         The folder; its name, the time in milliseconds, is the run's.
@@ -162,10 +171,11 @@ def new_run(config: Config) -> Iterator[Path]:
     """
     number = time.time_ns() // 1_000_000
     with contextlib.suppress(OSError):  # said by ``prepare``
-        run_folder(config, "").mkdir(parents=True, exist_ok=True)
-        while not _create(run_folder(config, str(number))):  # by a run that began at the same time
+        runs = home / run_folder(config, "")
+        runs.mkdir(parents=True, exist_ok=True)
+        while not _create(runs / str(number)):  # by a run that began at the same time
             number += 1
-    folder = prepare(config, str(number))
+    folder = prepare(config, str(number), home)
     with held(folder):
         yield folder
 

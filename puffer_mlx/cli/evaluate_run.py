@@ -41,6 +41,7 @@ from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 
@@ -55,7 +56,7 @@ class Player(NamedTuple):
     policy: Policy
     weights: Any
     agents: int  # of one environment
-    source: Path  # the checkpoint's folder, or the file
+    source: Path  # the checkpoint's folder, or the file; absolute
 
     def stepper(self, environments: Environments, greedy: bool) -> AgentStepper:
         """The policy in these environments."""
@@ -67,7 +68,7 @@ def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse)
     """Score the policy, show it, or have it play against others."""
     select_device(config.base.device)
     player = load(config, options.load_model_path, reparse)
-    voice.detail(f"policy {player.source}")
+    voice.detail(f"policy {relative(player.source)}")
     if options.against:
         play_against(player, options, reparse)
         return
@@ -97,7 +98,7 @@ def load(config: Config, path: str, reparse: match_run.Reparse) -> Player:
             spec, agents = probe.spec, probe.num_agents // probe.num_environments
         policy = configured_policy(spec, config)
         weights = load_weights(path, policy.init(mx.random.key(0)))
-        return Player(config, policy, weights, agents, Path(path))
+        return Player(config, policy, weights, agents, Path(path).absolute())
     saved = checkpoint.load(checkpoint.find(path, config), known(config))
     config = as_trained(reparse(files=[saved.folder / checkpoint.CONFIG]), saved.folder)
     for section in ("policy", "torch"):
@@ -117,7 +118,7 @@ def load(config: Config, path: str, reparse: match_run.Reparse) -> Player:
                 f"evaluate it on {saved.config.env_name}",
             )
         agents = probe.num_agents // probe.num_environments
-    return Player(config, saved.policy, saved.weights, agents, saved.folder)
+    return Player(config, saved.policy, saved.weights, agents, saved.folder.absolute())
 
 
 def environments(player: Player, count: int, render: bool = False) -> Environments:
@@ -192,7 +193,7 @@ def show(player: Player, options: argparse.Namespace) -> None:
     for path, write in ((options.gif, frames.write_gif), (options.mp4, frames.write_mp4)):
         if path:
             write(played(options.film), path, options.fps, options.scale)
-            print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
+            print(f"wrote {relative(path)}, {path.stat().st_size / 1000:,.0f} kB")
     if options.terminal:
         play_in_terminal(played(options.steps), options.fps)
     if options.window:

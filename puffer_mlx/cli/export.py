@@ -21,7 +21,7 @@ from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.export.file_format import Option
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import reading
+from puffer_mlx.system.files import reading, relative
 
 HUB = "hub"
 OPTIONS = """
@@ -91,12 +91,12 @@ def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[st
 
 def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
     """Write the folder for the Hub, and upload it if that is wanted."""
-    out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}")
+    out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
     episodes = options.episodes or hub.EPISODES
     score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
     if voice.is_quiet():
-        print(out)
-    voice.note(f"{'folder':<20}{out}")
+        print(relative(out))
+    voice.note(f"{'folder':<20}{relative(out)}")
     voice.note(f"{score.name:<20}{score.text} over {score.episodes:,} episodes")
     if options.push:
         print(f"{'pushed':<20}{hub.push(out, options.push)}")
@@ -143,7 +143,7 @@ def show(report: Report, kind: str) -> None:
         f"{report.difference:.2g} of the scale of {report.worst}" if report.difference else "none"
     )
     lines = {
-        "file": report.path,
+        "file": relative(report.path),
         "format": f"{kind}, dialect {report.dialect}",
         "bytes": f"{report.path.stat().st_size:,}",
         "tensors": f"{report.tensors:,}",
@@ -172,6 +172,6 @@ def main(argv: list[str]) -> None:
     voice.note(f"{'checkpoint':<20}{folder}")
     report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))
     if voice.is_quiet():
-        print(report.path)
+        print(relative(report.path))
     else:
         show(report, options.to)

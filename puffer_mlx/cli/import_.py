@@ -19,6 +19,7 @@ from puffer_mlx.cli.export import add_option, chosen_options
 from puffer_mlx.cli.options import add_table, detail_config
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser, option
+from puffer_mlx.config.compatibility import LEFT_AT_0
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
@@ -107,6 +108,20 @@ def convert(argv: list[str]) -> None:
     show(source, argv[1], config, folder, sum(w.size for _, w in named(weights)), compared)
 
 
+def left_at_0(source: PolicyFile, config: Config) -> str:
+    """Return a note if PufferLib 5.0 may have written a file whose policy saw less than ours does.
+
+    5.0's flat files of policies with discrete actions are the same as 4.0's to the byte.
+    """
+    key, numbers = LEFT_AT_0.get(config.env_name, ("", ()))
+    of_5 = source.kind == "bin" and config.policy.dialect == "native"
+    if not key or not of_5 or config.env.get(key):
+        return ""
+    left = " and ".join(map(str, numbers))
+    flag = option("env", key)
+    return f"PufferLib 5.0's GPU leaves observations {left} at 0; for its files: {flag} 1"
+
+
 def show(
     source: PolicyFile,
     env: str,
@@ -124,6 +139,8 @@ def show(
         "parameters": f"{parameters:,}",
         "checkpoint": folder,
     }
+    if note := left_at_0(source, config):
+        lines["note"] = note
     if compared:
         size = f"{compared.difference:.2g} of the scale of {compared.worst}"
         lines["largest difference"] = f"{size} (allowed: {compared.tolerance:.2g})"

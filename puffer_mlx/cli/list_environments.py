@@ -15,6 +15,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.dialects import main_source
+from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.resolve import find_config, known_envs, variants
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environments_folder
@@ -32,7 +33,7 @@ OTHERS = (  # how to name what isn't in the list
 )
 NOTES = (
     "A variant is an environment with other settings: puffer-mlx train breakout-cpu",
-    "Files are in configs/ of puffer_mlx, or of the working folder.",
+    "Files are in configs/ of puffer_mlx; names that it lacks are looked for in ./configs, too.",
 )
 MOST = 14  # ids of a group that are named
 NEEDED = (  # names in Python, modules, and the package that brings them; the first line that fits
@@ -128,7 +129,7 @@ def configured(name: str) -> Configured:
         config = load(name.replace("*", "X"), training=False)
     except UserError as error:
         return Configured(name, "?", "?", "", error.message.splitlines()[0])
-    file = config.files[-1].removeprefix("configs/")
+    file = relative_path(Path(config.files[-1].removeprefix("configs/")))
     return Configured(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
 
 

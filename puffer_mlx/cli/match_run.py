@@ -30,6 +30,7 @@ from puffer_mlx.playing.results import elo
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 
@@ -253,7 +254,7 @@ def write_game(
     with vec.make(place, threads(), render=True) as one:
         hold = max(1, round(RESULT * fps))
         write_gif(frames_of(players[0], players[1], one, config, hold), path, fps, options.scale)
-    print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
+    print(f"wrote {relative(path)}, {path.stat().st_size / 1000:,.0f} kB")
 
 
 def frames_of(

@@ -20,6 +20,7 @@ from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system.files import relative
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
@@ -91,14 +92,16 @@ class RunEnding:
             done = self._trainer.epoch >= self._trainer.config.epochs
             return AT_ITS_END if done else NOTHING
         if self._saved == self._whole:
-            return f"saved {self._saved}"
-        line = f"saved {self._saved} (weights only: a new run can begin from them, with"
-        line += f" --load-model-path {self._saved}"
-        return line + (f"; --resume {self._whole} goes on from there)" if self._whole else ")")
+            return f"saved {relative(self._saved)}"
+        saved = relative(self._saved)
+        line = f"saved {saved} (weights only: a new run can begin from them, with"
+        line += f" --load-model-path {saved}"
+        whole = f"; --resume {relative(self._whole)} goes on from there)" if self._whole else ")"
+        return line + whole
 
     def _lost(self, error: Exception) -> str:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        left = f"there is {self._saved}" if self._saved else "there is no checkpoint"
+        left = f"there is {relative(self._saved)}" if self._saved else "there is no checkpoint"
         return f"not saved: {reason}; {left}"
 
     def __enter__(self) -> Self:
@@ -110,7 +113,7 @@ class RunEnding:
         whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
         output.say(self.line() if error is None else self.rescue(whole))
         if error is None and not voice.is_quiet():
-            output.say(f"log   {self._run.log.path}")
+            output.say(f"log   {relative(self._run.log.path)}")
 
 
 class StopRequests:

@@ -56,11 +56,13 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
     trust.permit_log_dir(config, new=run is None)
     if isinstance(config.base.profile, str):  # a file of this start, not of the run
         trust.permit_profile(config)
-        options.trace, config.base.profile = Path(config.base.profile), True
+        options.trace, config.base.profile = Path(config.base.profile).absolute(), True
     if not options.trace:
         refuse_idle(options, ["profile_epochs"], "without --profile FILE.json", "add it")
     options.profile_epochs = options.profile_epochs or PROFILED
-    if not options.gpu_capture:
+    if options.gpu_capture:
+        options.gpu_capture = options.gpu_capture.absolute()
+    else:
         refuse_idle(options, ["gpu_capture_epochs"], "without --gpu-capture", "add it")
     return config, options
 

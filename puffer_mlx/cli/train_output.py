@@ -22,6 +22,7 @@ from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.system import voice
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
+from puffer_mlx.system.files import relative
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training import placement
@@ -59,7 +60,7 @@ def resumed_notes(run: Run) -> Iterator[str]:
         return
     trainer = run.trainer
     epochs = "1 epoch" if trainer.epoch == 1 else f"{trainer.epoch} epochs"
-    yield f"going on with {run.resumed.folder} after {epochs}"
+    yield f"going on with {relative(run.resumed.folder)} after {epochs}"
     if not run.exact:
         yield (
             f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
@@ -71,8 +72,8 @@ def resumed_notes(run: Run) -> Iterator[str]:
 
 def files_text(run: Run) -> str:
     """Where a run's files are."""
-    log = run.log.path
-    return f"checkpoints {run.folder}\nlog         {log}\ncompiled    {cache_directory()}"
+    folder, log = relative(run.folder), relative(run.log.path)
+    return f"checkpoints {folder}\nlog         {log}\ncompiled    {cache_directory()}"
 
 
 def notes(run: Run) -> list[str | None]:

@@ -33,6 +33,7 @@ from puffer_mlx.profiling import metal_capture
 from puffer_mlx.profiling.timeline import Trace
 from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.devices import kernels_note, select_device
+from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracked_run import refuse_missing
 from puffer_mlx.training.run import Run, make_environments
@@ -75,7 +76,7 @@ class TraceFiles:
             self.capture.close()
         for path in (self.trace, self.capture and self.capture.path):
             if path and path.exists():
-                print(f"wrote {path}")
+                print(f"wrote {relative(path)}")
 
 
 def start(
@@ -137,6 +138,8 @@ def train(
         record = TraceFiles(trainer, options)
         voice.note(*resumed_notes(run))
         outside.trainer = trainer
+        if outside.stopped:  # before there was a trainer
+            trainer.stop = True
         if ranks.rank:
             return follow(trainer, outside)
         run.write()
@@ -145,7 +148,6 @@ def train(
         evaluator = Evaluator(trainer, alive=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.rescue_by(ending.rescue)
-        trainer.stop = outside.stopped
         score = run.state.numbers.get(EVALUATED) if run.state else None
         if evaluation.reached(config, score):  # the run had ended there
             voice.note(reached_note(config, score))

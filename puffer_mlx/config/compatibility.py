@@ -93,6 +93,9 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "train.draw_from": "rank",
 }
 ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
+# Observations that PufferLib 5.0's own environment leaves at 0 and ours writes: the key of [env]
+# that leaves them at 0 here, too, and their numbers.
+LEFT_AT_0 = {"breakout": ("hide_balls_and_width", (8, 9))}
 BOT_EVAL = "bot_eval"  # a section of 5.0: what of [env] is different against scripted opponents
 _SWEPT = (  # what PufferLib 5.0's default.ini searches
     *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),

@@ -46,11 +46,12 @@ from puffer_mlx.config.resolve import (
     read_files,
     resolve,
     resolve_file,
+    shadow_note,
     words_hint,
 )
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
 from puffer_mlx.config.trust import Allowed, code_names
-from puffer_mlx.config.validation import raise_problems, validate
+from puffer_mlx.config.validation import MAX_PROBLEMS, raise_problems, validate
 from puffer_mlx.config.values import (
     BOOLS,
     parse_argument,
@@ -63,6 +64,7 @@ from puffer_mlx.config.values import (
 )
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading, shipped
+from puffer_mlx.system.import_string import note_folder
 
 ALLOW_CODE = """\
 compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
@@ -157,6 +159,7 @@ def parse_command_line(
     if not name and "-h" not in words and "--help" not in words:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
+    shadowed = shadow_note(name, named)
     typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
     named = named if run is None else resolve_file(run, choice)
     read = read_files(
@@ -169,6 +172,7 @@ def parse_command_line(
     arguments, options = parse_options(parser, words, obeyed)
     config = _assemble(named, read, training, arguments)
     config.files = [plain_path(path) for path in read.files]
+    config.notes += [shadowed] * bool(shadowed)
     _note_code(config, [*read.settings, *arguments], typed_names)
     config.allow_code = vars(options).pop("allow_code")
     if named.layered:
@@ -189,7 +193,7 @@ def parse_command_line(
 
 
 def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
-    """Note which code only a file names.
+    """Note which code only a file names, and the working directory for relative names of code.
 
     Args:
         config: made of the settings.
@@ -198,6 +202,7 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
     """
     origins = {setting.name: setting.origin for setting in settings}
     for key, name in code_names(config).items():
+        note_folder(name)
         origin = origins.get(key, COMMAND_LINE)
         if origin != COMMAND_LINE and name not in typed:
             config.named_by[name] = origin
@@ -222,7 +227,8 @@ def _assemble(
             problems.append(problem)
     for setting in chosen.values():
         try:
-            _place(config, setting, texts or config.python)
+            # A suggestion takes a millisecond; a file may have any number of unknown keys.
+            _place(config, setting, texts or config.python, len(problems) < MAX_PROBLEMS)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
@@ -290,8 +296,18 @@ def _under_our_name(setting: Setting) -> Setting:
     return plain._replace(text=on if BOOLS[word] else new.off)
 
 
-def _place(config: Config, setting: Setting, texts: bool) -> None:
-    """Put one setting where it belongs; ``texts``: the environment takes more than numbers."""
+def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None:
+    """Put one setting into a configuration.
+
+    Args:
+        config: is changed.
+        setting: to put there.
+        texts: whether the environment takes more than numbers.
+        suggest: whether the error for an unknown key names the most similar key.
+
+    Raises:
+        UserError: the key is unknown, or its value is wrong.
+    """
     section, key, text, origin = setting
     name = setting.name
     if declared := DECLARED.get(name):
@@ -327,7 +343,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
             raise UserError(f"{setting} is not supported: {UNUSED[name]} ({origin})", legal)
         config.unused.append(name)
     elif name != "base.env_name":
-        near = closest(name, [*DECLARED, *RENAMES])
+        near = closest(name, [*DECLARED, *RENAMES]) if suggest else ""
         hint = f"did you mean {near}?" if near else "--help all explains every key"
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)

@@ -1,14 +1,17 @@
 """What a word means: which environment, which `.ini` files, and whose trainer.
 
-breakout              an environment that has a file in ./configs or comes with puffer_mlx; in a
-                      folder laid out as PufferLib's repository, the one in ./ocean
-breakout-a            another file about it, breakout-a.ini in ./configs or deeper
+breakout              an environment that comes with puffer_mlx, else one that has a file in
+                      ./configs
+breakout-a            another file about it, breakout-a.ini
 gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one, or the
                       only .ini file in it, whatever its name
 path/to/file.ini      what that file is about: its [base] env_name is one of the above, but no
                       folder
+
+Nothing in the working directory changes the meaning of a name that comes with puffer_mlx: only the
+package's files count for it. Sources in the working directory need a path, ``./NAME``.
 
 A file is about the environments that its [base] env_name names, else about the one of its own name.
 An environment in Python begins with the files of its family (``families.py``); then comes a file
@@ -59,31 +62,39 @@ PYTHON = "python.ini"  # what all Python environments begin with; then their fam
 _OF_ALGORITHMS = filter(None, (facts(name).layer for name in algorithms()))
 LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # files that no environment has for its own
 OCEAN = "ocean"  # PufferLib's folder of environments
-CONFIGS = "config", "configs"  # and of files, here and there
+CONFIG = "config"  # PufferLib's folder of files
+CONFIGS = CONFIG, "configs"  # PufferLib's and ours
 
 # ---- files that there are ------------------------------------------------------------------------
 
 
 def config_folders() -> list[Path]:
-    """The folders searched for environments: `./configs`, then the package's."""
-    return [folder for folder in (Path("configs"), shipped("configs")) if folder.is_dir()]
+    """Return the folders searched for environments: the package's, then `./configs`.
+
+    They are the same folder in a checkout.
+    """
+    folders = dict.fromkeys((shipped("configs"), Path.cwd() / "configs"))
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def layer(name: str) -> list[Path]:
-    """The file of that name which counts; none if there is none."""
-    return [path for folder in config_folders() if (path := folder / name).is_file()][:1]
+    """Return the package's file of that name in a list, empty if there is none.
+
+    `./configs` isn't searched: its default.ini may belong to another program.
+    """
+    path = shipped("configs") / name
+    return [path] if path.is_file() else []
 
 
 def all_files() -> list[Path]:
-    """Those of all these folders and the folders in them, by their paths."""
+    """Return all .ini files in these folders and below, the package's first."""
     return [path for folder in config_folders() for path in sorted(folder.rglob("*.ini"))]
 
 
 def plain_path(path: Path) -> str:
-    """A file's path as messages show it: those that come with puffer_mlx are in ``configs``."""
-    for folder in config_folders():
-        if path.is_relative_to(folder):
-            return (Path("configs") / path.relative_to(folder)).as_posix()
+    """Return a file's path as messages show it: ``configs/...`` for files of the package."""
+    if path.is_relative_to(shipped("configs")):
+        return (Path("configs") / path.relative_to(shipped("configs"))).as_posix()
     return str(path)
 
 
@@ -136,20 +147,27 @@ def find_config(name: str) -> Path:
         for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
             if name in env_names(path) and path.name not in LAYERS:
                 return path
+    message = f"unknown environment {name!r}"
+    if paths := local_paths(name):
+        raise UserError(message, f"to use the folder of that name, type its path: {paths[0]}")
     near = closest(name, known_words())
     hint = f"did you mean {near}? " if near else ""
     if name == "latest":
         hint = "an environment comes before it: ENV latest; "
     elif name.endswith(".py"):
         hint = f"name what is in it: {name}:CLASS; "
-    elif Path(name).is_dir():
-        hint = f"the folder here is ./{name}; "
-    raise UserError(f"no configuration has the environment {name!r}", hint + words_hint())
+    raise UserError(message, hint + words_hint())
+
+
+def local_paths(name: str) -> list[str]:
+    """Return the environments' folders in the working directory that have a name, as typed."""
+    folders = [Path(name), Path(OCEAN) / name]
+    return [f"./{folder.as_posix()}" for folder in folders if main_source(folder)]
 
 
 def words_hint() -> str:
-    """What may be named, for hints."""
-    return f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
+    """Return what may be typed as an environment, for hints."""
+    return f"`{program.COMMAND} list` shows all; or gym:ID, module:Class, or a path such as ./NAME"
 
 
 def last_text(key: str, files: Iterable[Path]) -> str:
@@ -225,16 +243,32 @@ def resolve(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
         path = find_config(word)
         return _beside(path) or resolve_file(path, choice)
     if ":" in word:
-        several = [path for path in all_files() if _is_one_of(word, path)]
-        own = [path for path in all_files() if word in env_names(path)]
-        return _python(word, [*several[:1], *own[:1]], choice)
+        return _python(word, _files_about(word), choice)
     if "/" in word or word in (".", ".."):
         return _folder(word)
-    if main_source(Path(OCEAN) / word):
-        return _folder(f"{OCEAN}/{word}")
     if word in (paths := variants()):
         return resolve_file(paths[word])
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
+
+
+def shadow_note(word: str, named: NamedEnvironment) -> str:
+    """Return a note that a shipped environment was taken, not what ./ has of that name.
+
+    Args:
+        word: the first word of a command line.
+        named: its meaning.
+
+    Returns:
+        The note, empty if there is nothing to note.
+    """
+    ours = shipped("configs"), shipped("envs")
+    if named.source or not named.files or not named.files[-1].is_relative_to(ours[0]):
+        return ""
+    file = f"./configs/{word}.ini"
+    for path in [*local_paths(word), *[file] * Path(file).is_file()]:
+        if not any(map(Path(path).resolve().is_relative_to, ours)):
+            return f"{word} is puffer_mlx's own; to use {path}, type that path"
+    return ""
 
 
 def resolve_file(path: Path, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
@@ -264,13 +298,26 @@ def _python(name: str, own: list[Path], choice: FamilyChoice) -> NamedEnvironmen
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
 
 
+def _files_about(word: str) -> list[Path]:
+    """Return the files of an environment in Python: one about several environments, then its own.
+
+    The package's come first. If it has the environment's own file, other folders have no say.
+    """
+    files = all_files()
+    own = [path for path in files if word in env_names(path)]
+    if own and own[0].is_relative_to(shipped("configs")):
+        files = [path for path in files if path.is_relative_to(shipped("configs"))]
+    several = [path for path in files if _is_one_of(word, path)]
+    return [*several[:1], *own[:1]]
+
+
 def _beside(path: Path) -> NamedEnvironment | None:
     """The environment that a file in a ``config`` folder is about, from the ``ocean`` beside it.
 
     The file may name it, but not by a path, which could lead to anybody's sources.
     """
     names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
-    for configs in (above for above in path.resolve().parents if above.name in CONFIGS):
+    for configs in (above for above in path.resolve().parents if above.name == CONFIG):
         for folder in (configs.parent / OCEAN / name for name in names):
             if main_source(folder):
                 names_itself = DIALECTS[folder_version(folder)].names_itself

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.import_string import folder_of
 from puffer_mlx.system.private_folders import fault, make
 
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
@@ -174,19 +175,21 @@ def _resolved(key: str, name: str) -> Code | None:
         folder = Path(name).resolve()
         return Code("folder", "", str(folder)) if folder.is_dir() else None
     bare = name.removeprefix(GYM) if key == "base.env_name" else name
-    path = _module_path(bare.rpartition(":")[0])
+    folder = folder_of(name)
+    path = _module_path(bare.rpartition(":")[0], folder)
     if key == "base.env_name" and name.startswith(ZOO):  # a module's parallel_env, or an ID
-        path = _module_path(name.removeprefix(ZOO)) or path
+        path = _module_path(name.removeprefix(ZOO), folder) or path
     return Code("object", name, path) if path else None
 
 
-def _module_path(module: str) -> str:
-    """Where a module would be imported from, as ``import_string.load_object`` does; "" if nowhere.
+def _module_path(module: str, folder: Path) -> str:
+    """Return the path that ``import_string.load_object`` would import a module from, or "".
 
     Nothing is imported: of a dotted name only the top package is looked for.
     """
     if module.endswith(".py"):
-        return str(Path(module).resolve()) if Path(module).is_file() else ""
+        file = folder / module
+        return str(file.resolve()) if file.is_file() else ""
     top = module.partition(".")[0]
     if not top:
         return ""
@@ -194,7 +197,7 @@ def _module_path(module: str) -> str:
         spec = importlib.util.find_spec(top)
     except (ValueError, ImportError):  # __main__ has none
         return str(getattr(sys.modules.get(top), "__file__", "") or top)
-    spec = spec or importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
+    spec = spec or importlib.machinery.PathFinder.find_spec(top, [str(folder)])
     if spec is None:
         return ""
     return spec.origin or os.pathsep.join(spec.submodule_search_locations or [])

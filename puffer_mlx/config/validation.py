@@ -9,6 +9,7 @@ from puffer_mlx.config.schema import DECLARED, Config, Wrap, minibatches
 from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
 from puffer_mlx.errors import UserError
 
+MAX_PROBLEMS = 20  # in one message
 Problem = tuple[Sequence[str], str, str]  # the keys that say so, what is wrong, a hint
 OF_GAMES = {  # what an ID of Atari's games has arguments for
     "sticky_actions": "repeat_action_probability",
@@ -49,6 +50,13 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         if fault := declared.fault(config.value(name)):
             faulty.add(name)
             report([name], f"{name} {fault[0]}", fault[1])
+
+    texts = {name: config.value(name) for name in DECLARED}
+    texts |= {"base.env_name": config.env_name, "env.source": config.source}
+    texts |= {f"env.{key}": value for key, value in config.env.items()}
+    for name, text in texts.items():
+        if isinstance(text, str) and not _is_unicode(text):
+            report([name], f"{name} is {text!r}, which is not UTF-8", "use a name in UTF-8")
 
     given = [key for key in OF_GAMES if f"wrap.{key}" in config.origins]
     by_id = config.python and "ALE/" in config.env_name
@@ -149,6 +157,15 @@ def settled_wrappers(wrap: Wrap, given: Collection[str], by_id: bool) -> Iterato
             yield ("wrap.preset", f"wrap.{key}"), message, "leave one of them out"
 
 
+def _is_unicode(text: str) -> bool:
+    """Return True if a text can be written in UTF-8; a path that isn't UTF-8 can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def multiples(value: int, step: int) -> str:
     """The positive multiples of step on both sides of value, in words."""
     lower = value // step * step
@@ -166,14 +183,19 @@ def _divisors(value: int, near: int, times: int = 1) -> str:
 
 
 def raise_problems(problems: list[UserError]) -> None:
-    """Raise all problems as one numbered UserError, a single one as it is, none not at all."""
+    """Raise problems as one numbered UserError, a single one unchanged; return if there are none.
+
+    The first ``MAX_PROBLEMS`` are shown.
+    """
     if len(problems) == 1:
         raise problems[0]
     if problems:
-        numbered = (
-            f"{i}. {problem}".replace("\n", "\n   ") for i, problem in enumerate(problems, 1)
-        )
-        raise UserError("\n  ".join((f"{len(problems)} problems in the configuration:", *numbered)))
+        lines = [f"{len(problems):,} problems in the configuration:"]
+        for number, problem in enumerate(problems[:MAX_PROBLEMS], 1):
+            lines.append(f"{number}. {problem}".replace("\n", "\n   "))
+        if len(problems) > MAX_PROBLEMS:
+            lines.append(f"and {len(problems) - MAX_PROBLEMS:,} more")
+        raise UserError("\n  ".join(lines))
 
 
 # ---- self-play: how many agents an environment has isn't known here; seats are checked later ----

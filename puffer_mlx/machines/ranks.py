@@ -91,14 +91,14 @@ class Ranks(SingleProcess):
 
         return of_all
 
-    def divided(self, steps: Any) -> Any:
+    def counted(self, gradients: Step) -> Step:
         """Count each minibatch, so that the other ranks see progress."""
 
-        def gradients(*inputs: Any) -> Any:
+        def count(*inputs: Any) -> Any:
             self.attendance.progress.count += 1
-            return steps.gradients(*inputs)
+            return gradients(*inputs)
 
-        return steps._replace(gradients=gradients)
+        return count
 
     # ---- an epoch --------------------------------------------------------------------------------
 

@@ -40,9 +40,9 @@ class SingleProcess:
         """
         return gradients
 
-    def divided(self, steps: Any) -> Any:
-        """The learner's steps (a NamedTuple) as ranks make them together."""
-        return steps
+    def counted(self, gradients: Step) -> Step:
+        """Return a function of a minibatch's gradients that reports progress to other ranks."""
+        return gradients
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
         """Random numbers (T, agents, ...) of this rank's agents; ``draw(N)`` makes those of N."""

@@ -41,7 +41,7 @@ class Scored(NamedTuple):
     """A loss and its statistics."""
 
     total: mx.array
-    """Scalar, multiplied by the scale: what is differentiated."""
+    """Scalar, multiplied by the scale: what is differentiated. Nothing else needs a gradient."""
     metrics: mx.array
     """(7,), or as many as the algorithm has names for; not scaled."""
     ratio: mx.array
@@ -61,7 +61,10 @@ def clipped_loss(
     ent_coef: mx.array,
     scale: mx.array | None,
 ) -> Scored:
-    """PPO's loss (``ppo/loss.py``), on a GPU by closed form."""
+    """Return PPO's loss (``ppo/loss.py``), on a GPU by closed form.
+
+    Its total may be part of another loss: ``_replace(total=0.5 * total + ...)``.
+    """
     decoded = policy.decoder, now.decoder, now.y, now.actions, now.masks
     return Scored(*closed_form.losses(*decoded, batch, numbers, ent_coef, scale), batch.adv)
 

@@ -186,14 +186,16 @@ class Profiler:
         return recording or (self.enabled and late)
 
     def due(self, epoch: int) -> bool:
-        """Whether this epoch is one of few: the same answer as often as it is asked.
+        """Return True if this epoch's rollout is timed; repeated calls return the same.
 
-        Every ``SAMPLE_EVERY`` epochs, ``APART`` seconds apart at least, and the second one of a
-        start (the first compiles), so that a resumed run too knows its phases soon.
+        The second epoch of a start is (the first one compiles), so that a resumed run knows its
+        phases soon. If enabled, so is one of ``SAMPLE_EVERY`` epochs, at least ``APART`` seconds
+        after the last one.
         """
         if epoch not in self._due:
             second, now = self._first is not None and epoch == self._first + 1, self._clock()
-            due = second or (epoch % SAMPLE_EVERY == 1 and now - self._sampled >= APART)
+            one_of_many = epoch % SAMPLE_EVERY == 1 and now - self._sampled >= APART
+            due = second or (self.enabled and one_of_many)
             self._sampled = now if due else self._sampled
             self._due = {epoch - 1: self._due.get(epoch - 1, False), epoch: due}
         return self._due[epoch]

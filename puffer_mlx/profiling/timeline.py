@@ -154,7 +154,8 @@ def refuse_unwritable(path: Path) -> None:
     try:
         if path.is_dir():
             raise UserError(
-                f"{path} is a folder, expected the name of a file", f"{path / 'trace.json'}"
+                f"{shown(path)} is a folder, expected the name of a file",
+                shown(path / "trace.json"),
             )
         folder = next(parent for parent in whole.parents if parent.exists())
         with tempfile.TemporaryFile(dir=folder):

@@ -23,6 +23,7 @@ A lazy graph reads memory when it is *evaluated*: a buffer may be rewritten only
 that reads it is.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -89,6 +90,7 @@ class RolloutBuffer:
         self, spec: EnvSpec, horizon: int, agents: int, groups: int, finals: bool = False
     ) -> None:
         T, N = horizon, agents
+        self._spec = spec
         self.horizon = T
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self.observations, self._observations = _shared((T + 1, N, spec.observation_size), dtype)
@@ -179,11 +181,35 @@ class RolloutBuffer:
         self._trained_on = self._seen
 
     def mark(self) -> None:
-        """Mark steps, so that ``part`` tells how many were written since; all of them will be.
+        """Mark all steps but the last as unwritten, for ``part`` and ``written``."""
+        self._terminals[1:-1] = UNWRITTEN
 
-        Not the last one: the next rollout begins with it, even if this one fails.
+    def mark_last(self) -> None:
+        """Mark the last step, too. Its row is lost then, which the next rollout would begin with.
+
+        If this rollout fails, ``restore`` has to replace that row.
         """
-        self._terminals[1:-1, ::SAMPLED] = UNWRITTEN
+        self._terminals[-1] = UNWRITTEN
+
+    @property
+    def written(self) -> np.ndarray:
+        """Number of steps of each agent that were written since they were marked, (N,) int."""
+        unwritten = self._terminals[1:] == UNWRITTEN
+        return np.where(unwritten.any(0), unwritten.argmax(0), self.horizon)
+
+    def rows_after(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the row of each agent after its first ``steps`` (N,) steps, by field."""
+        agents = np.arange(len(steps))
+        rows = self.rows._asdict().items()
+        return {name: array[steps, agents] for name, array in rows if array is not None}
+
+    def excerpt(self, begin: int, end: int) -> "RolloutBuffer":
+        """Return a new buffer of horizon ``end - begin`` with copies of rows begin to end."""
+        buffer = RolloutBuffer(self._spec, end - begin, self.rewards.shape[1], len(self.groups))
+        for to, source in zip(buffer.rows, self.rows, strict=True):
+            if to is not None and source is not None:
+                np.copyto(to, source[begin : end + 1])
+        return buffer
 
     @property
     def part(self) -> float | None:
@@ -239,8 +265,8 @@ class RolloutBuffer:
         fields = {name: getattr(self, name) for name in names.split()}
         return {**fields, "observations": self._trained_on}
 
-    def restore(self, carry: dict[str, mx.array]) -> None:
-        """Write what ``carry`` copied, of a buffer of the same shapes, to row T."""
+    def restore(self, carry: Mapping[str, mx.array | np.ndarray]) -> None:
+        """Write a row of each agent, by field, to row T: see ``carry`` and ``rows_after``."""
         for name, row in self._rows(self.horizon)._asdict().items():
             if row is not None:
                 np.copyto(row, np.asarray(carry[name]))

@@ -158,8 +158,8 @@ class EnvironmentsOnGPU:
         """Go on from here; ``log``: sums of their logs, (logs,) float32."""
         self.stepped, self._log = stepped, log
 
-    def go_back(self, stepped: Stepped) -> None:
-        """Go on from there again: what has been stepped since then is forgotten, its log, too."""
+    def go_back(self, stepped: Stepped | None) -> None:
+        """Continue from an earlier ``stepped``; drop what was stepped since, and its log."""
         self.stepped, self._log = stepped, None
 
     def reset(self, out: Rows) -> None:

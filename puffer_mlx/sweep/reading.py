@@ -14,6 +14,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
@@ -105,7 +106,7 @@ def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> Swe
             if key != "sweep_only" and (fault := declared.fault(values[key])):
                 raise UserError(f"sweep.{key} {fault[0]}", fault[1])
         elif key not in ELSEWHERE:
-            near = closest(key, [*settings.KEYS])
+            near = closest(key, [*settings.KEYS]) if len(notes) < MAX_PROBLEMS else ""
             notes.append(f"[sweep] {key} is no key of a sweep{f' ({near} is)' * bool(near)}")
         elif ELSEWHERE[key] and text and BOOLS.get(text.lower()) is None:
             notes.append(f"[sweep] {key} does nothing: {ELSEWHERE[key]}")
@@ -188,7 +189,7 @@ def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
     elif file_name in UNUSED:
         why = f"the key does nothing here ({UNUSED[file_name]})"
     else:
-        near = closest(name, known)
+        near = closest(name, known) if len(notes) < MAX_PROBLEMS else ""  # a millisecond each
         why = f"the configuration has no {name}{f' (the nearest is {near})' * bool(near)}"
     notes.append(f"[sweep.{file_name}] is left out: {why}")
     return ""

@@ -102,11 +102,11 @@ def compile_shared(
             written.
     """
     further = further or {}
-    command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
+    command = _command(compiler)
     digest = hashlib.sha256()
     of_sources = [flag for source in sources for flag in further.get(source, ())]
     for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags, *of_sources):
-        digest.update(part.encode() + b"\0")
+        digest.update(part.encode(errors="surrogateescape") + b"\0")  # a path needn't be UTF-8
     for path in (*sources, *depends):
         try:
             content = path.read_bytes()
@@ -115,7 +115,8 @@ def compile_shared(
                 f"{name}: can't read {path}: {error.strerror}",
                 "a source file is missing or unreadable; reinstall puffer_mlx or restore the file",
             ) from None
-        digest.update(f"{path.name} {len(content)}\0".encode() + content)
+        header = f"{path.name} {len(content)}\0"
+        digest.update(header.encode(errors="surrogateescape") + content)
     search = [f"-iquote{folder}" for folder in include]
     output = kept or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
     if again or not is_whole(output):
@@ -128,6 +129,24 @@ def compile_shared(
                     _compile(name, command, sources, every, further, output)
         _compiled_now.add(output)
     return output
+
+
+def _command(compiler: str) -> list[str]:
+    """Return a compiler's command: the words of ``$CC`` or ``$CXX`` if set, else its name.
+
+    Raises:
+        UserError: the variable has no words, or a quote that isn't closed.
+    """
+    variable = {"cc": "CC", "c++": "CXX"}.get(compiler, "")
+    text = os.environ.get(variable) or compiler
+    try:
+        words, problem = shlex.split(text), "it names no compiler"
+    except ValueError as error:
+        words, problem = [], str(error)
+    if not words:
+        hint = f"unset {variable}, or set it to a compiler and its options"
+        raise UserError(f"the environment variable {variable} is {text!r}: {problem}", hint)
+    return words
 
 
 class CompilerError(UserError):

@@ -16,11 +16,12 @@ STATUS = 128 + signal.SIGINT
 
 
 def is_command() -> bool:
-    """Whether this process is ``puffer-mlx``, ``python -m puffer_mlx`` or a script of ours."""
+    """Return True if this is ``puffer-mlx``, ``python -m puffer_mlx`` or a file of ``scripts``."""
     called = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if called == "-m":  # Python looks for the module
-        words = sys.orig_argv
-        return words[words.index("-m") + 1].partition(".")[0] == "puffer_mlx"
+    if called == "-m":  # Python hasn't found the module yet; the word before the arguments has it
+        word = "".join(sys.orig_argv[-len(sys.argv) :][:1])
+        module = word.partition("m")[2] if word.startswith("-") else word  # -mNAME, -umNAME
+        return module.partition(".")[0] == "puffer_mlx"
     if not os.path.isfile(called):  # an interactive Python's, or -c
         return False
     folder, name = os.path.split(os.path.realpath(called))

@@ -33,12 +33,14 @@ def publish(path: Path | str) -> Iterator[Path]:
 
 
 def to_write(name: str) -> Path:
-    """The path of a file that will be written, minutes later maybe; its folder may be made then.
+    """Return the absolute path of a file that will be written later; its folder may be made then.
+
+    It is absolute because an environment may change the working directory until then.
 
     Raises:
         UserError: it couldn't be written now.
     """
-    path = Path(name)
+    path = Path(name).absolute()
     with _reporting(path):
         folder = next(each for each in path.absolute().parents if each.exists())
         if not folder.is_dir():
@@ -244,9 +246,16 @@ def reading(path: Path | str, hint: str = "check the path, and who may read it")
 
 
 def shown(path: Path | str) -> str:
-    """A path for a message: the middle of one that wouldn't fit a screen is left out."""
-    text = str(path)
+    """Return a path for a message, relative if possible, without the middle of a very long one."""
+    text = relative(Path(path))
     return text if len(text) < 300 else f"{text[:100]}…{text[-100:]}"
+
+
+def relative(path: Path) -> str:
+    """Return a path for a message, relative if it is inside the working directory."""
+    with contextlib.suppress(OSError, ValueError):  # the directory was removed, or is another one
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,8 @@
 """Objects of the user's own, named ``module:name`` in the configuration; names like a wrong one."""
 
+import ast
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import traceback
@@ -17,6 +19,8 @@ SUCCESSOR = (
     " and step observation, reward, terminated, truncated, info"
 )
 
+_folders: dict[str, Path] = {}  # the working directory in which a name was read
+
 
 def to_install(error: ModuleNotFoundError) -> str:
     """How to put it right that a module is missing."""
@@ -25,11 +29,42 @@ def to_install(error: ModuleNotFoundError) -> str:
     return f"pip install {error.name}, or what it is called there"
 
 
-def load_object(name: str) -> Any:
-    """What ``module:name`` or ``path/to/file.py:name`` names.
+def note_folder(name: str) -> None:
+    """Note that a name was read in the working directory, which an environment may change later."""
+    if _is_in(Path.cwd(), name):
+        _folders[name] = Path.cwd()
 
-    Modules of the working directory are found too. A file is imported by its stem, with its folder
-    on the path, so that its neighbours can be imported, and child processes find it too.
+
+def folder_of(name: str) -> Path:
+    """Return the folder in which a name's relative path or module is looked for.
+
+    It is the working directory, or if that lacks it, the one in which the name was read.
+    """
+    here = Path.cwd()
+    return here if _is_in(here, name) else _folders.get(name, here)
+
+
+def _is_in(folder: Path, name: str) -> bool:
+    """Return True if a folder has the file or the module of a name."""
+    module = name.rpartition(":")[0]
+    if module.endswith(".py"):
+        return (folder / module).is_file()
+    top = module.partition(".")[0]
+    return importlib.machinery.PathFinder.find_spec(top, [str(folder)]) is not None
+
+
+def add_to_path(folder: Path) -> None:
+    """Let modules of a folder be imported, after those that are installed."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def load_object(name: str) -> Any:
+    """Return the object that ``module:name`` or ``path/to/file.py:name`` names.
+
+    Modules of the working directory are found, too. A file is imported by its stem, with its folder
+    on the path, so that it can import its neighbours. If it has relative imports, it is imported as
+    a module of its package. Child processes find it by the same name.
 
     Raises:
         UserError: there is no such module, file or name, or importing it fails.
@@ -38,7 +73,7 @@ def load_object(name: str) -> Any:
     relative = module.startswith(".") and not module.endswith(".py")
     if not colon or not module or not attribute or relative:
         raise UserError(f"{name!r} doesn't name an object", "write module:Class or file.py:Class")
-    value: Any = _import(name, module)
+    value: Any = _import(name, module, folder_of(name))
     for part in attribute.split("."):
         if not hasattr(value, part):
             hint = "write module:Class or module:function"
@@ -47,15 +82,14 @@ def load_object(name: str) -> Any:
     return value
 
 
-def _import(name: str, module: str) -> ModuleType:
-    file = Path(module)
-    folder = file.resolve().parent if module.endswith(".py") else Path.cwd()
+def _import(name: str, module: str, folder: Path) -> ModuleType:
+    file = folder / module
     if module.endswith(".py"):
         if not file.is_file():
             raise UserError(f"{name}: there is no file {module}", "write file.py:name")
-        module = file.stem
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+        above, module = _module_of(file.resolve())
+        add_to_path(above)
+    add_to_path(folder)
     try:
         loaded = importlib.import_module(module)
     except ImportError as error:
@@ -84,6 +118,22 @@ def _import(name: str, module: str) -> ModuleType:
             f"{name}: there is another module {module}, {loaded.__file__}", "rename the file"
         )
     return loaded
+
+
+def _module_of(file: Path) -> tuple[Path, str]:
+    """Return the folder that must be on the path to import a file, and the module's name there.
+
+    The name is dotted if the file has relative imports, which work only within a package.
+    """
+    try:
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError):  # importing it reports them
+        nodes = iter(())
+    levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    folder, names = file.parent, [file.stem]
+    while len(names) <= levels or (levels and (folder / "__init__.py").is_file()):
+        folder, names = folder.parent, [folder.name, *names]
+    return folder, ".".join(names)
 
 
 def _itself(module: str) -> list[str]:

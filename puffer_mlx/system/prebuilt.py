@@ -94,7 +94,7 @@ def digest_of(texts: Iterable[str | bytes]) -> str:
     """What says that sources are the same."""
     digest = hashlib.sha256()
     for text in texts:
-        content = text.encode() if isinstance(text, str) else text
+        content = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         digest.update(f"{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
 

@@ -45,7 +45,7 @@ class JsonLines:
                 return
             if path.is_symlink():  # no log of ours; somebody's files may lead anywhere
                 hint = "remove the link, or choose another folder (--log-dir)"
-                raise UserError(f"the log {path} is a link to {path.resolve()}", hint)
+                raise UserError(f"the log {shown(path)} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
             self._go_on(position)
         except OSError as error:
@@ -69,9 +69,11 @@ class JsonLines:
         whole = self._end_of_records(size)
         end = self._end_of_records(max(0, min(position, whole)))
         if whole < size:
-            self.note = f"the last record of {self.path} was torn; it was removed"
+            self.note = f"the last record of {shown(self.path)} was torn; it was removed"
         elif end < position:
-            self.note = f"{self.path} is shorter than when the run was saved; it lacks records"
+            self.note = (
+                f"{shown(self.path)} is shorter than when the run was saved; it lacks records"
+            )
         self._file.truncate(end)
         self._file.seek(end)
 

@@ -179,7 +179,7 @@ def _described(run: RunLog, step: int | None) -> dict[str, Any]:
     return TrackedRun(
         run_id=run.run_id,
         environment=run.config.slug,
-        log_dir=base.log_dir,
+        log_dir=str(run.path.parents[1]),
         project=base.wandb_project,
         group=base.wandb_group,
         tag=base.tag,

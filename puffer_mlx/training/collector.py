@@ -14,6 +14,10 @@ way. Nothing of it is under way between two steps of the trainer: ``settle``.
 
 What a rollout began from is kept with it. A checkpoint holds that, and not the rollout: collecting
 again from there gives the same one.
+
+A rollout may fail in the middle: an environment raises an exception, or the user interrupts it. Its
+steps are dropped, and the next rollout begins from environments, rows and recurrent states that
+belong together (``resync``). Nothing is copied for that while rollouts succeed.
 """
 
 import math
@@ -32,7 +36,7 @@ from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting import choose_acting
+from puffer_mlx.rollout.acting import choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU, Stepped
 from puffer_mlx.rollout.seats import PerPolicy
@@ -43,7 +47,7 @@ from puffer_mlx.training.streams import acting_streams, learner_width, worker
 from puffer_mlx.vec.base import TellsScores
 from puffer_mlx.vec.native.vec import NativeVec
 
-SLOW = 1.0  # seconds: after a rollout that took longer, the next one tells how far it is
+SLOW = 1.0  # seconds: after a rollout that took longer, the progress of the next one is shown
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,23 @@ class Rollout:
     update_key: mx.array | None = None
     games: dict[str, float] | None = None
     self_play: Any = None
+
+
+@dataclass
+class Unfinished:
+    """A rollout that is being collected, or has failed.
+
+    Attributes:
+        start: what it began from.
+        weights: the weights that act.
+        noise: (T, N, heads), what its actions are drawn with.
+        steps: (N,) int, the number of each agent's steps that were made; None: not counted yet.
+    """
+
+    start: RolloutStart
+    weights: Any
+    noise: mx.array
+    steps: np.ndarray | None = None
 
 
 class Collector:
@@ -151,6 +172,7 @@ class Collector:
         self._start: RolloutStart | None = None  # of the rollout that was begun last
         self._seconds = math.inf  # that the last one took that was waited for
         self._marked: RolloutBuffer | None = None
+        self._unfinished: Unfinished | None = None
 
     def _initial_states(self) -> list[Any]:
         """Each group's recurrent state before its first step."""
@@ -164,6 +186,7 @@ class Collector:
         """Go on from these recurrent states and this row: see ``RolloutBuffer.carry``."""
         self.states = states
         self.buffer.restore(carry)
+        self._unfinished = None
 
     @property
     def begun(self) -> RolloutStart | None:
@@ -231,7 +254,8 @@ class Collector:
                 takes it then calls ``read`` once, later.
 
         Raises:
-            Exception: what went wrong while it was collected; the next call collects it again.
+            BaseException: what went wrong while it was collected. The rollout still waits then: the
+                next call collects it again, from where ``resync`` continues.
         """
         job = self._job
         assert job is not None, "no rollout has been begun"
@@ -267,6 +291,44 @@ class Collector:
         self.vec.go_back(start.stepped)
         return start.key
 
+    def resync(self) -> None:
+        """Continue after a rollout that failed in the middle; else do nothing.
+
+        Environments are restored if their state was saved when the rollout began. Else they finish
+        the step that they are in: what they show then is the row that the next rollout begins with,
+        and the recurrent states are those of the policy when it had seen all rows before.
+        """
+        failed = self._unfinished
+        if failed is None:
+            return
+        start = failed.start
+        if isinstance(self.vec, EnvironmentsOnGPU):
+            assert isinstance(self.buffer, BufferOnGPU) and isinstance(start.buffer, BufferOnGPU)
+            self.vec.go_back(start.stepped)
+            self.buffer.last = start.buffer.first
+        elif start.environments is not None:
+            self.vec.restore(start.environments)
+        else:
+            for group in range(self.vec.num_groups):
+                self.vec.wait(group)
+            if failed.steps is None:
+                failed.steps = start.buffer.written
+            self.states = replay_states(
+                *(self.acting, self.placement.rollout, start.buffer),
+                *(failed.weights, start.states, failed.noise, failed.steps),
+            )
+            self.buffer.restore(start.buffer.rows_after(failed.steps))
+        self._unfinished = None
+
+    def state(self) -> Any:
+        """Return the environments' state as it is now; None if they can't be saved.
+
+        ``states`` and the row that ``buffer`` carries belong to it, also after a failed rollout.
+        """
+        if self._unfinished is not None and self.vec.state() is not None:
+            self.resync()
+        return self.vec.state()
+
     def state_of(self, start: RolloutStart) -> Any:
         """The environments' state when a rollout began; waits for it."""
         if start.environments is None and start.stepped is not None:
@@ -285,7 +347,8 @@ class Collector:
 
         From any thread. Of short rollouts it isn't known: see ``SLOW``.
         """
-        return self._marked.part if self._marked else None
+        marked = self._marked  # another thread may replace it
+        return marked.part if marked else None
 
     def settle(self) -> None:
         """Wait until nothing is under way; a rollout that is done or has failed waits for take.
@@ -331,28 +394,29 @@ class Collector:
             timer.lap("eval_idle")
         else:
             timer.start()
+        self.resync()
         states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
         stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
         environments = self.vec.state() if self.overlap and stepped is None else None
         buffer.begin(self.buffer)
-        self._marked = None
-        if self._seconds > SLOW and isinstance(buffer, RolloutBuffer):
-            buffer.mark()
-            self._marked = buffer
         start = RolloutStart(buffer, weights, states, key, environments, stepped)
         self._start = start
-        try:
-            after = self.acting.collect(buffer, self.vec, acting, states, noise)
-        except Exception:
-            if environments is not None:  # they are in the middle; begin again from the start
-                self.vec.restore(environments)
-            raise
+        on_host = isinstance(buffer, RolloutBuffer)
+        if on_host:
+            buffer.mark()
+        self._marked = buffer if on_host and self._seconds > SLOW else None
+        # In this order: an interrupt may come anywhere, and row T is lost from `mark_last` on.
+        self._unfinished = Unfinished(start, acting, noise)
+        if on_host:
+            buffer.mark_last()
+        after = self.acting.collect(buffer, self.vec, acting, states, noise)
         unread = None
         if isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits:
             unread = self.vec.take_log()  # type: ignore
         logs = self.vec.log() if unread is None else {}
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.buffer, self.states = buffer, after
+        self._unfinished = None
         timer.lap("eval_misc")
         seconds = time.perf_counter() - began
         if unread is not None:

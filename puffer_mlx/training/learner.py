@@ -89,6 +89,7 @@ class Learner:
         self.algorithm = algorithms.make(policy, local, agents, one_cpu)
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         self.functions = compile_update(policy, local, self.algorithm, summed)
+        self.functions.gradients = ranks.counted(self.functions.gradients)
         self.logprobs = mx.compile(partial(logprobs, policy, config.train.precision))
         self.reader = Reader(self.functions.gather, self.logprobs, placement, local, learned)
         self.health = Health(config, self.algorithm.metrics)

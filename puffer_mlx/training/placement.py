@@ -32,7 +32,7 @@ from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, RolloutOnGPU
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import ActFunctions
-from puffer_mlx.rollout.acting import choose_acting
+from puffer_mlx.rollout.acting import FrozenEnvs, choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.on_gpu import (
@@ -51,10 +51,14 @@ from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import named
-from puffer_mlx.vec.base import Collected, VecEnv
-from puffer_mlx.vec.rollout_loop import ACT, PART
+from puffer_mlx.vec.base import VecEnv
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
+NAMES = {  # of its values, in messages
+    "cpu": "rollouts on the CPU",
+    "gpu": "rollouts on the GPU",
+    WHOLE: "rollouts and environments on the GPU",
+}
 STEPS = 4  # of one measurement where environments stand still
 MORE_STEPS = 16  # where a GPU steps them in launches of their own, which also begin and end it
 WAYS = 8  # grows when a device acts in another way: what was measured before is measured again
@@ -93,6 +97,7 @@ class Placement:
         overlap: whether the next rollout is collected beside training.
         precision: what the policy is trained in.
         reason: why it acts there, one line; empty where there was no choice.
+        measured: whether that was measured, now or earlier.
         one_kernel: whether a GPU acts by one kernel, which knows fp32 alone.
         whole: how a GPU makes whole rollouts, environments included; None: these are C's.
         agents: how many there are.
@@ -106,6 +111,7 @@ class Placement:
     one_kernel: bool = False
     whole: GPURollouts | None = None
     agents: int = 0
+    measured: bool = False
 
     @property
     def rollout_device(self) -> str:
@@ -199,7 +205,8 @@ def as_on_first(
     of_first = json.loads(ranks.first(json.dumps(keys)))
     if placement is None:
         return place(replace(config, train=replace(config.train, **of_first)))
-    placement.reason += f", measured by rank 0 for all {ranks.size}" if placement.reason else ""
+    if placement.measured:
+        placement.reason += f", measured by rank 0 for all {ranks.size}"
     return placement
 
 
@@ -231,9 +238,15 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     whole = rollouts_on_gpu(policy, run, spec)
     if wanted == WHOLE:
         _refuse_without(whole, learner, vec, config.train.horizon)
-    if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
-        wanted = before["rollout_device"]
-        placement.reason = f"rollouts on the {wanted.upper()}, as before"
+    if _too_large(whole, config.train.horizon, vec.num_agents) and wanted != WHOLE:
+        whole = None
+    was, lost = before.get("rollout_device", "auto"), ""
+    if wanted == "auto" and learner == mx.gpu and was != "auto":
+        if was == WHOLE and whole is None:
+            lost = "; environments can't be stepped by this GPU, as they were before"
+        else:
+            wanted = was
+            placement.reason = f"{NAMES[was]}, as before"
     if wanted == "cpu" or (learner == mx.cpu and wanted == "auto"):
         placement.rollout = mx.Device(mx.cpu)
     elif wanted == "gpu":
@@ -241,12 +254,11 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     elif wanted == WHOLE:
         placement.rollout, placement.whole = mx.Device(mx.gpu), whole
     else:
-        if _too_large(whole, config.train.horizon, vec.num_agents):
-            whole = None
         measure = partial(_calibrate, acting, weights, whole)
         seconds, cached = _cached(config, vec.spec, measure, seats, whole.form if whole else "")
         placement.rollout, placement.reason = _choose(seconds, overlap, whole)
-        placement.reason += " (measured before)" if cached else ""
+        placement.reason += (" (measured before)" if cached else "") + lost
+        placement.measured = True
         placement.whole = whole if _environments_there_win(seconds) else None
         if whole is not None and WHOLE not in seconds:
             placement.reason += f"; this GPU refuses to make rollouts {whole.form}"
@@ -328,32 +340,6 @@ def least_on_cpu(weights: Any, agents: int) -> float:
     return 2 * agents * sum(array.size for _, array in named(weights)) / (CORE * threads())
 
 
-class _Still:
-    """Environments that stand still, so that a rollout is acting alone."""
-
-    def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
-        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
-
-    def send(self, group: int, actions: Any, out: Any) -> None:
-        pass
-
-    def wait(self, group: int) -> None:
-        pass
-
-    def collect(
-        self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
-    ) -> Collected:
-        """Each part of the agents acts ``steps`` times, on any thread."""
-        function = ACT(act[0])
-
-        def part(first: int) -> None:
-            for t in range(steps):
-                function(act[1], t, first, min(PART, self.num_agents - first))
-
-        list(self._pool.map(part, range(0, self.num_agents, PART)))
-        return Collected(0.0, 0.0, [])
-
-
 def _calibrate(acting: Acting, weights: Any, whole: GPURollouts | None = None) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians, kernels compiled before.
 
@@ -375,7 +361,7 @@ def _calibrate(acting: Acting, weights: Any, whole: GPURollouts | None = None) -
     ways: dict[str, tuple[mx.Device, Any]] = {}
     seconds = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
-        still: Any = _Still(agents, groups, pool) if whole is None else vec
+        still: Any = FrozenEnvs(agents, groups, pool) if whole is None else vec
         if whole is not None:
             ways[WHOLE] = mx.Device(mx.gpu), EnvironmentsOnGPU(vec, whole)  # type: ignore
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):

@@ -80,16 +80,21 @@ class RolloutQueue:
     def collect(self, weights: Any, wait: bool = True) -> Rollout:
         """Return the rollout in progress, or a new one, without keeping it: see ``current``.
 
+        A serial rollout that fails is dropped, and the key is what it was before. So the next call
+        does the same as a run that is resumed from the trainer's state.
+
         Raises:
             UserError: macOS ended the GPU's rollout.
         """
-        collector = self.collector
-        if not collector.waiting:
-            self.start_next(weights)
+        collector, key = self.collector, self.key
         try:
+            self.start_next(weights)
             rollout = collector.take(ahead=not wait)
-        except RuntimeError as error:  # of a rollout in steps: the environments' state is unknown
-            if ENDED not in str(error):
+        except BaseException as error:
+            if not collector.overlap:
+                collector.discard()
+                self.key = key
+            if not isinstance(error, RuntimeError) or ENDED not in str(error):
                 raise
             hint = f"{RELAX}; or --train.rollout-device cpu"
             raise UserError(f"macOS ended the GPU's rollout: {error}", hint) from None

@@ -26,6 +26,7 @@ from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
+from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.formats import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
@@ -43,6 +44,7 @@ class Run(contextlib.ExitStack):
         resumed: the checkpoint that it goes on from; None if it begins.
         state: what was saved with that.
         exact: whether the environments go on from there, too.
+        home: the working directory at the start; files are found and written from there.
         files: closes what is written and told; ``close`` does that before it closes environments.
         folder: where checkpoints are; ``write`` sets this and the following.
         keeper: writes the checkpoints.
@@ -54,6 +56,7 @@ class Run(contextlib.ExitStack):
     resumed: checkpoint.Checkpoint | None
     state: checkpoint.State | None
     exact: bool = False
+    home: Path
     files: contextlib.ExitStack
     folder: Path
     keeper: checkpoint.CheckpointManager
@@ -90,17 +93,20 @@ class Run(contextlib.ExitStack):
         """
         with contextlib.ExitStack() as stack:
             run = stack.enter_context(cls())
+            run.home = Path.cwd()  # environments may change it
+            if resumed:
+                resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
                 kept = optimizers.kept(optimizers.of(config))
                 refuse_training(ranks.own(config), kept=kept)  # environments may be as large
                 cores = placement.rollout_cores(config)
                 environments = run.enter_context(share.make_environments(config, ranks, cores))
             look(config, environments)
-            path = weights if isinstance(weights, Path) else None
+            path = run.path(weights) if isinstance(weights, Path) else None
             run.resumed, run.state = resumed, None
             if resumed:
-                run.state = checkpoint.load_state(resumed.folder)
-                path = resumed.folder / checkpoint.WEIGHTS
+                path = run.path(resumed.folder) / checkpoint.WEIGHTS
+                run.state = checkpoint.load_state(path.parent)
             if path:
                 restore_statistics(environments, path)
             if resumed:
@@ -118,6 +124,10 @@ class Run(contextlib.ExitStack):
             stack.pop_all()
             return run
 
+    def path(self, path: Path) -> Path:
+        """Return a path of ``home`` as it is reached now, relative if possible, for messages."""
+        return Path(relative(self.home / path))
+
     def write(self) -> None:
         """Begin to write: the folder, held until the run is closed, the log and the trackers'.
 
@@ -125,7 +135,7 @@ class Run(contextlib.ExitStack):
             UserError: a file can't be written.
         """
         config, resumed, enter = self.trainer.config, self.resumed, self.files.enter_context
-        self.folder = resumed.folder.parent if resumed else enter(new_run(config))
+        self.folder = resumed.folder.parent if resumed else enter(new_run(config, self.home))
         kept = resumed.folder if resumed else None
         self.keeper = checkpoint.CheckpointManager(self.folder, config, kept)
         record = self._record(self.folder.name)
@@ -145,7 +155,8 @@ class Run(contextlib.ExitStack):
 
     def _record(self, name: str) -> RunLog:
         config = self.trainer.config
-        return RunLog(config, name, log_path(config, name), self.trainer.placement.overlap)
+        path = self.home / log_path(config, name)
+        return RunLog(config, name, path, self.trainer.placement.overlap)
 
 
 def make_environments(config: Config) -> Environments:

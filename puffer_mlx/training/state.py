@@ -30,7 +30,7 @@ def save_state(trainer: "Trainer") -> State:
     start = rollout.start if rollout else collector.begun
     if not (trainer.placement.overlap or (rollout and rollout.ahead)):
         start = None
-    environments = collector.state_of(start) if start else collector.vec.state()
+    environments = collector.state_of(start) if start else collector.state()
     part: dict[str, Any] = {  # of this process's agents
         "recurrent": start.states if start else collector.states,
         "carry": start.buffer.carry(0) if start else collector.buffer.carry(),

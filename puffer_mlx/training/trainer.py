@@ -152,8 +152,9 @@ class Trainer:
         that a GPU makes by itself is launched right after the update's last minibatch, before the
         results are read, and is in progress when this returns.
 
-        If anything raises, the rollout is kept, and the next call repeats its update. So after a
-        KeyboardInterrupt that comes between the update and the return, at most a record is lost.
+        If the update raises, the rollout is kept, and the next call repeats the update. If the
+        rollout raises, nothing has changed but the environments: see ``Collector.resync``. After a
+        KeyboardInterrupt that comes while this waits for the next rollout, only a record is lost.
 
         Returns:
             The epoch's record.
@@ -206,7 +207,8 @@ class Trainer:
         """Collect rollouts without training, as PufferLib 4.0 does after its last epoch.
 
         Until more than ``base.eval_episodes`` have ended, and for at most half as many rollouts as
-        training has epochs. 5.0's evaluation is ``playing/evaluation.py``.
+        training has epochs. A rollout that a failed ``step`` left to be trained on is dropped,
+        because its memory is needed. 5.0's evaluation is ``playing/evaluation.py``.
 
         Yields:
             The environments' means since the evaluation began.
@@ -216,6 +218,7 @@ class Trainer:
         for _ in range(self.config.epochs // 2):
             if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
+            self.queue.rollout = None
             try:
                 rollout = self.queue.collect(self.weights)
             finally:
@@ -308,9 +311,14 @@ class Trainer:
         return buffer.observations[: buffer.horizon, :RECORDED]
 
     def _stopped(self) -> bool:
-        """Return True if ``stop`` was set, here or at another rank."""
-        self.stop = self.ranks.stops(self.stop)
-        return self.stop
+        """Return True if the ranks agree to stop: ``stop`` was set at one of them.
+
+        A signal handler may set ``stop`` while they agree. That counts at the next vote, so it must
+        not be overwritten.
+        """
+        if ends := self.ranks.stops(self.stop):
+            self.stop = True
+        return ends
 
     def _waits(self, epoch: int) -> bool:
         """Return True if an epoch waits for its rollout, which shows how long that takes."""

@@ -1,6 +1,7 @@
 """Vectorised environments: ``make`` builds the ones that a configuration names."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,24 @@ def look_up_spec(config: Config) -> EnvSpec:
         return environments.spec
 
 
-def probe(config: Config) -> Environments:
-    """Environments to be asked what they are: of Python one if that can be, else one group.
+@contextlib.contextmanager
+def probe(config: Config) -> Iterator[Environments]:
+    """Make environments to see what they are: in Python one if possible, else one group.
+
+    The working directory is restored afterwards, in case the environment changes it.
 
     Args:
-        config: names the environment; of one in Python whose family isn't settled, as it is.
+        config: names the environment; its family need not be settled.
 
     Raises:
         UserError: as ``make``.
     """
+    with contextlib.chdir("."), _few(config) as environments:
+        yield environments
+
+
+def _few(config: Config) -> Environments:
+    """Make the environments of ``probe``."""
     if config.python:
         one = replace(config.vec, total_agents=1, num_buffers=1)
         with contextlib.suppress(UserError):  # several agents share one, or it can't be made at all

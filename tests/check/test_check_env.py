@@ -175,11 +175,24 @@ def test_pixels_among_other_numbers():
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
     notes = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
     facts = SimpleNamespace(spec=spec, agents_each=1.0)
-    subject: Any = SimpleNamespace(whole=facts, notes=notes, normalized=(False, False))
+    given = {"config": load("squared"), "normalized": (False, False)}
+    subject: Any = SimpleNamespace(whole=facts, notes=notes, **given)
     told = [finding.text for finding in observations(subject)]
     assert told[1:] == ["number 0 of 14 never changed", "number 13 of 14 went beyond ±10"]
     (seen,) = spaces(subject)
     assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in seen.text
+
+
+@pytest.mark.parametrize(("name", "said"), [("breakout-a", "7"), ("breakout", "7-9")])
+def test_observations_that_a_key_leaves_at_0_may_stay_so(name, said):
+    spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
+    low, high = np.zeros(118), np.ones(118)
+    high[7:10] = 0
+    notes = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
+    given = {"config": load(name), "normalized": (False, False)}
+    subject: Any = SimpleNamespace(whole=SimpleNamespace(spec=spec), notes=notes, **given)
+    _, found = observations(subject)
+    assert re.fullmatch(rf"numbers? {said} of 118 never changed", found.text)
 
 
 def test_shared_things_are_named(compiled):

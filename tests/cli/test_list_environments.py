@@ -76,12 +76,14 @@ def test_what_is_printed():
 
 
 def test_an_environment_of_the_working_directory(here):
-    """Its file makes it known; it is listed where its sources come with puffer_mlx."""
+    """A file there is listed as a variant, and doesn't change what comes with puffer_mlx."""
+    before = list_environments.native_environments()
     (here / "configs").mkdir()
     text = "# Walk: to the target, twice as far.\n[base]\nenv_name = squared\n"
-    (here / "configs" / "walk.ini").write_text(text)
-    (entry,) = (e for e in list_environments.native_environments() if e.name == "squared")
-    assert entry.about == "Walk: to the target, twice as far"
+    for name in "walk", "squared-far":
+        (here / "configs" / f"{name}.ini").write_text(text)
+    assert list_environments.native_environments() == before
+    assert "squared-far" in printed() and "configs/squared-far.ini" in printed()
 
 
 def test_gymnasium_by_group(monkeypatch):

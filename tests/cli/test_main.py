@@ -1,9 +1,15 @@
 """The command puffer-mlx: what it runs, what it says of a wrong word, and its pages of help."""
 
 import contextlib
+import importlib
 import io
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+import venv
+from pathlib import Path
 
 import pytest
 from running import ROOT, TINY, only
@@ -13,6 +19,7 @@ from puffer_mlx.cli.main import main
 from puffer_mlx.config.command_line import COMMON, RARE
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.system import program, voice
+from puffer_mlx.system.early_signals import is_command
 
 LINES, COLUMNS = 60, 80
 
@@ -46,7 +53,84 @@ def assert_page(text: str) -> None:
 
 def test_scripts_and_commands_are_the_same():
     scripts = {path.stem.replace("_", "-") for path in (ROOT / "scripts").glob("*.py")}
-    assert scripts == set(COMMANDS) - {"list", "completion"}  # train.py --list
+    assert scripts - {"checkout"} == set(COMMANDS) - {"list", "completion"}  # train.py --list
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with the scripts, and a package whose command says where it was found."""
+    copy = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "scripts", copy / "scripts")
+    (copy / "puffer_mlx" / "cli").mkdir(parents=True)
+    (copy / "puffer_mlx" / "__init__.py").touch()
+    (copy / "puffer_mlx" / "cli" / "train.py").write_text(TELL)
+    return copy
+
+
+TELL = """
+import subprocess, sys
+
+def main(argv):
+    print(__file__, *argv, flush=True)
+    child = "import puffer_mlx; print(puffer_mlx.__file__)"
+    subprocess.run([sys.executable, "-P", "-c", child], check=True)
+"""
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python with nothing installed, in a virtual environment."""
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python"
+
+
+def train_script(python: object, checkout: Path, *options: str) -> subprocess.CompletedProcess:
+    words = [python, *options, checkout / "scripts" / "train.py", "squared", "--seed", "1"]
+    return subprocess.run(words, cwd=checkout.parent, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("options", [[], ["-P"]])
+def test_a_script_finds_the_package_beside_it(checkout, options):
+    """Also where another one is installed, and for its child processes."""
+    done = train_script(sys.executable, checkout, *options)
+    package = checkout / "puffer_mlx"
+    assert done.stdout == f"{package}/cli/train.py squared --seed 1\n{package}/__init__.py\n"
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_script_without_dependencies_says_how_to_install_them(checkout):
+    python = bare_python(checkout.parent / "bare")
+    done = train_script(python, checkout)
+    install = f"{python} -m pip install -e '{checkout}'"
+    message = f"error: mlx isn't installed in {python}\n  hint: {install}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
+def test_a_script_without_dependencies_continues_in_the_checkouts_environment(checkout):
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    python = checkout / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho ".venv: $*"\n')
+    python.chmod(0o755)
+    done = train_script(bare_python(checkout.parent / "bare"), checkout, "-u")
+    words = f"-u {checkout}/scripts/train.py squared --seed 1"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f".venv: {words}\n", "")
+
+
+def test_the_checkouts_environment_may_lack_them_too(checkout):
+    """It is asked once, not for ever."""
+    bare_python(checkout / ".venv")
+    done = train_script(bare_python(checkout.parent / "bare"), checkout)
+    python = checkout / ".venv" / "bin" / "python"
+    assert f"hint: '{python}' -m pip install -e '{checkout}'" in done.stderr
+    assert done.returncode == 2
+
+
+def test_scripts_look_for_what_the_package_depends_on(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"\W", line)[0] for line in project["dependencies"]}
+    needed = importlib.import_module("checkout")
+    assert set(needed.NEEDED) == names
+    assert project["requires-python"] == f">={'.'.join(map(str, needed.OLDEST))}"
 
 
 def test_its_own_page_names_every_command():
@@ -67,6 +151,37 @@ def test_python_m_puffer_mlx(tmp_path):
     words = [sys.executable, "-m", "puffer_mlx", "trian"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "did you mean python -m puffer_mlx train?" in done.stderr
+
+
+MODULES = [  # how Python may be told of a module, and whether it is our command
+    ("-m puffer_mlx train", True),
+    ("-um puffer_mlx train -m", True),
+    ("-mpuffer_mlx", True),
+    ("-X dev -Wignore -uBmpuffer_mlx.cli train", True),
+    ("-um mine", False),
+    ("-umine", False),
+    ("-u -m mine puffer_mlx", False),
+    ("-m puffer_mlx_tools", False),
+]
+
+
+@pytest.mark.parametrize(("line", "ours"), MODULES)
+def test_python_m_is_understood_however_it_is_written(monkeypatch, line, ours):
+    words = line.split()
+    module = next(n for n, word in enumerate(words) if re.match(r"-\w*m", word))
+    arguments = words[module + 1 + words[module].endswith("m") :]
+    monkeypatch.setattr(sys, "argv", ["-m", *arguments])  # while Python looks for the module
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, *words])
+    assert is_command() == ours
+
+
+def test_a_package_that_imports_ours_starts_with_joined_options(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import puffer_mlx\n")
+    (tmp_path / "mine" / "__main__.py").write_text("print('begun')\n")
+    words = [sys.executable, "-um", "mine"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n", "")
 
 
 def test_messages_name_the_command_that_the_person_used(monkeypatch, tmp_path):
@@ -168,7 +283,7 @@ def test_quiet_says_what_was_saved_and_nothing_else(script, here):
     code, out, err = said("evaluate", "squared", "latest", "--episodes", "8", "-q", "--seed", "1")
     assert (code, err) == (0, "") and out.startswith("squared: ")
     code, out, err = said("train", "sqared", "-q")
-    assert (code, out) == (2, "") and "no configuration has the environment 'sqared'" in err
+    assert (code, out) == (2, "") and "unknown environment 'sqared'" in err
     assert voice._level == voice.USUAL
 
 

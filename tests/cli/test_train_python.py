@@ -72,6 +72,54 @@ def whole(tmp_path_factory):
     return folder, run("train", *CARTPOLE, cwd=folder)
 
 
+ELSEWHERE = OWN.replace("        super().reset", "        os.chdir(DATA)\n        super().reset")
+ELSEWHERE = ELSEWHERE.replace(
+    "        self.length, ", "        os.chdir(DATA)\n        self.length, "
+)
+ELSEWHERE = f'import os\n\nDATA = os.path.join(os.path.dirname(__file__), "data")\n{ELSEWHERE}'
+
+
+def test_an_environment_may_change_the_working_directory(here, scripts, capsys):
+    """All paths are those of where the command was started."""
+    (here / "data").mkdir()
+    (here / "elsewhere.py").write_text(ELSEWHERE)
+    (here / "net.py").write_text("from mlx import nn\n\n\nclass Net(nn.Linear):\n    pass\n")
+    word = "elsewhere.py:Line", "--vec.backend", "sync"
+    trained = [*TINY, "--eval-interval", "200", "--eval-episodes", "4"]
+    files = ["--torch.encoder", "net.py:Net", "--profile", "profile.json"]
+
+    def called(name: str, *words: str) -> str:
+        os.chdir(here)
+        assert scripts(name).main([*words]) == 0
+        assert Path.cwd() == here / "data" or name == "check_env"
+        return capsys.readouterr().out
+
+    out = called("train", *word, *trained, *files, "--stop-at", str(4 * N * T))
+    for path in re.findall(r"^(?:wrote|saved|log) +(\S+)", out, re.M):
+        assert (here / path).exists(), path
+    called("train", *word, *trained, "--resume", "latest")
+    only(here, "logs/elsewhere.py-Line/*.jsonl")
+    only(here, "checkpoints/elsewhere.py-Line/*/best")
+    called(
+        "evaluate", *word, "--load-model-path", "latest", "--episodes", "2", "--json", "scores.json"
+    )
+    assert json.loads((here / "scores.json").read_text())["episodes"]
+    called("check_env", *word, "--only", "loads", "--json", "report.json")
+    assert not [*(here / "data").iterdir()] and (here / "profile.json").is_file()
+    assert (here / "report.json").is_file()
+
+
+def test_an_id_of_a_package_in_the_working_directory(own, scripts):
+    """As ``module:Class`` is found there; also by the processes of environments."""
+    (own / "walks").mkdir()
+    register = "import gymnasium\nfrom line import Line\n"
+    register += 'gymnasium.register("Walk-v0", entry_point=Line)\n'
+    (own / "walks" / "__init__.py").write_text(register)
+    words = ["gym:walks:Walk-v0", *TINY, "--vec.backend", "async"]
+    done = run("train", *words, cwd=own)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture
 def own(here):
     (here / "line.py").write_text(OWN)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
+from puffer_mlx.config import loading
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
 from puffer_mlx.config.resolve import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
@@ -36,6 +37,36 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path):
         c.load(str(tmp_path / "gone.ini"))
     with pytest.raises(UserError, match=r"gone\.ini can't be read: No such file"):
         c.load("breakout", files=[tmp_path / "gone.ini"])
+
+
+def test_a_file_of_unknown_keys_is_refused_with_the_first_of_them(ini, monkeypatch):
+    """A suggestion takes a millisecond: there are as many as problems that are shown."""
+    asked = []
+    monkeypatch.setattr(loading, "closest", lambda name, names: asked.append(name) or "x.y")
+    path = ini("[train]\n" + "".join(f"unknown_{n} = 1\n" for n in range(5000)))
+    with pytest.raises(UserError) as caught:
+        c.load(path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "5,000 problems in the configuration:" and lines[-1] == "  and 4,980 more"
+    assert lines[-3].startswith("  20. unknown key train.unknown_19 1 ")
+    assert len(lines) == 2 + 2 * len(asked) == 42
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("squared --checkpoint-dir gr\udcf6", "base.checkpoint_dir"),
+        ("squared --log-dir=gr\udcf6", "base.log_dir"),
+        ("squared --wandb-project gr\udcf6", "base.wandb_project"),
+        ("squared --env.source gr\udcf6", "env.source"),
+        ("m:Env --env.data gr\udcf6", "env.data"),
+        ("gr\udcf6.py:Env", "base.env_name"),
+    ],
+)
+def test_what_a_run_writes_down_is_utf_8(here, words, name):
+    """A path of an old disk needn't be; its configuration couldn't be written."""
+    with pytest.raises(UserError, match=rf"{name} is '.*gr\\udcf6.*', which is not UTF-8"):
+        c.load(*(lambda word, *rest: (word, rest))(*words.split()))
 
 
 def test_what_is_known_is_there():
@@ -92,6 +123,7 @@ def test_breakout_is_upstreams():
         del lines["mean"]  # upstream does not read it
     for key in ("initial_paddle_width", "num_agents"):
         del upstreams.env[key]  # the game does not read it
+    assert ours.env.pop("hide_balls_and_width") == 0  # upstream has no such key
     assert ours == upstreams
 
 
@@ -151,28 +183,24 @@ def test_a_name_has_one_meaning():
 def test_later_sources_win(ini, tmp_path, monkeypatch):
     first = ini("[train]\ngamma = 0.1\ngae_lambda = 0.1\nclip_coef = 0.1\n")
     second = ini("[train]\ngae_lambda = 0.2\nclip_coef = 0.2\n", "second.ini")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "default.ini").write_text("[train]\ngamma = 0.4\nvf_coef = 0.4\n")
     monkeypatch.chdir(tmp_path)
     config = c.load(first, ["--train.clip_coef", "0.3"], files=[second])
-    found = (config.train.vf_coef, config.train.gamma, config.train.gae_lambda)
-    assert (*found, config.train.clip_coef) == (0.4, 0.1, 0.2, 0.3)
+    found = (config.train.gamma, config.train.gae_lambda, config.train.clip_coef)
+    assert found == (0.1, 0.2, 0.3)
     assert config.train.beta1 == c.Train().beta1
     assert config.origins["train.clip_coef"] == "command line"
     assert config.origins["train.gae_lambda"] == "second.ini:2"
 
 
-def test_the_working_directory_is_searched_before_the_package(tmp_path, monkeypatch):
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "mine.ini").write_text("[base]\nenv_name = other breakout\n")
-    (tmp_path / "configs" / "other.ini").write_text("[base]\nenv_name = other\n")
-    (tmp_path / "configs" / "unnamed.ini").write_text("[train]\ngamma = 0.5\n")
-    monkeypatch.chdir(tmp_path)
-    assert c.find_config("breakout") == Path("configs/mine.ini")
-    assert c.find_config("other") == Path("configs/other.ini")  # before mine.ini
-    assert c.find_config("unnamed") == Path("configs/unnamed.ini")
-    assert c.find_config("squared").is_absolute()  # the package's
-    with pytest.raises(UserError, match="`puffer-mlx list` shows them"):
+def test_the_working_directory_is_searched_for_names_that_the_package_lacks(here):
+    (here / "configs").mkdir()
+    (here / "configs" / "mine.ini").write_text("[base]\nenv_name = other breakout\n")
+    (here / "configs" / "other.ini").write_text("[base]\nenv_name = other\n")
+    (here / "configs" / "unnamed.ini").write_text("[train]\ngamma = 0.5\n")
+    assert c.find_config("breakout") == ROOT / "configs/breakout.ini"
+    assert c.find_config("other") == here / "configs/other.ini"  # before mine.ini
+    assert c.find_config("unnamed") == here / "configs/unnamed.ini"
+    with pytest.raises(UserError, match="`puffer-mlx list` shows all"):
         c.find_config("mine")  # it names its environments, and this is none of them
 
 
@@ -223,19 +251,18 @@ def test_every_shipped_file_loads_and_holds_only_what_is_used():
 
 def test_environments_of_python(here):
     (here / "configs" / "gym").mkdir(parents=True)
-    (here / "configs" / "python.ini").write_text("[train]\ngamma = 0.5\nvf_coef = 0.5\n")
     own = here / "configs" / "gym" / "Pole.ini"
     own.write_text("[base]\nenv_name = gym:Pole-v1\n[train]\nvf_coef = 0.7\n[env]\nsutton = True\n")
     config = c.load("gym:Pole-v1", ["--env.g", "9.0", "--env.size=3", "--env.map='4'"])
     assert (config.env_name, config.python, config.source) == ("gym:Pole-v1", True, "")
-    assert (config.train.gamma, config.train.vf_coef) == (0.5, 0.7)
+    assert config.train.vf_coef == 0.7
     assert config.env == {"sutton": True, "g": 9.0, "size": 3, "map": "4"}
     c.write_ini(config, here / "again.ini")
     again = c.load("again.ini")
     assert again == config and [type(x) for x in again.env.values()] == [bool, float, int, str]
     other = c.load("my.envs:Maze", ["--env.size", "3"])
-    assert (other.env_name, other.train.vf_coef, other.env) == ("my.envs:Maze", 0.5, {"size": 3})
-    assert not c.load("squared").python and c.load("squared").train.gamma != 0.5
+    assert (other.env_name, other.env) == ("my.envs:Maze", {"size": 3})
+    assert other.train.vf_coef != 0.7 and not c.load("squared").python
     slugs = {"gym:ALE/Pong-v5": "gym-ALE-Pong-v5", "../my/envs.py:Maze": "my-envs.py-Maze"}
     assert {name: c.Config(name).slug for name in slugs} == slugs
 

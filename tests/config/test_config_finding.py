@@ -1,16 +1,26 @@
-"""Which environment a word names beside PufferLib's repository; ``settings.txt`` has what in it."""
+"""Which environment a word names, beside PufferLib's repository and other people's files.
+
+``settings.txt`` has what such a repository's files say.
+"""
+
+from pathlib import Path
+
+import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config.dialects import folder_version
+from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.make import find_environment
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_from_elsewhere(here, monkeypatch, script, capsys):
-    """A file that is named finds its folder; a bare name is ours."""
+    """A folder finds its file and a file its folder, from other folders, too."""
     for path in "ocean/breakout/binding.c", "config/breakout.ini", "away/x":
         (here / path).parent.mkdir(parents=True)
         (here / path).touch()
-    assert script.main(["breakout"]) == 2  # of an empty binding.c nothing can be made
+    assert script.main(["ocean/breakout"]) == 2  # an empty binding.c doesn't compile
     assert capsys.readouterr().out.splitlines()[:2] == [
         "breakout: PufferLib 4.0's trainer (ocean/breakout is a 4.0 folder)",
         "breakout: sources in ocean/breakout, settings in config/breakout.ini",
@@ -19,9 +29,65 @@ def test_from_elsewhere(here, monkeypatch, script, capsys):
     config = c.load("../config/breakout.ini")
     assert config.source == str(here / "ocean/breakout")
     assert config.notes[0].startswith(f"breakout: sources in {here}/ocean/breakout, settings in ")
-    assert (
-        c.load("breakout").source == "" and c.load("breakout").files[-1] == "configs/breakout.ini"
-    )
+
+
+SHIPPED = "squared", "breakout-a", "connect4_two-selfplay", "gym:CartPole-v1", "gym:ALE/Pong-v5"
+
+
+def test_the_working_directory_does_not_change_shipped_names(here):
+    """Not a repository's folder, nor a file about the name, about all, or of another program."""
+    before = [c.load(name) for name in SHIPPED]
+    foreign = "[train]\nmax_grad_norm = 0.001\n"
+    (here / "configs").mkdir()
+    for number, name in enumerate(SHIPPED):
+        plain = name.partition("-")[0] if ":" not in name else name
+        for folder in "ocean", "envs", ".":
+            (here / folder / name).mkdir(parents=True)
+            (here / folder / name / "binding.c").touch()
+        (here / "configs" / f"{name}.ini").parent.mkdir(exist_ok=True, parents=True)
+        (here / "configs" / f"{name}.ini").write_text(f"[base]\nenv_name = {plain}\n{foreign}")
+        (here / "configs" / f"a{number}.ini").write_text(f"[base]\nenv_name = gym:* *\n{foreign}")
+    for name in "default", "python", "discrete", "puffer5", "images":
+        (here / "configs" / f"{name}.ini").write_text(f"{foreign}[logging]\nlevel = 3\n")
+    (here / "configs/gym:ALE/Pong-v5.ini").unlink()  # only all of ALE are shipped
+    assert [c.load(name) for name in SHIPPED] == before
+
+
+@pytest.mark.parametrize("place", ["./ocean/squared", "./squared", "./configs/squared.ini"])
+def test_a_note_names_what_a_shipped_name_hides(here, place):
+    assert c.load("squared").notes == []
+    path = here / place / "binding.c" if not place.endswith(".ini") else here / place
+    path.parent.mkdir(parents=True)
+    path.touch()
+    note = f"squared is puffer_mlx's own; to use {place}, type that path"
+    assert c.load("squared").notes == [note]
+
+
+def test_no_note_in_a_checkout(monkeypatch):
+    for folder in ROOT, ROOT / "envs":
+        monkeypatch.chdir(folder)
+        assert c.load("squared").notes == []
+
+
+@pytest.mark.parametrize("place", ["kite", "ocean/kite"])
+def test_the_error_for_a_folders_bare_name_is_its_path(here, place):
+    (here / place).mkdir(parents=True)
+    (here / place / "binding.c").touch()
+    with pytest.raises(UserError) as caught:
+        c.load("kite")
+    assert caught.value.message == "unknown environment 'kite'"
+    assert caught.value.hint == f"to use the folder of that name, type its path: ./{place}"
+    assert c.load(f"./{place}").source == str(here / place)
+
+
+def test_only_upstreams_config_folder_leads_to_ocean(here):
+    for folder in "config", "configs":
+        (here / folder).mkdir()
+        (here / folder / "squared.ini").touch()
+    (here / "ocean/squared").mkdir(parents=True)
+    (here / "ocean/squared/binding.c").touch()
+    assert c.load("config/squared.ini").source == str(here / "ocean/squared")
+    assert c.load("configs/squared.ini").source == ""
 
 
 def test_the_version_of_a_folder(here):

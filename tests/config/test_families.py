@@ -96,16 +96,15 @@ def test_who_says_which_family(here):
     ):
         config = c.load("m:E", words, files, family="discrete")
         assert config.base.family == family
-        assert names(config) == [*PYTHON, f"{family}.ini", "own.ini", *files]
+        assert names(config) == [*PYTHON, f"{family}.ini", str(own), *files]
     assert c.load("m:F").base.family == "auto"  # which nobody has looked at
 
 
-def test_of_images_with_continuous_actions(here):
+def test_of_images_with_continuous_actions(shipped_configs):
     """Of continuous.ini only what is about actions counts: sizes, passes and trainer don't."""
-    (here / "configs").mkdir()
     text = "[vec]\nrescale_actions = True\n[train]\nent_coef = 0\nhorizon = 32\n"
     text += "minibatch_size = 256\n"
-    (here / "configs" / "continuous.ini").write_text(text + "algorithm = puffer5\n")
+    (shipped_configs / "continuous.ini").write_text(text + "algorithm = puffer5\n")
     images, numbers = (c.load("m:E", family=f) for f in ("images", "continuous"))
     both = c.load("m:E", family="continuous_images")
     assert names(both) == [*PYTHON, "images.ini", "continuous.ini"]

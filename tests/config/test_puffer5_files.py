@@ -30,7 +30,8 @@ def test_the_published_runs_have_their_published_lengths():
         assert [j * config.segments % agents for j in range(config.minibatches)] == offsets
         assert config.epochs * config.batch_size == steps
         assert config.train.algorithm == "puffer5" and config.unused == config.notes == []
-        assert config.env == c.load("breakout").env | {"frameskip": 3}
+        changed = {"frameskip": 3, "hide_balls_and_width": 1}
+        assert config.env == c.load("breakout").env | changed
 
 
 def test_its_whole_table_of_defaults_is_read_and_is_what_the_layer_says(here):

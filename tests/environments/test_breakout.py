@@ -151,6 +151,35 @@ def test_three_episodes_to_the_frame():
         assert ends == [(4338, 17356), (8696, 17429), (12954, 17034)]
 
 
+@pytest.mark.parametrize("frameskip", [1, 40])
+def test_balls_and_width_can_be_hidden(frameskip: int):
+    """With the key observations 8 and 9 are 0, as PufferLib 5.0's GPU leaves them; games are equal.
+
+    Without it, and with 0, they are written.
+    """
+    env = {**BREAKOUT, "frameskip": frameskip}
+    written = []
+    with (
+        make("breakout", total_agents=8, env=env) as usual,
+        make("breakout", total_agents=8, env={**env, "hide_balls_and_width": 0}) as zero,
+        make("breakout", total_agents=8, env={**env, "hide_balls_and_width": 1}) as hidden,
+    ):
+        assert usual.unread == zero.unread == hidden.unread == []
+        steppers = [Stepper(vec) for vec in (usual, zero, hidden)]
+        rng = np.random.default_rng(0)
+        for _ in range(300):
+            actions = rng.integers(0, 3, 8)
+            one, same, other = (stepper.step(actions) for stepper in steppers)
+            np.testing.assert_array_equal(one.observations, same.observations)
+            expected = one.observations.copy()
+            written.append(expected[:, 8:10].copy())
+            expected[:, 8:10] = 0
+            assert other.observations.tobytes() == expected.tobytes()  # not -0 either
+            np.testing.assert_array_equal(one.rewards, other.rewards)
+            np.testing.assert_array_equal(one.terminals, other.terminals)
+    assert np.min(written) < 1
+
+
 def test_reflections_are_float_arithmetic():
     """Ceiling and sides, bit by bit: t = distance / velocity, then position + velocity * t.
 

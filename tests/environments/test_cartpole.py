@@ -1,12 +1,10 @@
 """cartpole and cartpole_continuous against upstream's recorded numbers and their equations."""
 
-import platform
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import Stepper, draw_of, plays_the_recording
+from native_envs import SAME_LIBM, Stepper, draw_of, plays_the_recording
 
 from puffer_mlx.config import load
 from puffer_mlx.vec.native.make import find_environment
@@ -14,7 +12,6 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 LEFT, RIGHT = 0, 1
 LIMITS = np.array([2.4, 12 * np.pi / 180])  # m, rad
-SAME_LIBM = sys.platform == "linux" and platform.machine() == "x86_64"
 OTHER = {  # parameters of which none is 1 or the default
     "cart_mass": 0.7,
     "pole_mass": 0.25,

@@ -75,6 +75,8 @@ def test_breakout():
     assert brick.sum() == 15 * 5 and (brick | paddle | reserve).all()
     assert where(draw(later), CYAN)[3] == 128 + 16
     assert where(draw(later), WHITE)[0] == 67
+    later[8:10] = 0  # hidden
+    assert where(draw(later), CYAN) == where(picture, CYAN)
 
 
 def test_breakout_outside():

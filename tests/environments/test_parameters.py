@@ -11,6 +11,9 @@ WHOLE = "{key}.*a whole number from"
 ABOVE = "env.{key} is {value:g}, expected a number above 0"
 SKILL = "opponent_skill.*0 to 1"
 REFUSED = {  # what is said, and the values of keys that it is said of
+    "breakout": {
+        "{key} .*expected 0 or 1": [("hide_balls_and_width", n) for n in (-1, 0.5, 2, NAN)]
+    },
     "cartpole": {
         "expected 0 .*action is cartpole_continuous": [("continuous", 1)],
         "env.continuous is 0.5, expected 0": [("continuous", 0.5)],

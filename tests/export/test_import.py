@@ -487,6 +487,39 @@ def test_the_default_place(here, script):
     assert (made / "weights.bin").read_bytes() == path.read_bytes()
 
 
+HIDES = {  # words for import, whether observations 8 and 9 are 0 then, and whether a line says so
+    "breakout-a": (1, False),
+    "breakout-f": (1, False),
+    "breakout": (0, True),
+    "breakout-fast": (0, True),
+    "breakout-fast --env.hide-balls-and-width 1": (1, False),
+}
+
+
+@pytest.mark.parametrize("words", HIDES)
+def test_a_flat_file_of_breakout_may_be_one_of_5_0(here, script, capsys, words):
+    """Its own Breakout leaves two observations at 0, and no file says whose trainer made it."""
+    hidden, noted = HIDES[words]
+    _, path = flat_file(here, BREAKOUT, 64, 2)
+    assert script.main([str(path), *words.split(), "--out", "run"]) == 0
+    (made,) = (here / "run").glob("0*")
+    assert checkpoint.load(made).config.env["hide_balls_and_width"] == hidden
+    lines = [line for line in capsys.readouterr().out.splitlines() if "hide-balls" in line]
+    assert len(lines) == noted
+    assert not noted or ("5.0" in lines[0] and "--env.hide-balls-and-width 1" in lines[0])
+
+
+def test_other_files_are_not_of_5_0(here, script, capsys):
+    """PufferLib 3.0's flat file, and other environments."""
+    _, path = flat_file(here, BREAKOUT, 128, 1, "puffer3", "LSTM")
+    of_3 = ["--policy.dialect", "puffer3", "--torch.network", "LSTM"]
+    assert script.main([str(path), "breakout", "--out", "run", *of_3]) == 0
+    spec = EnvSpec("squared", 121, np.dtype(np.uint8), ActionSpec((5,)))
+    _, path = flat_file(here, spec, 64, 2)
+    assert script.main([str(path), "squared", "--out", "other"]) == 0
+    assert "hide" not in capsys.readouterr().out
+
+
 SMALL = """--device cpu --vec.total-agents 4 --vec.num-buffers 1 --train.horizon 4
     --train.minibatch-size 16 --train.total-timesteps 32 --eval-episodes 0
     --train.replay-ratio 1"""

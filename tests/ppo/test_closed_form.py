@@ -489,6 +489,21 @@ def test_few_launches_and_nothing_else(name):
     assert launched.pop() == "logprobs" and nodes([*found.values(), *read]) <= VIEWS
 
 
+def test_a_product_of_the_loss_that_is_compiled():
+    """The factor isn't known when the function is traced."""
+
+    def kernel(name, **given):
+        shapes = zip(given["output_shapes"], given["output_dtypes"], strict=True)
+        return [mx.ones(shape, dtype) for shape, dtype in shapes]
+
+    losses, weights = loss_of(CASES["continuous"])
+    slopes = mx.compile(mx.grad(lambda weights, factor: factor * losses(weights).total))
+    with building_for("cuda", kernel):
+        for factor in 0.5, 3.0:
+            for slope in slopes(weights, mx.array(factor)).values():
+                np.testing.assert_array_equal(np.array(slope), np.full(slope.shape, factor))
+
+
 VIEWS = {"Reshape", "Copy", "StopGradient", "CustomTransforms"}  # what launches nothing
 
 

@@ -138,6 +138,13 @@ def test_which_epochs_are_sampled(clock):
     assert [*sampled(epochs[4:], 1, Profiler(clock=clock), True)] == [5, *later]
     assert not [*sampled(epochs, 1, Profiler(False, clock))]
     assert [*sampled(range(122), 0.01, Profiler(clock=clock))] == [1, 61, 121]  # short ones
+    for enabled, expected in (True, [1, *later]), (False, [1]):  # whose rollouts are waited for
+        profiler, due = Profiler(enabled, clock), []
+        for epoch in epochs:
+            clock.now += 1
+            profiler.begin(epoch)
+            due += [epoch] if profiler.due(epoch) else []
+        assert due == expected
     patient = Profiler(clock=clock)
     patient.patience = 3.0
     assert [*sampled(epochs, 1, patient)] == later

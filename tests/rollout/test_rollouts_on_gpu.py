@@ -176,6 +176,16 @@ def test_rollouts_are_the_hosts(name, network, precision):
     assert_alike(ours, host, form, 10 if name in LONG else 2, name)
 
 
+@pytest.mark.parametrize(("form", "precision"), [("rollout", ""), ("rows", "fp32"), ("step", "")])
+def test_hidden_observations_are_the_hosts(form, precision, monkeypatch):
+    """Observations that Breakout can leave at 0."""
+    monkeypatch.setitem(SETTINGS, "breakout", {"frameskip": 40, "hide_balls_and_width": 1})
+    ours = Run("breakout", True, "MinGRU", precision, form == "step")
+    host = Run("breakout", False, "MinGRU", precision)
+    assert_alike(ours, host, f"{form}_", 2, "breakout")
+    assert not np.array(ours.buffer.fields["observations"])[..., 8:10].any()
+
+
 @pytest.mark.parametrize("form", ["rollout", "step"])
 @pytest.mark.parametrize("opponents", [0, 2])
 @pytest.mark.parametrize(
@@ -532,6 +542,32 @@ def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
         assert_same(ours, serial)
     for record, other in zip(*records, strict=True):
         assert results(record) == results(other)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("failing", ["go_on", "fill"])
+def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead):
+    """The environments have its first state still, wherever an interrupt comes."""
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with emulated_gpu():
+        ours, undisturbed = serial_trainer(), serial_trainer()
+        ours.collector.ahead = ahead
+        for run in ours, undisturbed:
+            run.step()
+        owner = EnvironmentsOnGPU if failing == "go_on" else BufferOnGPU
+        inner = getattr(owner, failing)
+        for after in False, True:  # the call that is interrupted was made, or wasn't
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                calls = (inner, interrupted) if after else (interrupted,)
+                patch.setattr(owner, failing, lambda *a, c=calls: [each(*a) for each in c])
+                ours.step()
+            assert_same(ours, undisturbed)
+        records = [[results(each) for each in run] for run in (ours, undisturbed)]
+        assert records[0] == records[1]
+        assert_same(ours, undisturbed)
 
 
 # ---- What can't be -------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 import pytest
 
 from puffer_mlx import config
+from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.errors import UserError
+from puffer_mlx.sweep import reading
 from puffer_mlx.sweep.reading import read_sweep
 from puffer_mlx.sweep.settings import SweepSettings
 
@@ -22,6 +24,16 @@ def swept(tmp_path):
 
 def parameter(sweep, name):
     return sweep.space.parameters[sweep.space.names.index(name)]
+
+
+def test_only_the_first_unknown_keys_get_a_suggestion(swept, monkeypatch):
+    """Each takes a millisecond or two, and a file may have any number of them."""
+    asked = []
+    monkeypatch.setattr(reading, "closest", lambda name, names: asked.append(name) or "")
+    sections = "".join(f"[sweep.train.unknown_{n}]\nmin = 1\n" for n in range(100))
+    keys = "".join(f"unknown_{n} = 1\n" for n in range(100))
+    assert len(swept(f"{sections}[sweep]\n{keys}").notes) == 200
+    assert len(asked) == MAX_PROBLEMS
 
 
 def test_settings_are_read(swept):

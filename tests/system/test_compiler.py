@@ -338,3 +338,22 @@ def test_a_call_that_starts_while_others_are_ended_is_ended_too(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         compiler._run_all("three", ["cc"], [["interrupted"], ["running"], ["late"]])
     assert [each.returncode for each in first + late] == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("gcc '", "No closing quotation"), (" ", "it names no compiler")]
+)
+@pytest.mark.parametrize(("kind", "variable"), [("cc", "CC"), ("c++", "CXX")])
+def test_a_variable_that_is_no_command_is_named(source, monkeypatch, kind, variable, text, problem):
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(UserError) as caught:
+        compile_one(source, compiler=kind)
+    assert caught.value.message == f"the environment variable {variable} is {text!r}: {problem}"
+    assert caught.value.hint == f"unset {variable}, or set it to a compiler and its options"
+
+
+def test_paths_in_flags_need_not_be_utf_8(source, tmp_path):
+    """A checkout, a cache or a temporary folder may lie in an old disk's folder."""
+    flags = [f"-I{tmp_path}/gr\udcf6\udcdfe"]
+    library = compiler.compile_shared("one", [source], flags)
+    assert returned(library) == 1

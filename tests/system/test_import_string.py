@@ -1,9 +1,11 @@
 """Objects of the user's own: what is missing is said, the module itself or what it imports."""
 
+import sys
+
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import load_object
+from puffer_mlx.system.import_string import folder_of, load_object, note_folder
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,51 @@ def test_what_is_missing(here, monkeypatch, text, name, said, hint):
         load_object(name)
     told, _, advice = str(caught.value).partition("hint: ")
     assert said.replace("ROOT", str(here)) in told and hint in advice
+
+
+SIBLINGS = {
+    "relative": ("from .sizes import SIZE\n", "my_pkg.env"),
+    "of the package": ("from my_pkg.sizes import SIZE\n", "env"),
+    "by its folder": ("from sizes import SIZE\n", "env"),
+    "two up": ("from ..my_pkg.sizes import SIZE\n", "here.my_pkg.env"),
+}
+
+
+@pytest.mark.parametrize("package", [True, False])
+@pytest.mark.parametrize(("text", "name"), SIBLINGS.values(), ids=SIBLINGS)
+def test_a_file_may_import_its_neighbours(here, monkeypatch, text, name, package):
+    """However it does that, with ``__init__.py`` or without."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = here / "here" / "my_pkg"
+    folder.mkdir(parents=True)
+    (folder / "sizes.py").write_text("SIZE = 3\n")
+    (folder / "env.py").write_text(text)
+    if package:
+        (folder / "__init__.py").touch()
+    monkeypatch.chdir(here / "here")
+    before = set(sys.modules)
+    try:
+        assert load_object("my_pkg/env.py:SIZE") == 3
+        assert name in sys.modules
+    finally:
+        for new in set(sys.modules) - before:
+            del sys.modules[new]
+
+
+@pytest.mark.parametrize("name", ["here_m.py:X", "here_m:X"])
+def test_a_name_is_looked_for_where_it_was_read(here, monkeypatch, name):
+    """If an environment changed the folder since, and the new one doesn't have it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder in "first", "second", "third":
+        (here / folder).mkdir()
+    (here / "first" / "here_m.py").write_text("X = 1\n")
+    monkeypatch.chdir(here / "first")
+    note_folder(name)
+    for folder in "second", "third":
+        monkeypatch.chdir(here / folder)
+        note_folder(name)
+        assert folder_of(name) == here / "first"
+    assert load_object(name) == 1
+    (here / "third" / "here_m.py").write_text("X = 3\n")
+    assert folder_of(name) == here / "third"
+    del sys.modules["here_m"]

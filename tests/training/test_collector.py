@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any, NamedTuple
 
+import gymnasium
 import mlx.core as mx
 import native_envs
 import numpy as np
@@ -18,10 +19,14 @@ from running import learned
 from watching import acting, functions, replace_functions
 
 from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.rollout import acting as acting_module
 from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.native.open_handle import OpenHandle
 
 Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
 
@@ -523,6 +528,232 @@ def test_training_that_breaks_without_overlap():
     other.step()
     expected = [other.vec.rows(np.arange(8), 2 * T + t)[0] for t in range(T)]
     np.testing.assert_array_equal(rollouts[0]["observations"][:T], np.asarray(expected, np.float32))
+
+
+# ---- a rollout that fails in the middle ----------------------------------------------------------
+
+# With these a value depends on all observations before it, and on nothing else.
+STILL = "--train.learning-rate", "0", "--reset-state=False"
+
+
+class RaisingAt:
+    """Raises an error at the n-th call of one method of the environments."""
+
+    def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
+        self.method, self.left, self.error = method, n, error
+
+    def __call__(self, method: str, group: int) -> None:
+        self.left -= method == self.method
+        if method == self.method and self.left == 0:
+            raise self.error
+
+
+def unsaved(trainer: Any) -> None:
+    """Have the environments say that their state can't be saved, as those in Python do."""
+    trainer.vec.state = lambda: None
+
+
+def check_rows_follow(rollouts: list[dict[str, np.ndarray]], whole: list[dict[str, np.ndarray]]):
+    """The last rollout has rows and values of an undisturbed run, up to T steps further on.
+
+    Values show that the recurrent states are right, too.
+    Nothing of these environments' observations depends on actions.
+    """
+    done, last = (len(rollouts) - 1) * T, rollouts[-1]
+    seen, values = (
+        np.concatenate([each[name][:T] for each in whole]) for name in ("observations", "values")
+    )
+    for agent in range(values.shape[1]):
+        gaps = [
+            gap
+            for gap in range(T + 1)
+            if np.array_equal(seen[done + gap :][:T, agent], last["observations"][:T, agent])
+            and np.array_equal(values[done + gap :][:T, agent], last["values"][:, agent])
+        ]
+        assert gaps, f"agent {agent}"
+
+
+def undisturbed_rollouts(name: str) -> list[dict[str, np.ndarray]]:
+    trainer = start(name, False, *STILL, before=nothing)
+    rollouts = watch_rollouts(trainer)
+    list(trainer)
+    return rollouts
+
+
+@pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
+@pytest.mark.parametrize(("method", "n"), [("send", 9), ("send", 13), ("wait", 15), ("wait", 20)])
+@pytest.mark.parametrize("name", ["coded", "relay"])
+def test_a_failed_rollout_is_dropped_and_the_next_begins_with_what_is_there(name, method, n, error):
+    """Acting through MLX, one group after the other, so the groups are at different steps."""
+    trainer = start(name, False, *STILL, before=RaisingAt(method, n, error))
+    rollouts = watch_rollouts(trainer)
+    trainer.step()
+    with pytest.raises(error):
+        list(trainer)
+    failed_at = trainer.epoch
+    trainer.step()
+    assert trainer.epoch == failed_at + 1 == len(rollouts)
+    check_rows_follow(rollouts, undisturbed_rollouts(name))
+
+
+@pytest.mark.parametrize("name", ["coded", "relay", "squared"])
+def test_a_checkpoint_after_a_failed_rollout_goes_on_as_the_trainer_does(name):
+    trainer = start(name, False, before=RaisingAt("send", 13, Failure))
+    trainer.step()
+    with pytest.raises(Failure):
+        trainer.step()
+    other = start(name, False, before=nothing)
+    assert other.restore(trainer.weights, trainer.state()) and other.epoch == 1
+    expected, found = ([told(logs) for logs in each] for each in (trainer, other))
+    assert found == expected and len(found) == E - 1
+    check_same(outcome(other), outcome(trainer))
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_rollout_that_fails_twice(again):
+    """Also where the second one fails before its first step."""
+    trainer = start("coded", False, *STILL, before=RaisingAt("send", 13, Failure))
+    rollouts = watch_rollouts(trainer)
+    trainer.step()
+    with pytest.raises(Failure):
+        trainer.step()
+    trainer.vec.before = RaisingAt("send", 2 * again - 1, Failure)
+    with pytest.raises(Failure):
+        trainer.step()
+    trainer.step()
+    check_rows_follow(rollouts, undisturbed_rollouts("coded"))
+
+
+def test_a_failed_rollout_beside_training_without_a_saved_state():
+    """The next attempt begins where the environments are."""
+    trainer = start("coded", True, *STILL, before=RaisingAt("send", 2 * 2 * T + 5, Failure))
+    unsaved(trainer)
+    rollouts = watch_rollouts(trainer)
+    for _ in range(2):
+        trainer.step()
+    with pytest.raises(Failure):
+        trainer.step()
+    trainer.step()
+    check_rows_follow(rollouts, undisturbed_rollouts("coded"))
+
+
+def start_in_c(sleep_ms: int) -> Trainer:
+    counts = {"total_agents": AGENTS["relay"], "num_buffers": 2, "num_threads": 2}
+    vec = native_envs.make("relay", seed=5, env={"length": 7, "sleep_ms": sleep_ms}, **counts)
+    trainer = Trainer(configure("relay", False, *STILL), vec)
+    assert trainer.acts_in_c
+    return trainer
+
+
+def test_a_rollout_in_c_that_is_interrupted(monkeypatch):
+    """Its threads stop after the steps that they are in, so agents are at different steps."""
+    trainer, whole = start_in_c(sleep_ms=5), start_in_c(sleep_ms=0)
+    rollouts, undisturbed = watch_rollouts(trainer), watch_rollouts(whole)
+    list(whole)
+    trainer.step()
+    until_done = OpenHandle.until_done
+
+    def interrupted(handle, call, *arguments):
+        monkeypatch.setattr(OpenHandle, "until_done", until_done)
+        first = trainer.collector.buffer.views.terminals[1]
+        while not np.any(first == 0):  # until an agent has made a step
+            time.sleep(0.001)
+        return until_done(handle, once(call, 1, KeyboardInterrupt()), *arguments)
+
+    monkeypatch.setattr(OpenHandle, "until_done", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step()
+    other = start_in_c(sleep_ms=5)
+    assert other.restore(trainer.weights, trainer.state())
+    resumed = watch_rollouts(other)
+    trainer.step()
+    other.step()
+    check_rows_follow(rollouts, undisturbed)
+    check_same(resumed[0], rollouts[-1])
+    check_same(outcome(other), outcome(trainer))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_evaluation_after_training_that_broke(overlap):
+    """It needs the memory of the rollout that was to be trained on, which is dropped."""
+    trainer = start("coded", overlap)
+    trainer.step()
+    replace_functions(trainer, gradients=once(functions(trainer).gradients, 2, Failure()))
+    with pytest.raises(Failure):
+        trainer.step()
+    assert trainer.queue.rollout is not None
+    rollouts = watch_rollouts(trainer)
+    evaluated = len(list(trainer.evaluate()))
+    trained, prepare = [], trainer.learner.prepare
+
+    def watched(rollout, *arguments):
+        trained.append(copies(rollout))
+        return prepare(rollout, *arguments)
+
+    trainer.learner.prepare = watched
+    trainer.step()
+    assert 0 < evaluated < len(rollouts)
+    check_same(trained[0], rollouts[evaluated])
+
+
+class Counting(gymnasium.Env):
+    """Observes how often it has stepped, and fails in one step if it is told to."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.fails_at = fails_at
+
+    def observed(self) -> np.ndarray:
+        return np.array([self.offset, self.steps / 100], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.steps, self.offset = 0, self.np_random.random()
+        return self.observed(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        if self.steps == self.fails_at:
+            raise Failure("the environment broke")
+        return self.observed(), 1.0, False, False, {}
+
+
+def start_counting(fails_at: int = 0) -> Trainer:
+    c = configure("coded", False, *STILL)
+    how: dict[str, Any] = {"total_agents": 8, "num_buffers": 2, "backend": "sync"}
+    return Trainer(c, GymVec(Counting, name="counting", env={"fails_at": fails_at}, **how))
+
+
+@pytest.mark.parametrize("in_c", [False, True])
+def test_an_interrupt_between_steps_of_gymnasium(monkeypatch, in_c):
+    if not in_c:
+        monkeypatch.setattr(acting_module, "make_actor", lambda *_: None)
+    trainer, whole = start_counting(), start_counting()
+    assert trainer.acts_in_c == in_c
+    rollouts, undisturbed = watch_rollouts(trainer), watch_rollouts(whole)
+    list(whole)
+    trainer.step()
+    trainer.vec.send = once(trainer.vec.send, 6, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step()
+    trainer.step()
+    check_rows_follow(rollouts, undisturbed)
+
+
+def test_an_exception_in_a_step_of_gymnasium():
+    """The environments are closed then; what was learned can be saved and goes on with new ones."""
+    trainer = start_counting(fails_at=T + 2)
+    trainer.step()
+    with pytest.raises(UserError, match="the environment broke"):
+        trainer.step()
+    with pytest.raises(RuntimeError, match="counting: the environments are closed"):
+        trainer.step()
+    other = start_counting()
+    assert not other.restore(trainer.weights, trainer.state())
+    assert other.epoch == 1
+    assert len(list(other)) == E - 1
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -1,5 +1,9 @@
 """Training as a GPU computes it, with kernels that run as C++, beside training on the CPU."""
 
+import importlib
+from contextlib import nullcontext
+
+import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_run import emulated_gpu
@@ -111,6 +115,90 @@ def test_a_minibatch_that_is_not_finite_changes_nothing():
     for name, array in named(trainer.weights):
         np.testing.assert_array_equal(np.array(array), before[name], err_msg=name)
     assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
+
+
+FORMS = {  # of a minibatch's gradients: whether a GPU is emulated, options
+    "CPU": (False, ()),
+    "CPU, a small network": (
+        False,
+        ("--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer", "adam"),
+    ),
+    "closed form": (True, ()),
+    "closed form, continuous": (True, ("--train.vtrace", "1", *FIVE)),
+    "closed form, bf16": (True, ("--train.precision", "bf16")),
+    "closed form, fp16": (True, ("--train.precision", "fp16")),
+    "one launch": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1")),
+    "one launch, 5.0": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1", *FIVE)),
+}
+LOSSES = {  # functions of our loss, and by how much they multiply gradients
+    "half": (lambda scored, ent_coef: 0.5 * scored.total, 0.5),
+    "by an argument": (lambda scored, ent_coef: ent_coef * scored.total, 0.02),
+    "with others": (  # which have no gradient
+        lambda scored, ent_coef: scored.total + scored.ratio.sum() + mx.square(scored.value).sum(),
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "loss"),
+    [
+        *((form, "half") for form in FORMS),
+        *((form, loss) for form in ("CPU", "closed form") for loss in [*LOSSES][1:]),
+    ],
+)
+def test_an_algorithm_may_change_the_loss(form, loss, monkeypatch):
+    """As one that is made of another: its gradients are those of what its file says."""
+    emulated, options = FORMS[form]
+    function, factor = LOSSES[loss]
+    sizes = (1, 1) if "continuous" in form else (3,)
+    given = config.load("squared", [*OPTIONS.split(), *options])
+    given.train.horizon, given.train.minibatch_size = 8, 8 * S
+    given.train.total_timesteps = 8 * N
+    module = importlib.import_module(f"puffer_mlx.ppo.algorithms.{given.train.algorithm}")
+    make_algorithm = module.make
+
+    def stepwise(*arguments):
+        return make_algorithm(*arguments)._replace(at_once=None)
+
+    def changed(*arguments):
+        algorithm = make_algorithm(*arguments)
+
+        def other(now, compared, ent_coef, scale):
+            scored = algorithm.loss(now, compared, ent_coef, scale)
+            return scored._replace(total=function(scored, ent_coef))
+
+        return algorithm._replace(loss=other)
+
+    def start() -> Trainer:
+        return Trainer(given, RandomVec(N, sizes, False))
+
+    def gradients() -> list[np.ndarray]:
+        """Of the first minibatch: of the same rollout each time."""
+        trainer, found = start(), []
+        steps = functions(trainer)
+        trainer.learner.graph = None
+
+        def noted(*inputs):
+            result = steps.gradients(*inputs)
+            found.append([np.array(g) for _, g in named(result[0])])
+            return result
+
+        replace_functions(trainer, gradients=noted)
+        trainer.step()
+        return found[0]
+
+    with emulated_gpu() if emulated else nullcontext() as gpu:
+        assert bool(start().learner.algorithm.at_once) == ("small" in form)
+        monkeypatch.setattr(module, "make", stepwise)
+        expected, seen = gradients(), {*gpu.names} if gpu else set()
+        monkeypatch.setattr(module, "make", changed)
+        found = gradients()
+    assert ("mingru_minibatch" in seen) == ("one launch" in form)
+    assert ("finish_loss" in seen) == (emulated and "one launch" not in form)
+    tolerance = 0.02 if form.startswith("one launch") or "16" in form else 1e-5
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, factor * two, rtol=0, atol=tolerance * np.abs(one).max())
 
 
 ALGORITHMS = pytest.mark.parametrize(

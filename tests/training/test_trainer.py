@@ -166,7 +166,12 @@ def test_another_error_is_itself(monkeypatch):
         trainer.step()
     assert len(counted) == 2
     failing(trainer, ENDED, 1)
-    monkeypatch.setattr(training, "computed", lambda *_: 1 / 0)
+
+    def broken(update, *_):
+        if update.retrying:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Update, "lap", broken)
     with pytest.raises(ZeroDivisionError):
         trainer.step()
 
@@ -498,6 +503,37 @@ def test_stop_ends_after_the_current_epoch():
     assert list(trainer) == [] and list(trainer.evaluate()) == []
     trainer.stop = False
     assert next(iter(trainer))["epoch"] == 4
+
+
+@pytest.mark.parametrize("vote", ["before", "during", "after", "another rank"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_stop_request_survives_the_vote(vote, size):
+    """A signal handler sets ``stop`` at any time; training ends after the epoch under way."""
+    asked = []
+
+    class Voting(SingleProcess):
+        def stops(self, flag: bool) -> bool:
+            if trainer.epoch == 3 and vote != "after" and not asked:
+                asked.append(vote)
+                trainer.stop = vote != "another rank"
+                return vote != "during"
+            return flag
+
+    Voting.size = size
+    trainer = Trainer(configure(10), RandomVec())
+    trainer.ranks = Voting()
+    step = trainer.step
+
+    def asked_in_the_epoch():
+        logs = step()
+        if vote == "after" and trainer.epoch == 4:
+            trainer.stop = True
+        return logs
+
+    trainer.step = asked_in_the_epoch  # type: ignore
+    list(trainer)
+    assert trainer.epoch == (4 if vote in ("during", "after") else 3)
+    assert trainer.stop
 
 
 def test_evaluation():

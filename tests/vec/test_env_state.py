@@ -1,5 +1,6 @@
 """Native environments that are saved in the middle of episodes, and reports of single episodes."""
 
+import hashlib
 import shutil
 import time
 from pathlib import Path
@@ -7,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept import edit
-from native_envs import AGENTS_OF, GROUP, NAMES, Stepper, make, parameters
+from native_envs import AGENTS_OF, GROUP, NAMES, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.saved_state import pack, unpack
-from puffer_mlx.vec.native.sources import environment_files, sources_digest
+from puffer_mlx.vec.native.sources import CONTINUES, environment_files, sources_digest
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -158,6 +159,76 @@ def test_the_state_of_other_sources(copied: Path):
         pytest.raises(UserError, match=r"with sources \w+, expected \w+\n.*were changed since"),
     ):
         vec.restore(state)
+
+
+SAME = {  # two texts of one program
+    "a comment's words": ("int a; // one", "int a; // two"),
+    "a comment more": ("int a = 1;", "/* one\n// more */ int a = /**/ 1;"),
+    "a comment that looks like code": ("int a;", "int a; // \"it's /* not one"),
+    "white space": ("int a=b+1;", "int\ta =\n\n  b + 1 ;\n"),
+    "line ends": ("#define A 1\nint a;\n", "#define A 1\r\nint a;\r\n"),
+    "a directive over two lines": ("#define A 1 + 2\n", "#define A 1 \\\n  + 2\n"),
+    "white space of a directive": ("#define A(b) (b+1)\n", "  # define  A(b)  ( b + 1 ) // c\n"),
+    "a comment within a directive": ("#define A 1\nint a;", "#define /* b\nc */ A 1\nint a;"),
+    "a comment that goes on": ("int a;", "// one \\\n two\nint a;"),
+}
+OTHER = {
+    "a number": ("int a = 1;", "int a = 2;"),
+    "two operators": ("a = b + +c;", "a = b ++c;"),
+    "two words": ("unsigned int a;", "unsignedint a;"),
+    "a text": ('a = "b  c";', 'a = "b c";'),
+    "a text like a comment": ('a = "b // c";', 'a = "b // d";'),
+    "a text with a quote": (r'a = "\" // c";', r'a = "\" // d";'),
+    "a character": ("a = ' ';", "a = '\t';"),
+    "a quote as a character": ("a = '\"'; b = 1; // c", "a = '\"'; b = 2; // c"),
+    "where a directive ends": ("#define A\n1\n", "#define A 1\n"),
+    "a macro with arguments": ("#define A(b) b\n", "#define A (b) b\n"),
+    "code behind an apostrophe": ("#if 0\ndon't\n#endif\na;", "#if 0\ndon't\n#endif\nb;"),
+    "a directive or not": ("#define A\n", "a #define A\n"),
+    "an included file": ('#include "a.h"\n', '#include "b.h"\n'),
+}
+
+
+@pytest.mark.parametrize("texts", [*SAME, *OTHER])
+def test_the_digest_of_sources_is_that_of_their_code(tmp_path: Path, texts: str):
+    """Comments and white space don't matter; everything else does."""
+    digests = []
+    for text in (SAME | OTHER)[texts]:
+        (tmp_path / "binding.c").write_bytes(text.encode())
+        digests.append(sources_digest(tmp_path))
+    assert (digests[0] == digests[1]) == (texts in SAME)
+
+
+def test_a_reworded_comment_keeps_saved_states(copied: Path):
+    env = parameters("squared")
+    with NativeVec(copied, total_agents=4, env=env) as vec:
+        state = saved(vec)
+    edit(copied / "squared.h", "// ", "// Indeed: ")
+    with NativeVec(copied, total_agents=4, env=env) as vec:
+        vec.restore(state)
+
+
+def test_states_with_the_digest_of_all_bytes_are_accepted(copied: Path):
+    """Such states were saved before comments were left out of the digest."""
+    edit(copied / "squared.h", "3 * env->size", "4 * env->size")  # not a shipped environment
+    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
+        digest = hashlib.sha256()
+        for path in sorted(copied.glob("*.[ch]")):
+            content = path.read_bytes()
+            digest.update(f"{path.name} {len(content)}\0".encode() + content)
+        body = unpack(saved(vec), vec._identity)
+        earlier = {**vec._identity, "sources": digest.hexdigest()[:24]}
+        vec.restore(pack(earlier, body))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_saved_states_of_shipped_environments_are_accepted_by_their_code(name: str):
+    """A change of the code needs a decision: can states of before go on, to the same bits?
+
+    If they can (tests/training/test_saved_runs.py), write the new digest beside the old ones; if
+    not, take the environment out of the table.
+    """
+    assert sources_digest(find_environment(name)) in CONTINUES
 
 
 def test_damaged_states():

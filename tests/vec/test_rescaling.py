@@ -257,11 +257,10 @@ def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
     assert by_file(scripts("evaluate"), WORD, "i") == close(live(trainer))
 
 
-def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys):
+def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped_configs):
     """A file's actions stay what they were, whatever the family's settings say by now."""
     _, saved, words = run
-    (tasks / "configs").mkdir()
-    family = tasks / "configs" / "continuous.ini"
+    family = shipped_configs / "continuous.ini"
     export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
 
     def trained_from(path) -> str:

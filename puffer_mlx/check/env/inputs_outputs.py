@@ -5,6 +5,7 @@ import numpy as np
 from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, percent, warn
 from puffer_mlx.check.env.random_play import Table
 from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.config.compatibility import LEFT_AT_0
 
 LARGE = 10.0  # a number that a network's first layer had better not see
 SMALL = 1e-3  # rewards below are lost beside the other losses
@@ -62,6 +63,9 @@ def observations(subject: Subject) -> Findings:
         )
         return
     yield ok(f"from {number(low)} to {number(high)}, all finite")
+    key, left_at_0 = LEFT_AT_0.get(subject.config.env_name, ("", ()))
+    if subject.config.env.get(key):
+        same[[*left_at_0]] = False
     if constant := np.flatnonzero(same & ~pixels).tolist():
         yield warn(
             f"{numbers(constant)} of {spec.observation_size} never changed",

@@ -25,7 +25,7 @@ from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
-from puffer_mlx.ppo.minibatch import Scoring
+from puffer_mlx.ppo.minibatch import Scoring, computes
 from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise, Section
 from puffer_mlx.system.devices import building
 
@@ -131,7 +131,8 @@ class Algorithm(NamedTuple):
         metrics: names of the loss's statistics, ``total`` among them. Of a loss of the user's own
             they are known once it was traced.
         scoring: what the loss compares a minibatch with, where that is PPO's own: then a GPU may
-            compute its gradients in one (``ppo/minibatch``).
+            compute its gradients in one (``ppo/minibatch``). With another ``loss`` than PPO's own
+            this and ``at_once`` aren't used.
         steps: its own, by their names.
         draws: makes of a key the random numbers that decide what an epoch's minibatches are.
         write_back: (epoch, ratios (T, S), values (T, S), whether the minibatch counted) -> arrays
@@ -177,7 +178,10 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
             "--train.rpo-alpha 0; an entropy bonus, --train.ent-coef, keeps these from settling",
         )
     module = import_module(f"{__name__}.{config.train.algorithm}")
-    return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
+    algorithm = module.make(policy, config, agents or config.vec.total_agents, one_cpu)
+    if not computes(algorithm.loss):  # a file may change the loss of another one, and keep the rest
+        algorithm = algorithm._replace(scoring=None, at_once=None)
+    return algorithm
 
 
 def score(policy: Policy, config: Config, live: bool = False) -> tuple[Loss, Sequence[str]]:

@@ -41,7 +41,7 @@ class Losses(NamedTuple):
     """What a minibatch of n samples gives."""
 
     total: mx.array
-    """Scalar, multiplied by the scale: what is differentiated."""
+    """Scalar, multiplied by the scale. Nothing else carries a gradient, on any device."""
     metrics: mx.array
     """(7,) in the order of ``METRICS``, not scaled."""
     ratio: mx.array
@@ -61,11 +61,7 @@ def losses(
     ent_coef: mx.array,
     scale: mx.array | None = None,
 ) -> Losses:
-    """PPO's loss of n samples.
-
-    On a GPU ``total`` is for ``mx.value_and_grad`` alone, which must differentiate it as it is: the
-    gradients that come with it are its own, and not of a function of it. Nothing else of the result
-    has a gradient there.
+    """Return PPO's loss of n samples.
 
     Args:
         decoder: whose product ``y`` is.
@@ -87,8 +83,8 @@ def losses(
     total, metrics = loss.ppo_loss(
         logprob, entropy, value, batch, ent_coef=ent_coef, **coefficients._asdict()
     )
-    ratio = mx.exp(logprob - batch.old_logprob)
-    return Losses(total if scale is None else total * scale, metrics, ratio, value)
+    others = metrics, mx.exp(logprob - batch.old_logprob), value
+    return Losses(total if scale is None else total * scale, *map(mx.stop_gradient, others))
 
 
 def logprobs(
@@ -200,16 +196,28 @@ def launch_losses(
         shapes = {"total": (1,), "metrics": (len(METRICS),), "dlogstd": by_logstd}
         inputs = {**settings, "partial": partial}
         total, metrics, dlogstd = space.launch("finish_loss", y, logstd, shapes, THREADS, inputs)
-        return total, metrics, ratio, value, dy, dlogstd
+        return total.reshape(()), metrics, ratio, value, dy, dlogstd
 
     @fused.vjp
     def backward(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
-        # The loss is what is differentiated: its cotangent is 1, the others' are 0.
-        return outputs[4], None if logstd is None else outputs[5]
+        # The gradients came with the loss. If the loss is differentiated as it is, they aren't
+        # multiplied, which would be a launch over all samples.
+        slope, gradients = cotangents[0], outputs[4:]
+        if not _is_one(slope):
+            gradients = [(each * slope).astype(each.dtype) for each in gradients]
+        return gradients[0], None if logstd is None else gradients[1]
 
     results: Any = fused(y, logstd)
-    total, metrics, ratio, value, *_ = results
-    return Losses(total.reshape(()), metrics, ratio, value)
+    total, *others = results[:4]
+    return Losses(total, *map(mx.stop_gradient, others))
+
+
+def _is_one(scalar: mx.array) -> bool:
+    """Return True if a scalar is known to be 1 while the graph is built."""
+    try:
+        return scalar.item() == 1
+    except ValueError:  # it depends on the arguments of a function that MLX compiles
+        return False
 
 
 def launch_logprobs(

@@ -11,6 +11,7 @@ Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told other
 
 import functools
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops.choice import kernel_on_gpu
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.fingerprints import Reference, name_of
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
@@ -138,6 +139,18 @@ def is_wanted(
         and (wanted != "auto" or (kind in layer.faster and gpu_backend() == "cuda"))
         and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
     )
+
+
+def computes(loss: Callable[..., Any]) -> bool:
+    """Return True if the launches compute this loss: PPO's as it is, not a function of it.
+
+    Args:
+        loss: ``Algorithm.loss``; what it calls is among its arguments if it is a partial.
+    """
+    if isinstance(loss, partial):
+        called = [loss.func, *(each for each in loss.args if isinstance(each, partial))]
+        return all(map(computes, called))
+    return name_of(loss) in REFERENCE.functions
 
 
 def in_one(

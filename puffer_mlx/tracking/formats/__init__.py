@@ -12,7 +12,7 @@ from typing import NamedTuple
 from puffer_mlx.config.schema import JSON_LINES
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.files import publish, relative
 from puffer_mlx.tracking.run_log import RunLog
 
 
@@ -63,9 +63,9 @@ def _write(run: RunLog) -> None:
     form, metric = find(run.config.base.log_format), run.metric
     path = run.path.with_suffix(form.suffix)
     if not any(metric in record for record in run.epochs()):
-        output.say(f"log   {path} is not written: no record has {metric}")
+        output.say(f"log   {relative(path)} is not written: no record has {metric}")
         return
     text = form.text(run)
     with publish(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    output.say(f"log   {path}")
+    output.say(f"log   {relative(path)}")

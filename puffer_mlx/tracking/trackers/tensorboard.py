@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
 
 FLUSH = 10  # seconds until what was written can be seen
@@ -42,7 +43,7 @@ class TensorBoard:
         }
         self._add(self._step, summary=hparams_pb(plain, trial_id=run.run_id))
         self._writer.flush()
-        return str(folder)
+        return relative(folder)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Write an event with a value for each number."""

@@ -2,9 +2,11 @@
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from puffer_mlx.config.memory_needs import refuse_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import SUCCESSOR
+from puffer_mlx.system.import_string import SUCCESSOR, add_to_path
 from puffer_mlx.vec.gym import wrapping
 from puffer_mlx.vec.gym.agents import Agent, VectorForm
 from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer, quiet
@@ -239,12 +241,17 @@ class GymRecipe(Recipe):
 
 
 def _specification(name: str) -> Any:
-    """The registered environment of an id, which may begin with a module to import (MODULE:ID)."""
+    """Return the specification of an id, which may begin with a module to import (MODULE:ID).
+
+    Modules of the working directory are found, too.
+    """
     from gymnasium.envs import registration
 
     gym = gymnasium()
     module, _, name = name.rpartition(":")
     if module:
+        if module not in sys.modules:
+            add_to_path(Path.cwd())
         importlib.import_module(module)
     elif name.startswith("MiniGrid-") and importlib.util.find_spec("minigrid"):
         importlib.import_module("minigrid")

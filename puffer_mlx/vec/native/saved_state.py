@@ -12,7 +12,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 
@@ -50,12 +50,13 @@ def pack(identity: Identity, body: np.ndarray) -> np.ndarray:
     return state
 
 
-def unpack(state: np.ndarray, identity: Identity) -> np.ndarray:
-    """What ``pack`` was given as ``body``, in memory of its own, aligned for the C side.
+def unpack(state: np.ndarray, identity: Identity, sources: Container[str] = ()) -> np.ndarray:
+    """Return a copy of what ``pack`` was given as ``body``, aligned for the C side.
 
     Args:
         state: what ``pack`` returned.
-        identity: that of the environments which go on from it.
+        identity: that of the environments which resume from it.
+        sources: further values of the identity's ``sources`` that are accepted.
 
     Raises:
         UserError: it is no state, is damaged, or belongs to something else; the message names the
@@ -71,6 +72,8 @@ def unpack(state: np.ndarray, identity: Identity) -> np.ndarray:
         raise UserError("the state of the environments doesn't match its checksum", _DAMAGED)
     *_, length = _HEAD.unpack(bytes(state[: _HEAD.size]))
     saved = json.loads(bytes(state[_HEAD.size : _HEAD.size + length]))
+    if saved.get("sources") in sources:
+        saved["sources"] = identity["sources"]
     for key in {**identity, **saved}:
         if saved.get(key) != identity.get(key):
             raise UserError(

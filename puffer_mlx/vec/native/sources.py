@@ -18,11 +18,35 @@ from puffer_mlx.system.files import shipped
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
 _RANDOM = re.compile(rb"\b(?:s?rand|GetRandomValue|LoadRandomSequence|SetRandomSeed)[ \t]*\(")
-_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_SPLICE = re.compile(rb"\\[ \t]*\n")
+_LITERAL = rb'"(?:\\.|[^"\\\n])*"|' + rb"'(?:\\.|[^'\\\n])*'"
+_LITERAL_OR_COMMENT = re.compile(_LITERAL + rb"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DIRECTIVE = re.compile(rb"\s*#\s*(define\s+[\w$]+\(?)?")  # in A(b) the bracket follows at once
+_NUMBER = rb"\.?[0-9](?:[eEpP][+-]|[\w.])*"
+_OPERATOR = rb"\.\.\.|<<=|>>=|->|\+\+|--|<<|>>|&&|\|\||##|::|[-+*/%&|^<>=!]="
+_TOKEN = re.compile(rb"%b|%b|[\w$\x80-\xff]+|%b|\S" % (_LITERAL, _NUMBER, _OPERATOR))
 _MASKS = re.compile(rb"\baction_mask\b(?!\s*=\s*(?:NULL|0)\s*;)")
 _PROTECTS = re.compile(
     rb"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+(?:critical|atomic)|\bomp_\w*lock\b", re.MULTILINE
 )
+
+# Digests of the code of environments in envs/, and of earlier versions whose saved states that code
+# continues to the same bits.
+CONTINUES = {
+    "6465bad7beea387f7953f58e": ("865790bed67e1ea4481d61e8",),  # breakout
+    "fdb69073b38ef51be8da014a": ("24379440d2e35f7348730b81",),  # cartpole
+    "643ec2f361d5206d2e399e0d": ("90bc7c3c746744fe6cbc55ef",),  # cartpole_continuous
+    "6d5f7a5901b62f28fd9b07db": ("daf6e32aacdd9230060b6799",),  # catch
+    "4827d2d431d57fd48dfc63a2": ("953704d220c4ea09a6836f48",),  # connect4
+    "763c890e3c460c34382073b5": ("918b2ea10503371b1d1c20f5",),  # connect4_two
+    "7a9aa875ac63aa87afe84f6b": ("60652d8968d8aeff44ea4f9a",),  # craftax_classic
+    "40da30132bd14365ca5eabef": ("38e1cd587063571cae6bc699",),  # g2048
+    "72694126af2bb8cd96f420d6": ("9046d3e43d0da8fd8dcc18c1",),  # memory
+    "b5a5fbc39b6704d80896a274": ("0c860fcf76c175235e4b18bb",),  # rock_paper_scissors
+    "e86d9e52720277f7ab434ff4": ("cdd26c8f40a043671eda1689",),  # soccer
+    "1f1f9f47eb42b6323c3948e2": ("40d07b5bb2c50a6d3bfd8100",),  # squared
+    "61b443f6f4ccf6e993cd601f": ("0b090e0280e7ba861778bc40",),  # target
+}
 
 
 class Needs(NamedTuple):
@@ -91,13 +115,47 @@ def environment_files(folder: Path | str) -> list[Path]:
 
 
 def sources_digest(folder: Path | str) -> str:
-    """What tells two versions of an environment apart: a hash of its files, wherever they are."""
-    digest = hashlib.sha256()
+    """Return a hash of an environment's code: of its files, wherever they are, without comments."""
+    return resumable_digests(folder)[0]
+
+
+def resumable_digests(folder: Path | str) -> tuple[str, ...]:
+    """Return the digests of sources whose saved states an environment can continue.
+
+    The first is its own. The second is of all bytes of its files, comments included: states were
+    saved with that before, and so were those of earlier versions of shipped environments.
+    """
+    folder = Path(folder).resolve()
+    code, whole = hashlib.sha256(), hashlib.sha256()
     for path in environment_files(folder):
         content = path.read_bytes()
-        name = Path(os.path.relpath(path, Path(folder).resolve())).as_posix()
-        digest.update(f"{name} {len(content)}\0".encode() + content)
-    return digest.hexdigest()[:24]
+        name = Path(os.path.relpath(path, folder)).as_posix()
+        for digest, text in (code, code_of(content)), (whole, content):
+            header = f"{name} {len(text)}\0"
+            digest.update(header.encode(errors="surrogateescape") + text)
+    own = code.hexdigest()[:24]
+    return own, whole.hexdigest()[:24], *CONTINUES.get(own, ())
+
+
+def without_comments(text: bytes) -> bytes:
+    """Return C text with continued lines joined and a space for each comment."""
+    text = _SPLICE.sub(b"", text.replace(b"\r\n", b"\n"))
+    return _LITERAL_OR_COMMENT.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], text)
+
+
+def code_of(text: bytes) -> bytes:
+    """Return the tokens of C text: equal for texts that differ in comments and white space only.
+
+    Literals are kept as they are. A directive of the preprocessor ends with its line.
+    """
+    tokens: list[bytes] = []
+    for line in without_comments(text).split(b"\n"):
+        if directive := _DIRECTIVE.match(line):
+            name = b" ".join((directive[1] or b"").split())
+            tokens += [b"\n#" + name, *_TOKEN.findall(line, directive.end()), b"\n"]
+        else:
+            tokens += _TOKEN.findall(line)
+    return b" ".join(tokens)
 
 
 def needs(folder: Path | str) -> Needs:
@@ -114,5 +172,5 @@ def needs(folder: Path | str) -> Needs:
         raylib=version == "5.0" or bool(included & _RAYLIB),  # pufferenv.h includes it
         random=any(_RANDOM.search(text) for text in texts),
         openmp=any(_PROTECTS.search(text) for text in texts),
-        masks=version == "5.0" and any(_MASKS.search(_COMMENT.sub(b"", text)) for text in texts),
+        masks=version == "5.0" and any(_MASKS.search(without_comments(text)) for text in texts),
     )

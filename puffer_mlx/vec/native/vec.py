@@ -34,7 +34,7 @@ from puffer_mlx.vec.native.make import create, open_environment, read_spec
 from puffer_mlx.vec.native.open_handle import OpenHandle
 from puffer_mlx.vec.native.raylib import INSTALL
 from puffer_mlx.vec.native.saved_state import pack, unpack
-from puffer_mlx.vec.native.sources import needs, sources_digest
+from puffer_mlx.vec.native.sources import needs, resumable_digests
 
 
 class NativeVec:
@@ -104,9 +104,10 @@ class NativeVec:
         read = set(passed) - unread
         common = ENV_OF_5 if version == "5.0" else {}  # which few of them read
         self.unread = [key for key in env if key not in read and env[key] != common.get(key)]
+        self._resumable = resumable_digests(folder)
         self._identity: dict[str, str | int] = {
             "environment": name,
-            "sources": sources_digest(folder),
+            "sources": self._resumable[0],
             "machine": f"{sys.byteorder}-endian, {8 * ctypes.sizeof(ctypes.c_void_p)} bits",
             "vec.total_agents": total_agents,
             **{f"env.{key}": repr(passed[key]) for key in sorted(read)},
@@ -296,7 +297,7 @@ class NativeVec:
                 if a my_load_state refused: reset the environments after that.
         """
         handle = self._handle.address()
-        body = unpack(state, self._identity)
+        body = unpack(state, self._identity, self._resumable)
         text = ctypes.create_string_buffer(TEXT_BYTES)
         if self._library.puffer_load(handle, body.ctypes.data, len(body), text, len(text)):
             raise UserError(

@@ -1,0 +1,146 @@
+"""Runs that earlier versions saved can be resumed, with the bits those versions would have had.
+
+``tests/data/runs/NAME.zip`` has a checkpoint of a tiny run of each shipped environment, and what
+the version that wrote it did next. ``PYTHONPATH=tests python tests/training/test_saved_runs.py
+NAME`` writes such a file with the present code, for a new environment; never replace one.
+"""
+
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_envs import AGENTS_OF, SAME_LIBM, SHIPPED, Stepper, make
+
+from puffer_mlx import checkpoint, config
+from puffer_mlx.config import Config
+from puffer_mlx.training.run import Run
+from puffer_mlx.trees import named
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import random_actions
+
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+USE_LIBM = {"breakout", "cartpole", "cartpole_continuous", "craftax_classic", "target"}
+HORIZON = 8
+EPOCHS, SAVED_AFTER = 4, 2
+PLAYED = 24  # steps with recorded actions, from the saved state on
+
+
+def tiny(name: str) -> Config:
+    """Return the configuration of a run of 4 epochs with few agents and weights."""
+    agents = 2 * AGENTS_OF.get(name, 1)
+    words = f"""
+        --device cpu --torch.encoder DefaultEncoder --policy.hidden-size 4 --policy.num-layers 1
+        --vec.total-agents {agents} --vec.num-buffers 2 --vec.num-threads 2
+        --train.horizon {HORIZON} --train.replay-ratio 1 --train.learning-rate 0.01
+        --train.minibatch-size {agents * HORIZON // 2}
+        --train.total-timesteps {EPOCHS * agents * HORIZON}
+    """
+    return config.load(name, words.split())
+
+
+def as_arrays(tree: object, prefix: str) -> dict[str, np.ndarray]:
+    """Return the leaves of a tree as NumPy arrays, by their dotted names."""
+    return {f"{prefix}.{name}": np.array(array) for name, array in named(tree)}
+
+
+def play(vec: NativeVec, state: np.ndarray, actions: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the rows that environments write when they continue from a saved state.
+
+    Args:
+        vec: environments of a new process.
+        state: from a checkpoint.
+        actions: (PLAYED, agents, heads).
+    """
+    vec.restore(state)
+    stepper = Stepper(vec, reset=False)
+    seen = [[array.copy() for array in stepper.step(step) if array is not None] for step in actions]
+    names = ("observations", "rewards", "terminals", "masks")
+    return {
+        name: np.stack(rows) for name, rows in zip(names, zip(*seen, strict=True), strict=False)
+    }
+
+
+def resume(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return what a resumed run begins with, and its weights after the remaining epochs."""
+    saved = checkpoint.load(folder)
+    with Run.open(saved.config, resumed=saved) as run:
+        assert run.exact, "the environments started new episodes"
+        began = as_arrays(run.trainer.state().arrays, "state")
+        began |= as_arrays(run.trainer.weights, "weights")
+        for _ in run.trainer:
+            pass
+        return began, as_arrays(run.trainer.weights, "after")
+
+
+def write(name: str) -> None:
+    """Write ``NAME.zip`` with the present code."""
+    with tempfile.TemporaryDirectory() as temporary:
+        settings = tiny(name)
+        with Run.open(settings) as run:
+            for _ in range(SAVED_AFTER):
+                run.trainer.step()
+            folder = checkpoint.save(Path(temporary), run.trainer)
+            for _ in run.trainer:
+                pass
+            after = as_arrays(run.trainer.weights, "after")
+        state = np.array(checkpoint.load_state(folder).arrays["environments"])
+        agents = settings.vec.total_agents
+        with make(name, total_agents=agents, num_buffers=2, num_threads=2) as vec:
+            rng = np.random.default_rng(0)
+            actions = np.stack([random_actions(vec, agents, rng) for _ in range(PLAYED)])
+            rows = play(vec, state, actions)
+        expected = {"actions": actions, **rows, **after}
+        np.savez(folder / "expected.npz", allow_pickle=False, **expected)
+        RUNS.mkdir(exist_ok=True)
+        with zipfile.ZipFile(RUNS / f"{name}.zip", "w", zipfile.ZIP_LZMA) as archive:
+            for path in sorted(folder.iterdir()):
+                archive.write(path, f"{folder.name}/{path.name}")
+
+
+@pytest.fixture
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """Return the folder of a checkpoint, unpacked, and the arrays that came next."""
+    with zipfile.ZipFile(RUNS / f"{request.param}.zip") as archive:
+        archive.extractall(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    with np.load(folder / "expected.npz") as arrays:
+        return folder, dict(arrays)
+
+
+@pytest.mark.parametrize(("name", "saved"), [(name, name) for name in SHIPPED], indirect=["saved"])
+def test_environments_continue_to_the_same_bits(name, saved):
+    """Exact where rules use no sine or cosine, or those of the C library that recorded them."""
+    folder, expected = saved
+    state = checkpoint.load_state(folder)
+    settings = checkpoint.load(folder).config
+    with make(name, total_agents=settings.vec.total_agents, env=settings.env) as vec:
+        rows = play(vec, np.array(state.arrays["environments"]), expected["actions"])
+    exact = SAME_LIBM or name not in USE_LIBM
+    for key, found in rows.items():
+        assert found.dtype == expected[key].dtype
+        np.testing.assert_allclose(found, expected[key], rtol=0, atol=0 if exact else 1e-4)
+
+
+@pytest.mark.parametrize(("name", "saved"), [(name, name) for name in SHIPPED], indirect=["saved"])
+def test_a_saved_run_resumes(uncompiled, name, saved):
+    """All that was saved is there to the bit; weights after two more epochs, up to rounding.
+
+    Matrix products are rounded differently by other CPUs. A step of the optimizer changes weights
+    by about 0.01.
+    """
+    folder, expected = saved
+    state = checkpoint.load_state(folder)
+    began, after = resume(folder)
+    for key, array in state.arrays.items():
+        if key not in ("environments", "recorded"):  # compared above; of the last rollout, not read
+            np.testing.assert_array_equal(began[f"state.{key}"], np.array(array), err_msg=key)
+    for key, array in after.items():
+        np.testing.assert_allclose(array, expected[key], rtol=0, atol=1e-4, err_msg=key)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or SHIPPED:
+        write(name)
