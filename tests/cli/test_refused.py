@@ -48,7 +48,7 @@ def began(*_, **__):
 
 
 def test_each_is_refused_with_these_words(here, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.training.trainer.Trainer.begin_rollout", began)
+    monkeypatch.setattr("puffer_mlx.training.rollout_queue.RolloutQueue.start_next", began)
     prepare()
     for given, expected in entries(NAME):
         assert outcome(given) == expected, given

@@ -303,14 +303,15 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
 SLOW = """
 import sys, time
 from puffer_mlx.cli.train import main
-from puffer_mlx.training.trainer import Trainer
-real = Trainer.begin_rollout
-def begin(self):
-    if self.epoch == 2:
+from puffer_mlx.training.rollout_queue import RolloutQueue
+real, begun = RolloutQueue.start_next, []
+def start_next(self, weights):
+    begun.append(1)
+    if len(begun) == 3:
         print("in the third epoch", flush=True)
         time.sleep(60)
-    real(self)
-Trainer.begin_rollout = begin
+    real(self, weights)
+RolloutQueue.start_next = start_next
 sys.exit(main(sys.argv[1:]))
 """
 

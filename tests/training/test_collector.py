@@ -177,7 +177,7 @@ def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
     began = before = overlapped.weights
     for epoch in range(E):
         now = overlapped.weights
-        by_hand.begin_rollout(before)
+        by_hand.queue.start_next(before)
         newest.weights = now
         logs = told(overlapped.step())
         assert logs == told(by_hand.step())

@@ -34,17 +34,16 @@ def make(policy, config, agents, one_cpu):
 
     def minibatches(epoch):
         fields, (T, N), states = epoch.fields, epoch.values.shape, epoch.states()
-        adv = epoch.steps.targets(fields, epoch.values)
+        adv = epoch.run("targets", fields, epoch.values)
         with building:
             mixed = mx.random.permutation(mx.arange(N, dtype=mx.int32), key=epoch.draws)
             orders = mx.split(mixed[: N // S * S], N // S)
         for rows in orders:
             with building:
-                rows = epoch.part(rows)
                 targets = (take_rows(a, rows, T) for a in (fields["logprobs"], epoch.values, adv))
                 compared = Minibatch(*(a.reshape(-1) for a in targets))
                 first = None if states is None else tree_map(lambda a: a[rows], states)
-            yield Section(epoch.steps.gather(fields, rows), compared, first)
+            yield Section(epoch.gather(fields, rows), compared, first)
 
     def loss(now, compared, ent_coef, scale):
         outputs, value = policy.decoder.split(now.decoder, now.y)

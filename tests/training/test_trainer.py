@@ -136,7 +136,7 @@ class OneOfTwo(SingleProcess):
 def test_one_of_several_ranks_tries_no_second_time():
     """The others are in the middle of the same sum: they would wait for another one."""
     trainer = Trainer(configure(3), RandomVec())
-    trainer.ranks = OneOfTwo()
+    trainer.ranks = trainer.learner.ranks = OneOfTwo()
     counted = failing(trainer, ENDED, 1)
     with pytest.raises(GPUError, match="training once, and other ranks wait for no second try"):
         trainer.step()

@@ -140,7 +140,7 @@ def slow(real, *arguments):
     time.sleep(0.3)
     return real(*arguments)
 acting(t, slow)
-t.begin_rollout()
+t.queue.start_next(t.weights)
 begun.wait()
 """,
         0,
@@ -150,7 +150,7 @@ begun.wait()
         """
 settings.train.horizon = 512
 t = Trainer(settings, oracles.SmallVec(8, 2, (5,)))
-t.begin_rollout()
+t.queue.start_next(t.weights)
 while t.vec.steps[0] < 50:
     time.sleep(0.001)
 sys.exit(3)
