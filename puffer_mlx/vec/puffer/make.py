@@ -23,7 +23,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.instances import Buffers, Fact, Recipe, Shapes, close_if_possible, parameters
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.python_faults import failing
+from puffer_mlx.vec.python_faults import failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
 _ARRAYS = ("observations", "rewards", "terminals", "truncations")
@@ -212,7 +212,10 @@ class PufferInstance:
             for (_, target), begun in zip(self._shown[1:], self._begun, strict=True):
                 target[:] = begun
             self._begun = []
-        infos = self._env.step(actions)[4]
+        result = self._env.step(actions)
+        if fault := form_fault("step", result):
+            raise fault
+        infos = result[4]
         self._collect()
         facts = list(self._facts(infos)) if infos else ()
         if getattr(self._env, "done", False):
