@@ -31,7 +31,7 @@ from puffer_mlx.vec.zoo.names import find as find_parallel
 from puffer_mlx.vec.zoo.vec import ZooVec, makes_parallel
 
 GYM = "gym:"
-RESCALE = "vec.rescale_actions"
+RESCALE, CHANNELS = "vec.rescale_actions", "vec.image_channels"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
@@ -133,6 +133,7 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         "timeout": config.vec.timeout,
         "render": render,
         "rescale_actions": config.vec.rescale_actions,
+        "image_channels": config.vec.image_channels,
     }
     if isinstance(factory, ParallelFactory):
         return ZooVec(factory, **settings)
@@ -205,8 +206,11 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     if wrapped and not isinstance(getattr(vec, "inner", vec), GymVec):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
-        names = ("base.family", "vec.backend", "vec.timeout", RESCALE)
+        names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)
         keys += [f"{name} (for Python)" for name in names if name in config.origins]
-    elif typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
+        return keys
+    if typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
         keys.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
+    if typed(config, CHANNELS) and not (vec.spec.observation_shape or vec.spec.image_parts):
+        keys.append(f"{CHANNELS} (observations hold no images of bytes)")
     return keys

@@ -13,7 +13,9 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import to_install
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
+from puffer_mlx.vec.space_parts import SMALLEST
 
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -115,6 +117,7 @@ class Recipe:
         keywords: its arguments.
         render: make it able to draw pictures.
         rescale: a continuous action's -1 to 1 is the low to high of its bounds.
+        channels: ``vec.image_channels``.
 
     Attributes:
         agents: of an instance.
@@ -131,6 +134,7 @@ class Recipe:
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
     rescale: bool = False
+    channels: str = SMALLEST
     agents: int = field(default=1, init=False)
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
@@ -152,6 +156,10 @@ class Recipe:
     def vector_form(self) -> tuple[str, str]:
         """What the vectorised form is, and what it lacks; "" if it can be used."""
         return "", "it takes no num_envs"
+
+    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
+        """Return how spaces of one agent lie in rows; ``masked``: it gets masks of actions."""
+        return Layout(self.name, observation, action, masked, self.rescale, self.channels)
 
     def shapes(self, n: int) -> Shapes:
         """Of the buffers of n agents."""

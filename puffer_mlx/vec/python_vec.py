@@ -16,6 +16,7 @@ from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.plan import plan
 from puffer_mlx.vec.pool import SingleProcess, Workers, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
+from puffer_mlx.vec.space_parts import SMALLEST
 
 _SEEDS = 2**32  # Gymnasium takes none beyond
 
@@ -33,6 +34,7 @@ class PythonVec:
         env: further arguments of ``make``.
         render: make environments that can ``render``.
         rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
+        image_channels: which dimension of an image holds its channels: ``space_parts.image_of``.
         num_buffers: Q.
         seed: of environment 0.
         backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` where that exists, else
@@ -66,6 +68,7 @@ class PythonVec:
         env: Mapping[str, Any] | None = None,
         render: bool = False,
         rescale_actions: bool = False,
+        image_channels: str = SMALLEST,
         num_buffers: int = 1,
         seed: int = 0,
         backend: str = "auto",
@@ -73,7 +76,8 @@ class PythonVec:
         num_threads: int = 1,
         **more: Any,
     ) -> None:
-        recipe = self.recipe(name, make, dict(env or {}), render, rescale_actions, **more)
+        settings = dict(env or {}), render, rescale_actions, image_channels
+        recipe = self.recipe(name, make, *settings, **more)
         self._envs: list[SingleProcess | Workers] = []  # one for each group; none once closed
         self._under_way: list[Rows | None] = [None] * num_buffers
         self.num_agents, self.num_groups = total_agents, num_buffers

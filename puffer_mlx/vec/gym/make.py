@@ -25,7 +25,6 @@ from puffer_mlx.vec.instances import (
     other_kind,
     parameters,
 )
-from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import Fault
 
 
@@ -80,7 +79,7 @@ class GymRecipe(Recipe):
         else:
             env = self.ready = self()
             spaces = env.observation_space, env.action_space
-        self.layout = Layout(self.name, *spaces, rescale=self.rescale)
+        self.layout = self.layout_of(*spaces)
         if form == "async":
             self.close()
 
@@ -138,7 +137,7 @@ class GymRecipe(Recipe):
             gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
                 self._refuse_spaces(env)
-                return wrapping.wrapped(self.name, env, self.wrap)
+                return wrapping.wrapped(self.name, env, self.wrap, self.channels)
         close_if_possible(env)
         hint = "a function that makes a gymnasium.vector.VectorEnv takes num_envs"
         if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):

@@ -22,7 +22,6 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.instances import Buffers, Fact, Recipe, Shapes, close_if_possible, parameters
-from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
@@ -101,7 +100,7 @@ class PufferRecipe(Recipe):
                 seen = getattr(env, "env_single_observation_space", None)
                 seen = env.env.observation_space if seen is None else seen
                 self._packing = seen, packed
-            self.layout = Layout(self.name, seen, self._spaces[1], rescale=self.rescale)
+            self.layout = self.layout_of(seen, self._spaces[1])
         finally:
             close_if_possible(env)
 

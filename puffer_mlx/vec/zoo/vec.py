@@ -107,7 +107,7 @@ class ZooRecipe(Recipe):
                     self.name, 0, seed
                 ) from fault
         self.agents = len(spaces.agents)
-        self.layout = Layout(self.name, spaces.observation, spaces.action, masked, self.rescale)
+        self.layout = self.layout_of(spaces.observation, spaces.action, masked)
 
     def one(self, number: int, seed: int) -> Any:
         """The parallel environment of a number, for messages; ``seed``: of number 0.
