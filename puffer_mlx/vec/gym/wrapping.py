@@ -161,7 +161,9 @@ def _shown(env: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any:
     return TransformObservation(env, show, space)
 
 
-_WRAPPERS: dict[tuple[str, ...], Callable[[Any, Wrap, Any], Any]] = {  # by keys, innermost first
+_WRAPPERS: dict[
+    tuple[str, ...], Callable[[Any, Wrap, Any, ImageOf], Any]
+] = {  # by keys, innermost first
     ("preset",): _atari,
     ("sticky_actions",): lambda env, wrap, of, _: of.StickyAction(env, wrap.sticky_actions),
     ("max_episode_steps",): lambda env, wrap, of, _: of.TimeLimit(env, wrap.max_episode_steps),
