@@ -56,6 +56,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
 
 def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
     """Write statistics into a file of their own, float32."""
+    memory = normalization.with_rest(memory)
     arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()}
     save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
@@ -85,7 +86,9 @@ def as_trained(config: Config, path: Path) -> Config:
         if rescaled is not None and rescaled != settings.rescale_actions:
             settings = replace(settings, rescale_actions=rescaled)
     if config.python and not typed(config, CHANNELS) and (texts := _run_texts(path)):
-        settings = replace(settings, image_channels=texts.get(CHANNELS, Vec().image_channels))
+        channels = texts.get(CHANNELS, Vec().image_channels)
+        if channels != settings.image_channels:
+            settings = replace(settings, image_channels=channels)
     return config if settings is config.vec else replace(config, vec=settings)
 
 

@@ -81,6 +81,22 @@ class PreparesSteps(Protocol):
 
 
 @runtime_checkable
+class ShowsExactly(Protocol):
+    """Environments whose observations may be wider than rows of float32."""
+
+    def exact_observations(self, agents: slice) -> np.ndarray | None:
+        """Return the newest observations of whole groups of agents, (n, D) float64.
+
+        Args:
+            agents: ``[first, last)``.
+
+        Returns:
+            Their rows without rounding; None if rows of float32 hold observations exactly.
+        """
+        ...
+
+
+@runtime_checkable
 class Remembers(Protocol):
     """Environments that learn something about themselves which a policy depends on."""
 

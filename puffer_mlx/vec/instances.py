@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import to_install
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
@@ -63,12 +62,16 @@ class Buffers(NamedTuple):
         }
 
     @staticmethod
-    def row_shapes(n: int, spec: EnvSpec, reward: Any = np.float32) -> Shapes:
-        """Those of n agents whose environments write rows, and may say which actions are legal."""
-        row, action = (spec.observation_size,), spec.action
-        shapes = Buffers.shapes(
-            n, (row, spec.observation_dtype), ((action.heads,), np.float32), reward
-        )
+    def row_shapes(n: int, layout: Layout, reward: Any = np.float32) -> Shapes:
+        """Return the shapes for n agents whose environments write rows.
+
+        Args:
+            n: Agents.
+            layout: Of one agent's rows, which aren't rounded to float32 here.
+            reward: Dtype of rewards.
+        """
+        row, action = (layout.spec.observation_size,), layout.spec.action
+        shapes = Buffers.shapes(n, (row, layout.exact_dtype), ((action.heads,), np.float32), reward)
         if not action.continuous:
             shapes["legal"] = (n, action.logits), np.uint8
         return {**shapes, "tells": ((n,), np.bool_)}
@@ -163,7 +166,7 @@ class Recipe:
 
     def shapes(self, n: int) -> Shapes:
         """Of the buffers of n agents."""
-        return Buffers.row_shapes(n, self.layout.spec)
+        return Buffers.row_shapes(n, self.layout)
 
     def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> Instance:
         """One that writes into ``buffers``.

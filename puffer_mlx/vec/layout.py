@@ -27,6 +27,7 @@ from puffer_mlx.vec.space_parts import (
     ObservationPart,
     action_parts,
     action_spec,
+    exact_dtype,
     image_of,
     observation_parts,
     row_dtype,
@@ -51,6 +52,8 @@ class Layout:
         spaces: of observations and of actions, as they were given.
         spec: what a policy gets to know. Observations are uint8 if all parts are Boxes of uint8,
             else float32.
+        exact_dtype: dtype of rows that hold observations without rounding: float64 if a space has
+            numbers that float32 rounds, else ``spec.observation_dtype``.
 
     Raises:
         UserError: there is no layout for one of the spaces; the message says which part.
@@ -70,6 +73,7 @@ class Layout:
         self._observations = list(observation_parts(name, observation_space, channels))
         self._channels = channels
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
+        self.exact_dtype = exact_dtype(self._observations)
         self._heads = list(action_parts(name, action_space, rescale))
         self.spaces = observation_space, action_space
         action = action_spec(name, self._heads)
@@ -106,7 +110,7 @@ class Layout:
         Args:
             batch: as a vector environment of Gymnasium returns them: an array (n, ...), or nested
                 dicts and tuples of arrays.
-            out: (n, D), ``spec.observation_dtype``; written in place.
+            out: (n, D), ``spec.observation_dtype`` or ``exact_dtype``; written in place.
 
         Raises:
             UserError: observations don't have the shape or kind that the space promised.
@@ -121,7 +125,7 @@ class Layout:
                 raise self._mismatch(leaf, values, len(out)) from error
 
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
-        """What writes an observation of one agent into its row, (D,) ``spec.observation_dtype``.
+        """What writes an observation of one agent into its row, (D,) of either dtype.
 
         It raises a ``Fault`` if one isn't what the space promises: shapes and kinds are looked at,
         and choices, but no bounds.

@@ -221,6 +221,16 @@ class PythonVec:
             np.copyto(out.masks, buffers.legal)
         self._check_finite(group, out)
 
+    def exact_observations(self, agents: slice) -> np.ndarray | None:
+        """Return what some agents see without rounding; see ``ShowsExactly``."""
+        if self.layout.exact_dtype == self.spec.observation_dtype:
+            return None
+        groups = range(agents.start // self._n, agents.stop // self._n)
+        return np.concatenate([self._exact(group) for group in groups])
+
+    def _exact(self, group: int) -> np.ndarray:
+        return self._envs[group].buffers.observations
+
     def _check_finite(self, group: int, out: Rows) -> None:
         first = group * self._n // self._per_environment
         check_finite(

@@ -64,6 +64,14 @@ def row_dtype(parts: list[ObservationPart]) -> np.dtype:
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
 
+def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
+    """Return the dtype of rows that hold observations exactly: float64 where float32 rounds."""
+    wide = any(
+        kind_of(p.space) == "Box" and not np.can_cast(p.space.dtype, np.float32) for p in parts
+    )
+    return np.dtype(np.float64) if wide else row_dtype(parts)
+
+
 def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], bool]:
     """Return how the images of a Box are read.
 

@@ -1,5 +1,6 @@
 """scripts/check_env.py: a sound environment passes, a planted fault fails its item and no other."""
 
+import contextlib
 import functools
 import json
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from kept import edit, kept_copy
@@ -18,11 +20,13 @@ from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers,
 from puffer_mlx.check.env.gymnasium_check import bounds
 from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, judge
+from puffer_mlx.check.env.random_play import play
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.compiling import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
@@ -36,6 +40,24 @@ def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> di
     subject = Subject(load(str(name), options), seconds, 2)
     broken: set[str] = set()
     return {i.name: judge(i, subject, broken) for i in ITEMS if i.name not in without}
+
+
+def test_a_clock_that_float32_rounds_is_seen_to_change():
+    class Clock(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 4e9, (1,), np.float64)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            self.t = 0
+            return np.array([1.7e9]), {}
+
+        def step(self, action):
+            self.t += 1
+            return np.array([1.7e9 + self.t]), 0.0, False, self.t == 9, {}
+
+    with GymVec(Clock, name="clock", total_agents=1, backend="sync") as vec:
+        notes = play(lambda: contextlib.nullcontext(vec), 0.01, 1.0)
+    assert (notes.low - 1.7e9, notes.high - 1.7e9) == (0, 8)
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:

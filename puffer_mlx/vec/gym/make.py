@@ -85,7 +85,7 @@ class GymRecipe(Recipe):
 
     def shapes(self, n: int) -> Shapes:
         """Rewards are as Gymnasium has them: scores are sums of these."""
-        return Buffers.row_shapes(n, self.layout.spec, np.float64)
+        return Buffers.row_shapes(n, self.layout, np.float64)
 
     def instance(
         self, buffers: Buffers, seed: int, num_envs: int | None, number: int
