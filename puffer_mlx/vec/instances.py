@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 Shape = tuple[tuple[int, ...], Any]  # and dtype
 Shapes = dict[str, Shape]  # of each array of ``Buffers``
 _NONE = np.zeros(0)
+_TOLD: set[str] = set()  # lines of `tell_unclosed`
 
 
 class Buffers(NamedTuple):
@@ -249,10 +251,27 @@ def other_kind(name: str, env: Any, expected: str, hint: str) -> UserError:
     return UserError(f"{name}: it made a {kind}, expected a {expected}", hint)
 
 
-def close_if_possible(env: Any) -> None:
-    """Close what may be no environment."""
-    if callable(close := getattr(env, "close", None)):
-        close()
+def close_if_possible(env: Any) -> str:
+    """Close an object that may be an environment. Returns what ``close`` raised, "" if nothing."""
+    try:
+        if callable(close := getattr(env, "close", None)):
+            close()
+    except RAISED as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def tell_unclosed(name: str, fault: str) -> None:
+    """Print a line about an environment that couldn't be closed, the same line once.
+
+    Args:
+        name: Of the environments.
+        fault: What ``close_if_possible`` returned; nothing is printed for "".
+    """
+    line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {fault}"
+    if fault and line not in _TOLD:
+        _TOLD.add(line)
+        print(line, file=sys.stderr)
 
 
 class Instances:
@@ -303,7 +322,7 @@ class Instances:
                         "all instances must have the same number, in proportion to num_envs",
                     )
         except BaseException:
-            self.close()
+            self.close_all()
             raise
 
     def reset(self, seed: int | None) -> list[Fact]:
@@ -353,11 +372,11 @@ class Instances:
         except RAISED as error:
             raise _located("failed in render", error, 0) from error
 
-    def close(self) -> None:
-        """Close all of them."""
+    def close_all(self) -> str:
+        """Close all instances. Returns what the first failing ``close`` raised, "" if none did."""
         turns, self._turns = self._turns, []
-        for _, one, _ in turns:
-            one.close()
+        faults = [close_if_possible(one) for _, one, _ in turns]
+        return next(filter(None, faults), "")
 
 
 def _located(what: str, error: BaseException, index: int) -> Exception:

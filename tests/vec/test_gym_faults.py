@@ -20,7 +20,7 @@ import pytest
 from stepping import alike, played, send, started, step
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import pool
+from puffer_mlx.vec import instances, pool
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.vec import GymVec
 
@@ -154,6 +154,51 @@ def test_environments_written_for_gym(how: str, limited: bool, nothing_left):
     with pytest.raises(UserError, match=message) as caught:
         play(GymVec(old, name="old", total_agents=4, num_buffers=2, backend="sync"), 1)
     assert hint in str(caught.value).partition("hint: ")[2]
+
+
+class Unclosed(Walk):
+    """A walk whose ``close`` fails once it has stepped."""
+
+    used = False
+
+    def step(self, action):
+        self.used = True
+        return super().step(action)
+
+    def close(self):
+        if self.used:
+            raise RuntimeError("the simulator doesn't answer\nsecond line")
+
+
+class UnclosedWalks(Walks):
+    def close(self, **_):
+        sys.exit(3)
+
+
+UNCLOSED = {
+    "sync": (Unclosed, "RuntimeError: the simulator doesn't answer"),
+    "auto": (Unclosed, "RuntimeError: the simulator doesn't answer"),  # measured before
+    "async": (Unclosed, "RuntimeError: the simulator doesn't answer"),
+    "vector": (UnclosedWalks, "SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize("backend", UNCLOSED)
+def test_close_that_fails_is_told_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
+    factory, said = UNCLOSED[backend]
+    monkeypatch.setattr(instances, "_TOLD", set())
+    with GymVec(factory, name="late", total_agents=4, num_buffers=2, backend=backend) as vec:
+        rows = started(vec)
+        step(vec, rows, 1)
+    line = f"puffer_mlx: late: close() of an environment failed, which is ignored: {said}\n"
+    assert capfd.readouterr() == ("", line)
+
+
+def test_close_that_fails_hides_no_fault(nothing_left, monkeypatch):
+    monkeypatch.setattr(Unclosed, "step", Unclosed.close)
+    monkeypatch.setattr(Unclosed, "used", True)
+    with pytest.raises(UserError, match="failed in step"):
+        play(GymVec(Unclosed, name="late", total_agents=2, backend="sync"), 1)
 
 
 class Returns(Walk):

@@ -15,6 +15,7 @@ from puffer_mlx.check.env.pictures import drawn
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec import instances
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.zoo.names import find, needs, parallel_names
@@ -434,6 +435,22 @@ def test_a_step_that_fails_names_environment_and_seed():
         rows = started(env)
         with pytest.raises(UserError, match=r"environment 0 \(seed 4\) failed in step:.*no baton"):
             step(env, rows)
+
+
+def test_close_that_fails_is_told_in_one_line(capsys, monkeypatch):
+    """Also of the environment that was only looked at."""
+
+    class Unclosed(zoo_relay.Relay):
+        def close(self):
+            raise RuntimeError("no baton")
+
+    monkeypatch.setattr(instances, "_TOLD", set())
+    with make(Unclosed) as env:
+        step(env, started(env))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "close() of an environment failed, which is ignored: RuntimeError: no baton"
+    )
 
 
 def test_one_in_turns_is_refused(here):

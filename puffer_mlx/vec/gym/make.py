@@ -24,6 +24,7 @@ from puffer_mlx.vec.instances import (
     named_parameters,
     other_kind,
     parameters,
+    tell_unclosed,
 )
 from puffer_mlx.vec.python_faults import Fault
 
@@ -115,7 +116,7 @@ class GymRecipe(Recipe):
     def close(self) -> None:
         """Close what was looked at and isn't in use."""
         if self.ready is not None:
-            self.ready.close()
+            tell_unclosed(self.name, close_if_possible(self.ready))
             self.ready = None
 
     def __call__(self, number: int | None = None, seed: int = 0) -> Any:

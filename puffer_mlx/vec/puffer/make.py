@@ -21,7 +21,15 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
-from puffer_mlx.vec.instances import Buffers, Fact, Recipe, Shapes, close_if_possible, parameters
+from puffer_mlx.vec.instances import (
+    Buffers,
+    Fact,
+    Recipe,
+    Shapes,
+    close_if_possible,
+    parameters,
+    tell_unclosed,
+)
 from puffer_mlx.vec.python_faults import failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
@@ -102,7 +110,7 @@ class PufferRecipe(Recipe):
                 self._packing = seen, packed
             self.layout = self.layout_of(seen, self._spaces[1])
         finally:
-            close_if_possible(env)
+            tell_unclosed(self.name, close_if_possible(env))
 
     def unpack(self, observations: np.ndarray) -> Any:
         """What rows are written from, of an instance's observations."""
@@ -231,8 +239,9 @@ class PufferInstance:
         return self._env.render()
 
     def close(self) -> None:
-        """Close it."""
-        close_if_possible(self._env)
+        """Close it, if it can be closed."""
+        if callable(close := getattr(self._env, "close", None)):
+            close()
 
     def _collect(self) -> None:
         """Copy what the environment wrote elsewhere than into its buffers."""

@@ -28,7 +28,7 @@ When no agent is left, the next step begins a new episode, and takes no actions.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,15 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.gym.agents import MASK, Masks
-from puffer_mlx.vec.instances import DRAWS, Buffers, Fact, Recipe, close_if_possible, other_kind
+from puffer_mlx.vec.instances import (
+    DRAWS,
+    Buffers,
+    Fact,
+    Recipe,
+    close_if_possible,
+    other_kind,
+    tell_unclosed,
+)
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import (
     RAISED,
@@ -97,15 +105,16 @@ class ZooRecipe(Recipe):
 
     def look(self, seed: int) -> None:
         """Make an environment: whether there are masks shows when it is reset."""
-        with closing(self.one(0, seed)) as env:
+        env = self.one(0, seed)
+        try:
             spaces = Spaces(self.name, env)
-            try:
-                _, infos = _reset(env, seed)
-                masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
-            except Fault as fault:
-                raise Fault(fault.what, fault.text, 0, fault.hint).report(
-                    self.name, 0, seed
-                ) from fault
+            _, infos = _reset(env, seed)
+            masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
+        except Fault as fault:
+            first = Fault(fault.what, fault.text, 0, fault.hint)
+            raise first.report(self.name, 0, seed) from fault
+        finally:
+            tell_unclosed(self.name, close_if_possible(env))
         self.agents = len(spaces.agents)
         self.layout = self.layout_of(spaces.observation, spaces.action, masked)
 
