@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from kept import edit, kept_copy
 from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
-from puffer_mlx.check.env.gymnasium_check import bounds
+from puffer_mlx.check.env.gymnasium_check import bounds, gymnasium_says
 from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.random_play import play
@@ -58,6 +59,36 @@ def test_a_clock_that_float32_rounds_is_seen_to_change():
     with GymVec(Clock, name="clock", total_agents=1, backend="sync") as vec:
         notes = play(lambda: contextlib.nullcontext(vec), 0.01, 1.0)
     assert (notes.low - 1.7e9, notes.high - 1.7e9) == (0, 8)
+
+
+def one_walk(render_mode=None):
+    return gymnasium.make("CartPole-v1", render_mode=render_mode)
+
+
+def many_walks(num_envs):
+    return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+
+
+def some_walks(num_envs=2):
+    return many_walks(num_envs)
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict", "text"),
+    [
+        (one_walk, OK, "check_env found nothing"),
+        (many_walks, SKIP, "this is SyncVectorEnv"),
+        (some_walks, SKIP, "this is SyncVectorEnv"),
+    ],
+)
+def test_gymnasiums_check_is_of_single_environments(make, verdict, text, monkeypatch):
+    """Vector environments have none."""
+    module = SimpleNamespace(make=make)
+    monkeypatch.setitem(sys.modules, "walks", module)  # type: ignore
+    words = ["--vec.total-agents", "2", "--vec.num-buffers", "1", "--vec.backend", "sync"]
+    words = words if make is one_walk else words[:-2]
+    (finding,) = gymnasium_says(Subject(load("walks:make", words), 0.1, 1))
+    assert finding.verdict == verdict and text in finding.text
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:
