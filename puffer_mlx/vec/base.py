@@ -34,6 +34,20 @@ class Rows(NamedTuple):
 TERMINATED, TRUNCATED = 1.0, 2.0  # what ``finals`` says of an episode's last observation
 
 
+class LastObservations(NamedTuple):
+    """Last observations of k episodes that time limits ended, which have no rows of their own.
+
+    Attributes:
+        rows: (k,) int, the row that arrived with the end: 1 for the first step.
+        agents: (k,) int.
+        observations: (k, D), as the policy sees observations.
+    """
+
+    rows: np.ndarray
+    agents: np.ndarray
+    observations: np.ndarray
+
+
 class Collected(NamedTuple):
     """What ``collect`` measured, in thread-seconds, and who worked when."""
 
@@ -93,6 +107,21 @@ class ShowsExactly(Protocol):
         Returns:
             Their rows without rounding; None if rows of float32 hold observations exactly.
         """
+        ...
+
+
+@runtime_checkable
+class ShowsLast(Protocol):
+    """Environments that may show an episode's last observation beside the rows.
+
+    Attributes:
+        shows_last: Whether they do: they begin the next episode in the step that ends one.
+    """
+
+    shows_last: bool
+
+    def take_last(self) -> LastObservations:
+        """Return those of the steps since the last call; nothing is kept before the first one."""
         ...
 
 

@@ -13,7 +13,7 @@ from puffer_mlx.config.trust import as_argument, permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
-from puffer_mlx.vec.base import Environments, VecEnv
+from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
 from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.gym.wrapping import changed
 from puffer_mlx.vec.native.c_functions import load
@@ -196,7 +196,8 @@ def python_factory(config: Config) -> Any:
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Keys that these environments have no use for, and why, for the line that says so."""
     keys = [f"env.{key}" for key in vec.unread]
-    if config.train.bootstrap_truncated and not vec.finals:
+    shown = vec.finals or (isinstance(vec, ShowsLast) and vec.shows_last)
+    if config.train.bootstrap_truncated and not shown:
         keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         keys.append("vec.normalize_observations (bytes are on a scale that is known)")

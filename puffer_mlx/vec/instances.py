@@ -35,6 +35,8 @@ class Buffers(NamedTuple):
     terminals: np.ndarray  # (n,) bool
     truncations: np.ndarray  # (n,) bool
     present: np.ndarray  # (n,) bool: agents that take part
+    # of environments that begin the next episode in the step that ends one:
+    last: np.ndarray = _NONE  # (n, D): an episode's last observation, where `truncations` is set
     # of environments that may say so:
     legal: np.ndarray = _NONE  # (n, logits) uint8: which actions are
     tells: np.ndarray = _NONE  # (n,) bool: whether the environment said so in its first reset
@@ -129,6 +131,7 @@ class Recipe:
         environments: that share them.
         layout: of rows; known once an instance was looked at.
         finals: see ``VecEnv.finals``.
+        shows_last: whether last observations are wanted and shown, but in no rows of their own.
         unread: keywords that count for nothing, and why.
         scales: whether one instance can hold as many environments as there shall be.
         by_environment: whether seeds and processes belong to environments, not to instances.
@@ -144,6 +147,7 @@ class Recipe:
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
     finals: bool = True
+    shows_last: bool = field(default=False, init=False)
     unread: list[str] = field(default_factory=list, init=False)
     by_environment: ClassVar[bool] = False
 

@@ -23,7 +23,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import Collected, Environments, KnowsSeats, Rows, ShowsExactly, TellsScores
+from puffer_mlx.vec.base import (
+    Collected,
+    Environments,
+    KnowsSeats,
+    LastObservations,
+    Rows,
+    ShowsExactly,
+    ShowsLast,
+    TellsScores,
+)
 from puffer_mlx.vec.rows import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
@@ -160,6 +169,22 @@ class Normalized:
     ) -> Collected:
         """As ``WholeRollouts.collect``, step by step."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
+
+    @property
+    def shows_last(self) -> bool:
+        """See ``ShowsLast``."""
+        return isinstance(self.inner, ShowsLast) and self.inner.shows_last
+
+    def take_last(self) -> LastObservations:
+        """As ``ShowsLast.take_last``; normalised."""
+        assert isinstance(self.inner, ShowsLast)
+        last = self.inner.take_last()
+        if self._seen is None:
+            return last
+        rows = last.observations.astype(np.float32)
+        exact = last.observations if last.observations.dtype == np.float64 else None
+        normalise(rows, self._seen.mean, self._seen.scale, exact)
+        return last._replace(observations=rows)
 
     def memory(self) -> dict[str, np.ndarray]:
         """The statistics: see ``Remembers``."""

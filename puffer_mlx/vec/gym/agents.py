@@ -27,6 +27,7 @@ from puffer_mlx.vec.python_faults import (
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
 MASK = "action_mask"  # the key under which Gymnasium's own environments give theirs
+LAST = "final_obs"  # of Gymnasium's SAME_STEP mode
 NO_MASK = "gave no action mask"
 HINT = (
     f'give info["{MASK}"] in every reset and step, for each choice of each head 1 where it is legal'
@@ -140,6 +141,7 @@ class VectorForm:
         self._name, self._env, self._finals = name, env, finals
         self._buffers, self._layout = buffers, layout
         self.num_agents = env.num_envs
+        self._last = [layout.writer(row) for row in buffers.last]
         self._masks: Masks | None = None
         self._fresh = True
 
@@ -182,9 +184,11 @@ class VectorForm:
         buffers.terminals[:] = all_flags(terminated, "terminated", n)
         buffers.truncations[:] = all_flags(truncated, "truncated", n)
         self._layout.write(seen, buffers.observations)
-        if not infos and self._masks is None:
+        if not infos and self._masks is None and not self._last:
             return ()
         over = np.logical_or(buffers.terminals, buffers.truncations)
+        if self._last:
+            self._show_last(infos)
         self._show_legal(infos, over if self._finals else np.zeros_like(over))
         ended = infos if self._finals else infos.get("final_info")
         if not ended or not over.any():
@@ -199,6 +203,21 @@ class VectorForm:
     def close(self) -> None:
         """Close them."""
         self._env.close()
+
+    def _show_last(self, infos: Mapping[str, Any]) -> None:
+        """Write last observations of episodes that a time limit ended.
+
+        Raises:
+            Fault: They aren't in infos.
+        """
+        buffers = self._buffers
+        for place in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
+            seen = _of({LAST: infos[LAST]}, place).get(LAST) if LAST in infos else None
+            if seen is None:
+                what = f'truncated an episode without its last observation, infos["{LAST}"]'
+                hint = "give it, as SAME_STEP asks for; or --train.bootstrap-truncated 0"
+                raise Fault(what, "", UNKNOWN, hint)
+            self._last[place](seen)
 
     def _show_legal(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
         """Masks: everything is legal where an episode's last observation is shown."""

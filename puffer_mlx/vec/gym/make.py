@@ -75,7 +75,8 @@ class GymRecipe(Recipe):
         self.vectorised = form == "vector"
         if self.vectorised:
             env = self.ready = self.vector(environments)
-            self.finals = _tells_finals(self.name, env)
+            wanted, self.finals = self.finals, _tells_finals(self.name, env)
+            self.shows_last = wanted and not self.finals
             spaces = env.single_observation_space, env.single_action_space
         else:
             env = self.ready = self()
@@ -86,7 +87,10 @@ class GymRecipe(Recipe):
 
     def shapes(self, n: int) -> Shapes:
         """Rewards are as Gymnasium has them: scores are sums of these."""
-        return Buffers.row_shapes(n, self.layout, np.float64)
+        shapes = Buffers.row_shapes(n, self.layout, np.float64)
+        if self.shows_last:
+            shapes["last"] = shapes["observations"]
+        return shapes
 
     def instance(
         self, buffers: Buffers, seed: int, num_envs: int | None, number: int
