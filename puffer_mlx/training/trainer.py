@@ -25,6 +25,7 @@ from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
 from puffer_mlx.profiling.phases import LATER, Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
+from puffer_mlx.rollout.time_limits import without_clip
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.mlx_memory import choose_cache_limit
@@ -149,7 +150,8 @@ class Trainer:
         timer = self.profiler.rollout
         self.collector = Collector(acting, placement, timer, ranks)
         learned = Learned(config, seats) if seats else None
-        self.learner = Learner(config, run, placement, policy, ranks, learned)
+        learning = without_clip(config) if self.collector.bootstraps else config
+        self.learner = Learner(learning, run, placement, policy, ranks, learned)
         if self.learner.whole_epoch is not None and backend() == "cuda":
             self.profiler.patience = LATER
         self._phases = SampledPhases(self.profiler.train, run.logprobs, self.learner.phases)

@@ -10,7 +10,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, rescaling
 from puffer_mlx.vec.spaces import Path, choices_of, kind_of, leaves
 
-_MAX_CHANNELS = 4  # of an image that is recognised by its channels coming first
+SMALLEST, UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
+CHANNELS_LAST = "channels_last"  # attribute of a Box whose images are known to have them last
 
 
 class ObservationPart(NamedTuple):
@@ -33,12 +34,12 @@ class ObservationPart(NamedTuple):
         return lambda value: self.write(value[None], out[None])
 
 
-def observation_parts(name: str, space: Any) -> Iterator[ObservationPart]:
-    """The parts of an observation, each with its columns."""
+def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterator[ObservationPart]:
+    """Yield the parts of an observation, each with its columns; ``channels`` as in `image_of`."""
     start = 0
     single = kind_of(space) not in ("Dict", "Tuple")
     for path, part, kind in leaves(name, space, "observation"):
-        image, first = image_of(part) if kind == "Box" else ((), False)
+        image, first = image_of(part, channels) if kind == "Box" else ((), False)
         turned = first and single
         if kind in ("Discrete", "MultiDiscrete"):
             sizes, starts = choices_of(part)
@@ -63,12 +64,31 @@ def row_dtype(parts: list[ObservationPart]) -> np.dtype:
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
 
-def image_of(space: Any) -> tuple[tuple[int, ...], bool]:
-    """(height, width, channels) of a Box of bytes, () if it is none; do its channels come first?"""
+def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
+    """Return the dtype of rows that hold observations exactly: float64 where float32 rounds."""
+    wide = any(
+        kind_of(p.space) == "Box" and not np.can_cast(p.space.dtype, np.float32) for p in parts
+    )
+    return np.dtype(np.float64) if wide else row_dtype(parts)
+
+
+def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], bool]:
+    """Return how the images of a Box are read.
+
+    Args:
+        space: A Box.
+        channels: ``vec.image_channels``: channels come first if the first dimension is the smallest
+            one, with ``UP_TO_4`` only if it is also at most 4; else they come last.
+
+    Returns:
+        Height, width and channels, () if it holds no images of bytes; and whether channels come
+        first.
+    """
     shape = tuple(int(n) for n in space.shape)
     if space.dtype != np.uint8 or len(shape) != 3 or not all(shape):
         return (), False
-    if shape[0] <= _MAX_CHANNELS and shape[0] < min(shape[1:]):
+    few = channels == SMALLEST or shape[0] <= 4
+    if few and shape[0] < min(shape[1:]) and not hasattr(space, CHANNELS_LAST):
         return (*shape[1:], shape[0]), True
     return shape, False
 

@@ -124,9 +124,12 @@ def test_only_a_single_box_of_bytes_is_an_image():
     assert {name: shape for name, shape in shapes.items() if shape} == {"image": (8, 6, 3)}
 
 
-@pytest.mark.parametrize("shape", [(4, 8, 6), (1, 2, 3), (5, 8, 6), (3, 3, 3), (4, 8, 3)])
+FIRST = (4, 8, 6), (1, 2, 3), (5, 8, 6), (12, 84, 84)
+
+
+@pytest.mark.parametrize("shape", [*FIRST, (3, 3, 3), (4, 8, 3), (84, 84, 12), (5, 5, 16)])
 def test_channels_that_come_first_are_turned(shape):
-    space, turned = spaces.Box(0, 255, shape, np.uint8), shape in ((4, 8, 6), (1, 2, 3))
+    space, turned = spaces.Box(0, 255, shape, np.uint8), shape in FIRST
     layout, batch = Layout("toy", space, SIGN), sampled(space)
     images = batch.transpose(0, 2, 3, 1) if turned else batch
     assert layout.spec.observation_shape == images.shape[1:]
@@ -136,6 +139,19 @@ def test_channels_that_come_first_are_turned(shape):
     layout = Layout("toy", spaces.Dict(x=space), SIGN)  # a part stays as it is
     assert layout.spec.observation_shape == ()
     np.testing.assert_array_equal(written(layout, {"x": batch}), batch.reshape(N, -1))
+
+
+@pytest.mark.parametrize("form", [lambda box: box, lambda box: spaces.Dict(x=box)])
+def test_up_to_4_reads_images_as_older_runs_did(form):
+    """And a checkpoint's layout is the one that it was trained with."""
+    space = form(spaces.Box(0, 255, (12, 84, 84), np.uint8))
+    old, new = (Layout("toy", space, SIGN, channels=each) for each in ("up_to_4", "smallest"))
+    assert old.images()[0].endswith("12 x 84, 84 channels (channels last)")
+    assert new.images()[0].endswith("84 x 84, 12 channels (channels first)")
+    for layout in old, new:
+        saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
+        assert saved is not None and saved.spec == layout.spec
+        assert saved.images() == layout.images()
 
 
 def test_where_the_images_of_a_dict_are():
