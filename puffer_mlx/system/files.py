@@ -284,7 +284,7 @@ def write_hint(path: Path, error: OSError, options: str) -> str:
         options: The options that choose another folder.
     """
     for folder in (path, *path.parents):
-        if folder.is_symlink() and not folder.exists():
+        if os.path.islink(folder) and not os.path.exists(folder):  # raise nothing, unlike Path's
             return f"mount its disk: {folder} is a link to {folder.readlink()}, which isn't there"
     space = "free some space, or " if error.errno in NO_SPACE else ""
     return f"{space}choose a folder you can write to ({options})"
