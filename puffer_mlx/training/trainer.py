@@ -16,7 +16,7 @@ import numpy as np
 from puffer_mlx.checkpoint.folder import State, within
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
-from puffer_mlx.config.memory_needs import refuse_training
+from puffer_mlx.config.memory_needs import refuse_state, refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy, configured_policy
@@ -27,7 +27,7 @@ from puffer_mlx.profiling.phases import LATER, Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.rollout.time_limits import without_clip
 from puffer_mlx.system.backend import backend
-from puffer_mlx.system.devices import building
+from puffer_mlx.system.devices import building, training_memory
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Collector, Rollout, RolloutStart
@@ -43,7 +43,7 @@ from puffer_mlx.training.learner import Built, Draws, EpochInputs, Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
 from puffer_mlx.training.placement import Acting, Placement, as_on_first, place
 from puffer_mlx.training.reader import Learned
-from puffer_mlx.trees import named
+from puffer_mlx.trees import leaves, named
 from puffer_mlx.vec.base import VecEnv
 
 SELF_PLAY = "selfplay"  # of a state: the opponents'
@@ -133,7 +133,8 @@ class Trainer:
     ) -> None:
         choose_cache_limit()
         part = ranks.own(config)  # of the agents that this process has
-        refuse_training(part, vec.spec, optimizers.kept(optimizers.of(config)))
+        kept = optimizers.kept(optimizers.of(config))
+        refuse_training(part, vec.spec, kept, training_memory())
         policy = policy or configured_policy(vec.spec, config)
         self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
         self.epoch, self.global_step, self.stop = 0, 0, False
@@ -621,6 +622,7 @@ def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array
     weights = policy.init(init) if weights is None else weights
     optimizer = optimizers.of(config).init(weights)
     state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
+    refuse_state(sum(array.nbytes for array in leaves(state.arrays())), training_memory())
     mx.eval(key, *state.arrays())
     return key, state
 

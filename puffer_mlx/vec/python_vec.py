@@ -1,11 +1,13 @@
 """What all roads to environments in Python have in common: groups in turn, episodes, no state."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from puffer_mlx.config.memory_needs import refuse_step
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
@@ -92,6 +94,9 @@ class PythonVec:
             self.num_environments = total_agents // self._per_environment
             together = self._n // self._per_environment  # environments of a group
             recipe.settle(chosen.form, together)
+            arrays = recipe.shapes(1).values()  # of one agent
+            each = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
+            refuse_step(recipe.layout.spec, total_agents, each)
             self.unread, self.finals = recipe.unread, recipe.finals
             self.shows_last = recipe.shows_last
             self._steps = [0] * num_buffers  # of each group, since last observations were taken

@@ -1,5 +1,6 @@
 """The parts of observation and action spaces: their columns in a row, and the heads of actions."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import ActionSpec, rescaling
+from puffer_mlx.spec import MAX_LOGITS, ActionSpec, rescaling
 from puffer_mlx.vec.spaces import Path, choices_of, kind_of, leaves
 
 SMALLEST, UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
@@ -46,7 +47,7 @@ def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterat
             size, write, restore = sum(sizes), _one_hot(sizes, starts), _unchanged
         else:
             shape = tuple(int(n) for n in part.shape)
-            size = int(np.prod(shape))
+            size = math.prod(shape)
             write, restore = (_turn, _turn_back(image)) if turned else (_copy, _reshape(shape))
         if size == 0:
             raise UserError(f"{name}: the space {part} holds no number", "leave it out")
@@ -151,23 +152,40 @@ def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[Actio
     for path, part, kind in leaves(name, space, "action"):
         bounds = ()
         if kind == "Box":
-            sizes = (1,) * int(np.prod(part.shape))
+            sizes = (1,) * _count(name, part, math.prod(part.shape))
             bounds = _bounds(part) if rescale else ((-1.0, 1.0),) * len(sizes)
             convert = _clipped(part, bounds)
         elif kind == "MultiBinary":
-            sizes = (2,) * int(np.prod(part.shape))
+            sizes = (2,) * (_count(name, part, 2 * math.prod(part.shape)) // 2)
             convert = _chosen(sizes, (0,) * len(sizes), part)
         else:
             sizes, starts = choices_of(part)
+            _count(name, part, sum(sizes))
             convert = _chosen(sizes, starts, part)
             sizes = tuple(size for size in sizes if size > 1)
         yield ActionPart(path, start, sizes, part, convert, bounds)
         start += len(sizes)
 
 
+def _count(name: str, space: Any, logits: int) -> int:
+    """Return an action space's number of logits.
+
+    Raises:
+        UserError: There are too many.
+    """
+    if logits > MAX_LOGITS:
+        raise UserError(
+            f"{name}: its action space {str(space)[:200]} needs {logits:,} action logits, one for"
+            f" each choice or number, and a policy has at most {MAX_LOGITS:,}",
+            "make the action space smaller: several choices instead of one, say",
+        )
+    return logits
+
+
 def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
     """The heads of all parts, which are of one kind."""
     sizes = tuple(size for part in parts for size in part.sizes)
+    _count(name, "of several parts", sum(sizes))
     if not sizes:
         raise UserError(f"{name}: its action space leaves nothing to choose", "add an action")
     if 1 in sizes and max(sizes) > 1:

@@ -82,7 +82,7 @@ class Vec(Named):
         "units >= 0",
     )
     frozen_bank_num_layers: int = key(
-        0, "Their policy.num_layers; 0 is the learner's.", "layers >= 0"
+        0, "Their policy.num_layers; 0 is the learner's.", "layers 0 to 1000"
     )
     num_policies: int = key(
         1,
@@ -99,7 +99,7 @@ class Vec(Named):
         0, "Their policy.hidden_size; 0 is the learner's.", "units >= 0"
     )
     hist_policy_num_layers: int = key(
-        0, "Their policy.num_layers; 0 is the learner's.", "layers >= 0"
+        0, "Their policy.num_layers; 0 is the learner's.", "layers 0 to 1000"
     )
 
 
