@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+# An action is stored as float32, which holds all whole numbers up to here.
+MAX_LOGITS = 2**24
 PARTS = "image_parts"  # of an EnvSpec, in files
 
 
@@ -34,7 +36,8 @@ class ActionSpec:
             is; empty if all are.
 
     Raises:
-        ValueError: there is no head, heads are of both kinds, or the bounds aren't of these heads.
+        ValueError: there is no head, heads are of both kinds, there are more than ``MAX_LOGITS``
+            choices, or the bounds aren't of these heads.
     """
 
     sizes: tuple[int, ...]
@@ -45,6 +48,8 @@ class ActionSpec:
             raise ValueError(f"action heads need sizes of at least 1, got {self.sizes}")
         if 1 in self.sizes and not self.continuous:
             raise ValueError(f"discrete and continuous heads can't be mixed: sizes {self.sizes}")
+        if self.logits > MAX_LOGITS:
+            raise ValueError(f"{self.logits:,} action logits, more than {MAX_LOGITS:,}")
         widths = [float(high) - float(low) for low, high in self.bounds]
         wrong = self.bounds and (len(self.bounds) != self.heads or not self.continuous)
         if wrong or not all(0 < width < math.inf for width in widths):

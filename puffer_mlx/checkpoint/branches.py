@@ -72,30 +72,55 @@ def record(line: Line) -> dict[str, str]:
 
 
 def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
-    """A run's checkpoints that hold a file, the newest last and what is abandoned first.
+    """Return a run's checkpoints that hold a file, the newest last and abandoned ones first.
+
+    A link to a folder elsewhere, on another disk say, is a checkpoint; a link to a checkpoint of
+    the same run is none.
 
     Raises:
         UserError: the folder can't be read.
     """
     with reading(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
-        folders = [p for p in paths if STEPS.fullmatch(p.name) and not p.is_symlink()]
-        every = [label(path, holding) for path in folders]  # links may lead anywhere
+        folders = [p for p in paths if STEPS.fullmatch(p.name) and not _is_alias(p)]
+        every = [label(path, holding) for path in folders]
     labels = sorted((one for one in every if one), key=lambda one: one.order)
     return sorted(labels, key=lambda one: (one.led_to(labels[-1]), *one.order))
 
 
 def newest(runs: Path, holding: str = WEIGHTS) -> Label | None:
-    """The newest checkpoint of the newest run in a folder of runs; None if there is none.
+    """Return the newest checkpoint of the newest run in a folder of runs; None if there is none.
 
     Raises:
-        UserError: a folder can't be read.
+        UserError: A folder can't be read, or a link to a run leads nowhere: it may be the newest.
     """
     with reading(runs):
         folders = list(runs.iterdir()) if runs.is_dir() else []
+    above = () if runs.is_dir() else (runs, *runs.parents)
+    for path in (*above, *(run for run in folders if run.name.isdecimal())):
+        _refuse_dangling(path)
     labels = (checkpoints(run, holding) for run in folders if run.is_dir())
     heads = [each[-1] for each in labels if each]
     return max(heads, key=lambda head: (head.saved, head.folder), default=None)
+
+
+def _is_alias(path: Path) -> bool:
+    """Return True if a path is a link to something in its own folder, as ``best`` is."""
+    return path.is_symlink() and path.resolve().parent == path.parent.resolve()
+
+
+def _refuse_dangling(path: Path) -> None:
+    """Refuse a link that leads nowhere.
+
+    Raises:
+        UserError: The path is one.
+    """
+    if path.is_symlink() and not path.exists():
+        target = path.parent / path.readlink()
+        raise UserError(
+            f"{path} is a link to {target}, which isn't there",
+            "mount the disk it is on, or name an older checkpoint's folder, or remove the link",
+        )
 
 
 def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
@@ -127,14 +152,22 @@ def _find(path: str, config: Config, holding: str) -> Path:
         candidates = (Path(path), root / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
+            if root.is_symlink() and not STEPS.fullmatch(root.name):
+                # ``best`` leads to a checkpoint, which may be a link itself.
+                step = root.parent / root.readlink()
+                root = step if STEPS.fullmatch(step.name) and step.parent == root.parent else root
             target = root.resolve()
-            if not root.is_symlink():
+            if not root.is_symlink() or (STEPS.fullmatch(root.name) and not _is_alias(root)):
                 return target if root.name in ("", "..") else root  # the run's folder is above
             if target.parent != root.parent.resolve():  # ``best`` is a link in it
                 message = f"{root} is a link to {target}, out of its folder"
                 raise UserError(message, f"name {target}")
             return root.parent / target.name
         checkpoint = next(reversed(checkpoints(root, holding)), None)
+    run = checkpoint.folder.parent if checkpoint else root
+    for link in run.iterdir() if run.is_dir() else ():
+        if STEPS.fullmatch(link.name) and (not checkpoint or link.name > checkpoint.folder.name):
+            _refuse_dangling(link)
     if checkpoint is None:
         if path == "latest" or root.is_dir():
             raise UserError(f"there is no checkpoint in {root}", f"train first, or {WHICH}")

@@ -201,10 +201,18 @@ class CheckpointManager:
         resumed: the checkpoint that the run goes on from; the newest there is if None.
 
     Raises:
-        UserError: there is no such checkpoint.
+        UserError: there is no such checkpoint, or ``best`` in the folder is no link.
     """
 
     def __init__(self, folder: Path, config: Config, resumed: Path | None = None) -> None:
+        best = folder / BEST
+        if best.is_dir() and not best.is_symlink():
+            copied = branches.label(best)
+            step = copied.step if copied else 0
+            raise UserError(
+                f"{best} is a folder, expected a link to a checkpoint beside it",
+                f"a copy that followed the link made it; remove it, or rename it to {step:016d}",
+            )
         self.folder, self.config = folder, config
         self._line = branches.line_from(folder, resumed) if resumed else None
         self._metric, self._sign = metric(config), sign(config)

@@ -19,6 +19,7 @@ from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import file_texts
 from puffer_mlx.config.fit import typed
+from puffer_mlx.config.schema import Vec
 from puffer_mlx.config.values import BOOLS
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
@@ -28,6 +29,7 @@ from puffer_mlx.vec.normalize import shows_normalised
 
 MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the name of another file
 KEY, RESCALE = "vec.normalize_observations", "vec.rescale_actions"
+CHANNELS = "vec.image_channels"
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
 
 def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
     """Write statistics into a file of their own, float32."""
+    memory = normalization.with_rest(memory)
     arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()}
     save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
@@ -64,11 +67,11 @@ def gathered_statistics(vec: VecEnv) -> dict[str, Any]:
 
 
 def as_trained(config: Config, path: Path) -> Config:
-    """A configuration that shows and takes what the policy was trained with.
+    """Return a configuration that shows and takes what the policy was trained with.
 
-    That normalises observations if it saw normalised ones, and rescales actions if it put out such.
-    What a person typed stays; if it doesn't fit, ``restore_statistics`` and ``refuse_other_units``
-    refuse it.
+    It normalises observations if the policy saw normalised ones, rescales actions if the policy put
+    out such, and reads images as the policy's run did. What was typed stays; if it doesn't fit,
+    ``restore_statistics`` and ``refuse_other_units`` refuse it.
 
     Args:
         config: as it was asked for.
@@ -82,6 +85,10 @@ def as_trained(config: Config, path: Path) -> Config:
         rescaled = rescales(path)
         if rescaled is not None and rescaled != settings.rescale_actions:
             settings = replace(settings, rescale_actions=rescaled)
+    if config.python and not typed(config, CHANNELS) and (texts := _run_texts(path)):
+        channels = texts.get(CHANNELS, Vec().image_channels)
+        if channels != settings.image_channels:
+            settings = replace(settings, image_channels=channels)
     return config if settings is config.vec else replace(config, vec=settings)
 
 
@@ -93,6 +100,8 @@ def differences(asked: Config, config: Config, path: Path) -> list[str]:
     if config.vec.rescale_actions != asked.vec.rescale_actions:
         how = "rescaled to their bounds" if config.vec.rescale_actions else "taken as they are"
         lines.append(f"actions are {how}, as {path} learned to put them out")
+    if config.vec.image_channels != asked.vec.image_channels:
+        lines.append(f"{CHANNELS} is {config.vec.image_channels}, as {path} learned to see images")
     return lines
 
 
@@ -104,16 +113,32 @@ def rescales(path: Path) -> bool | None:
     Raises:
         UserError: the file is damaged, or may not be read.
     """
-    folder = path if path.is_dir() else path.parent
     with reading(path):
         if path.suffix == ".safetensors" and path.name != WEIGHTS:
             return bool(rescaling.take(path, read(path)[0])[1])
-        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
-            text = file_texts(read_text(folder / CONFIG, "replace")).get(RESCALE, "False")
-            return BOOLS.get(text.lower(), False)
+        if texts := _run_texts(path):
+            return BOOLS.get(texts.get(RESCALE, "False").lower(), False)
         if path.name == WEIGHTS and path.is_file():
             return bool(rescaling.take(path, read(path)[0])[1])
     return None
+
+
+def _run_texts(path: Path) -> dict[str, str]:
+    """Return the keys of a run's configuration as text; {} if the path isn't a run's weights.
+
+    Args:
+        path: A checkpoint's folder, or a file of weights.
+
+    Raises:
+        UserError: The configuration may not be read.
+    """
+    folder = path if path.is_dir() else path.parent
+    if path.suffix == ".safetensors" and path.name != WEIGHTS:
+        return {}
+    with reading(path):
+        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+            return file_texts(read_text(folder / CONFIG, "replace"))
+    return {}
 
 
 def refuse_other_units(vec: VecEnv, path: Path) -> None:

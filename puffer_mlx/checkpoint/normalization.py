@@ -6,6 +6,7 @@ them, so every kind of file but the flat one carries them, as tensors beside the
 | name | shape | |
 | --- | --- | --- |
 | ``normalization.observations.mean``, ``.variance``, ``.count`` | (D,), (D,), () | what it sees |
+| ``normalization.observations.mean_rest`` | (D,) | added to the mean where float32 rounds that |
 | ``normalization.return.mean``, ``.variance``, ``.count`` | (1,), (1,), () | only for training on |
 
 Elsewhere in the package they are arrays by name, without the prefix (``vec.base.Remembers``).
@@ -22,6 +23,8 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise
 
 PREFIX = "normalization."
+REST = "observations.mean_rest"  # of the mean, what float32 rounds away
+COARSE = 1e-3  # deviations that the mean in a file may be off
 PARTS = ("mean", "variance", "count")
 OBSERVATIONS = tuple(f"observations.{part}" for part in PARTS)
 
@@ -44,6 +47,18 @@ def tensors_of(memory: Memory) -> dict[str, np.ndarray]:
     return {PREFIX + name: np.array(array, np.float32) for name, array in memory.items()}
 
 
+def with_rest(memory: Memory) -> dict[str, Any]:
+    """Return statistics with the rest of the mean, where float32 would round that too coarsely.
+
+    Only numbers that float64 holds and float32 doesn't, a clock's seconds say, need it.
+    """
+    if not normalises(memory):
+        return dict(memory)
+    mean, scale = _mean_and_scale(memory)
+    rest = mean - mean.astype(np.float32)
+    return dict(memory) | ({REST: rest} if (np.abs(rest) * scale > COARSE).any() else {})
+
+
 def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """A file's tensors taken apart: the others, and the statistics.
 
@@ -56,7 +71,13 @@ def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         for name, w in tensors.items()
         if name not in others
     }
+    rest = memory.pop(REST, None)
     check(path, memory)
+    if rest is not None and normalises(memory):
+        if rest.shape != memory[OBSERVATIONS[0]].shape or not np.isfinite(rest).all():
+            message = f"{path}: the statistics {REST} are damaged"
+            raise UserError(message, "the file is damaged: export the policy again")
+        memory[OBSERVATIONS[0]] += rest
     return others, memory
 
 
@@ -98,11 +119,15 @@ def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
 
 
 def apply(memory: Memory, observations: np.ndarray) -> np.ndarray:
-    """Observations (..., D) as the policy sees them: normalised, a copy, or as they were."""
+    """Return observations (..., D) as the policy sees them: normalised, a copy, or as they were.
+
+    They may be float64; normalised ones are float32.
+    """
     if not normalises(memory):
         return observations
     rows = np.array(observations, np.float32)
-    normalise(rows, *_mean_and_scale(memory))
+    exact = observations if observations.dtype == np.float64 else None
+    normalise(rows, *_mean_and_scale(memory), exact)
     return rows
 
 

@@ -26,6 +26,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import open_file, publish
 
 CRC = "crc32"
+DIMENSIONS_MOST = 32  # NumPy's limit is 64, ours is above any weight's
 HEADER_MOST = 100_000_000  # bytes, the format's own limit
 DTYPES = {  # the format's names: MLX's type, and NumPy's of the same bytes
     "BOOL": (mx.bool_, "?"),
@@ -173,6 +174,8 @@ def _entry(path: Path, name: str, entry: Any) -> Entry:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise _damaged(path, f"{name!r} is of type {dtype!r}, expected one of {', '.join(DTYPES)}")
     size = np.dtype(DTYPES[dtype][1]).itemsize
+    if len(shape) > DIMENSIONS_MOST:
+        raise _damaged(path, f"{name!r} has {len(shape)} dimensions")
     if max(shape, default=0) >= 2**31 or offsets[1] - offsets[0] != size * math.prod(shape):
         raise _damaged(path, f"{name!r} of shape {shape} has {offsets[1] - offsets[0]} bytes")
     return Entry(dtype, tuple(shape), *offsets)

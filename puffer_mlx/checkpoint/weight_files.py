@@ -32,7 +32,10 @@ def save_safetensors(
         memory: the statistics that the policy's observations are normalised by, if they are.
         bounds: what its actions are rescaled to, if they are.
     """
-    beside = {**normalization.tensors_of(memory or {}), **rescaling.tensors_of(bounds)}
+    beside = {
+        **normalization.tensors_of(normalization.with_rest(memory or {})),
+        **rescaling.tensors_of(bounds),
+    }
     tensors = dict(named(weights)) | {name: mx.array(array) for name, array in beside.items()}
     tensor_files.write(path, tensors, metadata or {})
 

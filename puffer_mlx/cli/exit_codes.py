@@ -10,6 +10,7 @@ from puffer_mlx.system import output, signals, voice
 from puffer_mlx.system.private_folders import refuse_full
 
 WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
+_ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX, of an array
 _COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, of a kernel
 
 
@@ -45,7 +46,11 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
                 return main(words) or 0
         except UserError as error:
             return _refused(error)
+        except MemoryError as error:
+            return _refused(_out_of_memory(error))
         except RuntimeError as error:
+            if re.search(_ALLOCATING, str(error)):
+                return _refused(_out_of_memory(error))
             if not re.search(_COMPILING, str(error)):
                 raise
             if watch.came():
@@ -58,6 +63,15 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return watch.status
+
+
+def _out_of_memory(error: Exception) -> UserError:
+    """Return the message for an allocation that failed although the estimate of the run fits."""
+    return UserError(
+        f"out of memory: {error}",
+        "choose fewer vec.total_agents, a shorter train.horizon, a smaller train.minibatch_size or"
+        " a smaller policy.hidden_size, or end other programs",
+    )
 
 
 def _refused(error: UserError) -> int:

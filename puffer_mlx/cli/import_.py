@@ -94,7 +94,7 @@ def convert(argv: list[str]) -> None:
         raise UserError(
             f"{source.path}: {compared.worst} differs from what the file's own program computes by"
             f" {compared.difference:.2g} of its scale, more than {compared.tolerance:.2g}",
-            "this is a defect of puffer_mlx: report it",
+            "the file is damaged; if it isn't, this is a defect of puffer_mlx: report it",
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)

@@ -18,6 +18,7 @@ OBEYED = (  # keys that a match depends on: it doesn't train
 )
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
     *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
+    "vec.image_channels",
 )
 GAMES = 4096  # PufferLib's number
 GAMES_IN_PYTHON = 256

@@ -51,7 +51,14 @@ def introduce(config: Config, environments: Environments) -> None:
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:
-        voice.note(environments.description, family_note(config))
+        voice.note(environments.description, family_note(config), images_note(environments))
+
+
+def images_note(environments: Environments) -> str | None:
+    """Return the line that says how images are read; None if there are none."""
+    layout = getattr(environments, "layout", None)
+    images = layout.images() if layout else []
+    return f"images: {'; '.join(images)}" if images else None
 
 
 def resumed_notes(run: Run) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """The interface of a file format; ``formats/`` has one object for each."""
 
+import contextlib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +20,30 @@ from puffer_mlx.spec import EnvSpec
 
 Weights = Any
 Settings = dict[str, str]  # of the configuration, by key: policy.hidden_size, torch.network, ...
+DAMAGED = "the file is damaged"
 STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoints and ours end
+
+
+@contextlib.contextmanager
+def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
+    """Report what a library raises about a file's contents as a UserError.
+
+    Libraries raise exceptions of many kinds for damaged files, so all are caught: the block may
+    call the library and nothing of ours.
+
+    Args:
+        library: Its name, for the message.
+        path: The file.
+        hint: How to put it right.
+
+    Raises:
+        UserError: The library refused the file.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{path} can't be read by {library}: {reason}", hint) from None
 
 
 class Contents(NamedTuple):

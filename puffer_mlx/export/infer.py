@@ -15,8 +15,8 @@ from puffer_mlx.policy.networks.catalog import FORMS, names_of
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:
-    """Settings from tensors under our names; empty if they are of no class known here."""
-    decoder = tensors.get("decoder.weight", tensors.get("decoder.actions.weight"))
+    """Return settings from tensors under our names; empty if they are of no class known here."""
+    decoder = _matrix(tensors, "decoder.weight", "decoder.actions.weight")
     network, layers = _network(tensors, lambda forms: forms.layers)
     if decoder is None or not network:
         return {}  # perhaps classes of the user's own: the configuration tells
@@ -37,14 +37,14 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     Raises:
         UserError: it isn't a policy that puffer_mlx has.
     """
-    if "action_net.weight" in tensors and (settings := _sb3_settings(tensors)):
+    if _matrix(tensors, "action_net.weight") is not None and (settings := _sb3_settings(tensors)):
         return settings
-    if "policy.value.weight" in tensors and (wrapped := _wrapped(tensors)):
-        H = tensors["policy.value.weight"].shape[1]
-        return _settings("puffer3", wrapped, DEFAULT, H, 1)
+    value = _matrix(tensors, "policy.value.weight")
+    if value is not None and (wrapped := _wrapped(tensors)):
+        return _settings("puffer3", wrapped, DEFAULT, value.shape[1], 1)
     network, layers = _network(tensors, lambda forms: forms.torch and forms.torch.layers)
     encoder = _torch_encoder(tensors)
-    value = tensors.get("decoder.value_function.weight")
+    value = _matrix(tensors, "decoder.value_function.weight")
     if not network or not encoder or value is None:
         shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
@@ -71,6 +71,12 @@ def _sb3_settings(tensors: Tensors) -> dict[str, str]:
             settings["policy.separate_value"] = "True"
         return settings
     return {}
+
+
+def _matrix(tensors: dict[str, Any], *names: str) -> Any:
+    """Return the first of some tensors that there is, if it is a matrix of numbers; else None."""
+    found = next((tensors[name] for name in names if name in tensors), None)
+    return found if found is not None and len(found.shape) == 2 and found.size else None
 
 
 def _encoder(tensors: Collection[str]) -> str:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.checkpoint import Checkpoint
+from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.values import read_value
+from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of
-from puffer_mlx.export.file_format import FileFormat, PolicyFile
+from puffer_mlx.export.file_format import DAMAGED, FileFormat, PolicyFile
 from puffer_mlx.export.infer import detect
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.policy import Policy
@@ -49,12 +52,26 @@ def with_metadata(
 
     Classes that don't come with puffer_mlx are only named: whoever they belong to asks for them.
     Without metadata of ours the names and shapes of tensors tell.
+
+    Raises:
+        UserError: A key of the configuration has a value that it can't have.
     """
     keys = [f"{section}.{key}" for section in ("policy", "torch") for key in KEYS[section]]
     settings = {
         key: properties[key] for key in keys if key in properties and "puffer_mlx" in properties
     }
     classes = {key: settings.pop(key) for key in OWN if ":" in settings.get(key, "")}
+    for key, text in settings.items():
+        _check_setting(path, key, text)
     seen = detect(tensors)
     sizes = {} if classes else {key: seen[key] for key in SIZES if key in seen}
     return PolicyFile(path, file, tensors, settings or seen, properties, classes, sizes)
+
+
+def _check_setting(path: Path, key: str, text: str) -> None:
+    """Refuse a value that a key can't have, here where the message can name the file."""
+    section, _, name = key.partition(".")
+    text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
+    setting, declared = Setting(section, name, text, str(path)), KEYS[section][name]
+    if fault := declared.fault(read_value(setting, declared)):
+        raise UserError(f"{path} says {setting}: {fault[0]}", DAMAGED)

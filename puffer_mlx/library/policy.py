@@ -52,7 +52,7 @@ def of_layout(layout: Layout, spec: EnvSpec) -> Form:
                 raise _misfit(
                     spec, values[path].shape[single:], tuple(space.shape), path_text(path)
                 )
-        out = np.zeros((n, spec.observation_size), spec.observation_dtype)
+        out = np.zeros((n, spec.observation_size), layout.exact_dtype)
         layout.write(nested(observation_space, values), out)
         return out, single
 
@@ -215,7 +215,9 @@ class Policy:
         form = self._known_form()
         rows, single = form.rows(observation)
         n = len(rows)
-        rows = normalization.apply(self.memory, rows)
+        rows = normalization.apply(self.memory, rows).astype(
+            self.spec.observation_dtype, copy=False
+        )
         before = self._recalled(n, state)
         keep = None
         if episode_start is not None:

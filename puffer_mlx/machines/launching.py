@@ -70,7 +70,7 @@ def _wrong_hosts(path: str, rank: int) -> str:
         return f"{path!r} is no file"
     try:
         hosts = json.loads(Path(path).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         hosts = None
     if not isinstance(hosts, list):
         return f"{path} is no list of each rank's addresses"

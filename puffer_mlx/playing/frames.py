@@ -213,7 +213,7 @@ def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
         if frame.image.shape != first:
             raise UserError(
                 f"picture {frame.step} is {frame.image.shape}, the first was {first}",
-                "draw.py must return pictures of one size",
+                "the environment must draw all pictures in one size",
             )
         yield frame.image
     if first is None:

@@ -242,7 +242,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
     permit(configuration, "torch")
-    refuse_policy(configuration, spec.observation_size)
+    refuse_policy(configuration, spec)
     policy, parts = configuration.policy, configuration.torch
     H, L, dialect = policy.hidden_size, policy.num_layers, policy.dialect
     activation = chosen_activation(policy)

@@ -65,9 +65,13 @@ def largest_kl(target: float) -> float:
 def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
     """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too.
 
+    A single advantage has no deviation: it is returned unchanged.
+
     ``moments`` are those of a larger minibatch (``Minibatch``), put together as in Chan's parallel
     variance.
     """
+    if adv.size * (1 if moments is None else len(moments)) == 1:
+        return adv
     if moments is None:
         return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)
     count, mean, squares = mx.split(moments, 3, axis=1)

@@ -78,6 +78,14 @@ def device_memory() -> int:
     return int(facts.get("memory_size") or facts.get("total_memory") or 0)
 
 
+def training_memory() -> int:
+    """Return the bytes of memory of the GPU that trains, MLX's default device.
+
+    0 if it shares the machine's memory, or a CPU trains.
+    """
+    return 0 if unified() or mx.default_device() == mx.cpu else device_memory()
+
+
 def kind(device: mx.Device) -> str:
     """``cpu`` or ``gpu``."""
     return "gpu" if device == mx.gpu else "cpu"

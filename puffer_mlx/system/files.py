@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from puffer_mlx.errors import UserError
 
+NO_SPACE = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+
 
 @contextlib.contextmanager
 def publish(path: Path | str) -> Iterator[Path]:
@@ -86,7 +88,7 @@ def _replacing(path: Path, folder: bool) -> Iterator[Path]:
             yield temporary
             sync(temporary)
             os.chmod(temporary, (0o777 if folder else 0o666) & ~_umask())
-            if folder and path.is_dir():
+            if folder and (path.is_dir() or path.is_symlink()):
                 remove_folder(path)
             os.replace(temporary, path)
     finally:
@@ -97,7 +99,13 @@ def _replacing(path: Path, folder: bool) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder; whoever looks meanwhile sees all of it, or none."""
+    """Remove a folder in one step: a reader sees all of it, or nothing.
+
+    Of a link to a folder only the link is removed.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
     doomed = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     os.replace(path, doomed)
     shutil.rmtree(doomed)
@@ -276,12 +284,25 @@ def _reporting(path: Path) -> Iterator[None]:
         raise _unwritable(path, error) from None
 
 
+def write_hint(path: Path, error: OSError, options: str) -> str:
+    """Return the hint for a file that couldn't be written.
+
+    Args:
+        path: The file.
+        error: What was raised.
+        options: The options that choose another folder.
+    """
+    for folder in (path, *path.parents):
+        if os.path.islink(folder) and not os.path.exists(folder):  # raise nothing, unlike Path's
+            return f"mount its disk: {folder} is a link to {folder.readlink()}, which isn't there"
+    space = "free some space, or " if error.errno in NO_SPACE else ""
+    return f"{space}choose a folder you can write to ({options})"
+
+
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"can't write {shown(path)}: {error.strerror or error}",
-        "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir, or the"
-        " option that names this file)",
-    )
+    options = "--checkpoint-dir, --log-dir, or the option that names this file"
+    message = f"can't write {shown(path)}: {error.strerror or error}"
+    return UserError(message, write_hint(path, error, options))
 
 
 def _umask() -> int:

@@ -20,6 +20,18 @@ def is_finite(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
+def record_of(line: str) -> dict[str, float | None] | None:
+    """Return a log's line as a record of numbers (None: not finite); None if it is no record."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    numbers = isinstance(record, dict) and all(
+        value is None or type(value) in (int, float) for value in record.values()
+    )
+    return record if numbers else None
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """A value as JSON; numbers in it that aren't finite, however deep, are null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)

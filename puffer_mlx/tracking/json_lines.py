@@ -13,7 +13,7 @@ from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import shown
+from puffer_mlx.system.files import shown, write_hint
 from puffer_mlx.system.json_text import json_text
 
 TOUCHED = 1.0  # seconds between two signs of life
@@ -126,7 +126,7 @@ class JsonLines:
     def _error(self, error: OSError) -> UserError:
         return UserError(
             f"can't write the log {shown(self.path)}: {error.strerror or error}",
-            "free some space, or choose a folder you can write to (--log-dir)",
+            write_hint(self.path, error, "--log-dir"),
         )
 
 

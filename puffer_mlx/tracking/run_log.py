@@ -1,6 +1,5 @@
 """A run's lines of JSON read back, as what the logs of other programs are made from."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any
 from puffer_mlx.config import Config, to_dict
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.files import reading
+from puffer_mlx.system.json_text import record_of
 from puffer_mlx.tracking.scores import metric
 
 Record = dict[str, float]
@@ -77,13 +78,12 @@ class RunLog:
         return self.config.sweep.get("sweep", {})
 
     def _records(self) -> Iterator[Record]:
-        with open(self.path, encoding="utf-8") as file:
+        hint = "was the file edited? Other programs' logs are made from it"
+        with reading(self.path), open(self.path, encoding="utf-8", errors="replace") as file:
             for line in file:
-                try:
-                    record: dict[str, Any] = json.loads(line)
-                except ValueError:
-                    hint = "was the file edited? Other programs' logs are made from it"
-                    raise UserError(f"{self.path}: {line[:40]!r} is no record", hint) from None
+                record = record_of(line)
+                if record is None or ("epoch" in record and "agent_steps" not in record):
+                    raise UserError(f"{self.path}: {line[:40]!r} is no record", hint)
                 yield {name: math.nan if x is None else x for name, x in record.items()}
 
 

@@ -18,7 +18,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program
-from puffer_mlx.system.json_text import json_text
+from puffer_mlx.system.json_text import is_finite, json_text, record_of
 from puffer_mlx.system.version import machine
 from puffer_mlx.tracking import tracker_process
 from puffer_mlx.tracking.run_log import RunLog
@@ -69,9 +69,9 @@ def last_step(log: Path) -> int | None:
     last = None
     with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
         for line in file:
-            with contextlib.suppress(ValueError):  # torn by a kill
-                record = json.loads(line)
-                last = record["agent_steps"] if "epoch" in record else last
+            record = record_of(line) or {}  # one may be torn by a kill
+            steps = record.get("agent_steps")
+            last = int(steps) if "epoch" in record and is_finite(steps) else last
     return last
 
 

@@ -34,6 +34,7 @@ from typing import IO, Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import is_finite
 from puffer_mlx.tracking.trackers import RunResult, ShowsVideos, TrackedRun, Tracker, find
 
 PATIENCE = 60.0  # seconds that a tracker may take to finish
@@ -129,10 +130,10 @@ def known_to(kept: Path, logged: int | None) -> int | None:
         logged: the last step in the run's log, which it may have got.
     """
     try:
-        known = json.loads(kept.read_text(encoding="utf-8"))
-        return known.get("step", logged)
-    except (OSError, ValueError, AttributeError):
+        step = json.loads(kept.read_text(encoding="utf-8")).get("step", logged)
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
+    return int(step) if is_finite(step) else None
 
 
 def _keep(path: Path, known: dict[str, Any]) -> None:

@@ -40,11 +40,12 @@ from puffer_mlx.rollout.acting import choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU, Stepped
 from puffer_mlx.rollout.seats import PerPolicy
+from puffer_mlx.rollout.time_limits import add_values, are_bootstrapped
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Acting, Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker
-from puffer_mlx.vec.base import TellsScores
+from puffer_mlx.vec.base import LastObservations, TellsScores
 from puffer_mlx.vec.native.vec import NativeVec
 
 SLOW = 1.0  # seconds: after a rollout that took longer, the progress of the next one is shown
@@ -79,6 +80,8 @@ class Rollout:
         update_key: random key of the update on the rollout, once it is drawn.
         games: self-play's logs, once the rollout's games are counted.
         self_play: self-play's state before they were, where a checkpoint may need it.
+        last: last observations that have no row, until rewards have got their values: see
+            ``rollout/time_limits.py``.
     """
 
     buffer: RolloutBuffer
@@ -92,6 +95,7 @@ class Rollout:
     update_key: mx.array | None = None
     games: dict[str, float] | None = None
     self_play: Any = None
+    last: LastObservations | None = None
 
 
 @dataclass
@@ -123,6 +127,7 @@ class Collector:
     Attributes:
         acting: how it acts; another way may be put in its place while nothing is under way.
         vec: the environments; where a GPU steps them itself, what stands for them there.
+        bootstraps: whether rewards get the values of last observations that have no row.
         cores: of a CPU, for acting through MLX; as ``acting``.
         buffers: one, or two with overlap or ``ahead``, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
@@ -146,6 +151,7 @@ class Collector:
             assert isinstance(vec, NativeVec)
             vec = EnvironmentsOnGPU(vec, placement.whole)
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
+        self.bootstraps = are_bootstrapped(config, vec)
         self.overlap = placement.overlap
         there = placement.whole is not None and backend() != "metal"
         self.ahead = there and not placement.overlap
@@ -271,6 +277,12 @@ class Collector:
             self._job = self._work  # the next call tries again
             raise
         self._job = None
+        if rollout.last is None:
+            return rollout
+        start, mine = rollout.start, (self.policy, rollout.start.weights)
+        with mx.stream(self.placement.learner):
+            add_values(rollout.buffer, rollout.last, *mine, start.states, self.config)
+        rollout.last = None
         return rollout
 
     def read(self, rollout: Rollout) -> None:
@@ -395,6 +407,8 @@ class Collector:
         else:
             timer.start()
         self.resync()
+        if self.bootstraps:
+            self.vec.take_last()  # type: ignore  # of before: what an interrupted rollout left
         states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
         stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
         environments = self.vec.state() if self.overlap and stepped is None else None
@@ -413,6 +427,7 @@ class Collector:
         unread = None
         if isinstance(self.acting, RolloutsOnGPU) and not self.acting.waits:
             unread = self.vec.take_log()  # type: ignore
+        last = self.vec.take_last() if self.bootstraps else None  # type: ignore
         logs = self.vec.log() if unread is None else {}
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.buffer, self.states = buffer, after
@@ -423,4 +438,4 @@ class Collector:
             late = max(0.0, self._seconds - seconds) if math.isfinite(self._seconds) else 0.0
             return Rollout(buffer, start, logs, seconds, scores, late, unread)
         self._seconds = seconds
-        return Rollout(buffer, start, logs, seconds, scores)
+        return Rollout(buffer, start, logs, seconds, scores, last=last)

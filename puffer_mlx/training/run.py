@@ -26,6 +26,7 @@ from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
+from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.formats import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
@@ -98,7 +99,9 @@ class Run(contextlib.ExitStack):
                 resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
                 kept = optimizers.kept(optimizers.of(config))
-                refuse_training(ranks.own(config), kept=kept)  # environments may be as large
+                own = ranks.own(config)
+                # Before environments are made: they may allocate as much.
+                refuse_training(own, None, kept, training_memory())
                 cores = placement.rollout_cores(config)
                 environments = run.enter_context(share.make_environments(config, ranks, cores))
             look(config, environments)

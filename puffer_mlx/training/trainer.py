@@ -15,7 +15,7 @@ import numpy as np
 
 from puffer_mlx.checkpoint.folder import State
 from puffer_mlx.config import Config
-from puffer_mlx.config.memory_needs import refuse_training
+from puffer_mlx.config.memory_needs import refuse_state, refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy, configured_policy
@@ -24,7 +24,9 @@ from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import LATER, Profiler
 from puffer_mlx.rollout.act_functions import compile_act
+from puffer_mlx.rollout.time_limits import without_clip
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Collector, Rollout
@@ -41,7 +43,7 @@ from puffer_mlx.training.placement import Acting, as_on_first, place
 from puffer_mlx.training.reader import Learned
 from puffer_mlx.training.rollout_queue import RolloutQueue
 from puffer_mlx.training.state import restore_state, save_state
-from puffer_mlx.trees import named
+from puffer_mlx.trees import leaves, named
 from puffer_mlx.vec.base import VecEnv
 
 RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exports
@@ -110,7 +112,8 @@ class Trainer:
     ) -> None:
         choose_cache_limit()
         local = ranks.own(config)
-        refuse_training(local, vec.spec, optimizers.kept(optimizers.of(config)))
+        kept = optimizers.kept(optimizers.of(config))
+        refuse_training(local, vec.spec, kept, training_memory())
         policy = policy or configured_policy(vec.spec, config)
         self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
         self.epoch, self.global_step, self.stop = 0, 0, False
@@ -128,7 +131,8 @@ class Trainer:
         self.collector = Collector(acting, self.placement, self.profiler.rollout, ranks)
         self.queue = RolloutQueue(self.collector, key, timer, self._opponents)
         learned = Learned(config, seats) if seats else None
-        self.learner = Learner(config, policy, self.placement, timer, ranks, learned)
+        learning = without_clip(config) if self.collector.bootstraps else config
+        self.learner = Learner(learning, policy, self.placement, timer, ranks, learned)
         if self.learner.graph is not None and backend() == "cuda":
             self.profiler.patience = LATER
         self.epoch_logs = EpochLogs(config)
@@ -414,5 +418,6 @@ def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array
     weights = policy.init(init) if weights is None else weights
     optimizer = optimizers.of(config).init(weights)
     state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
+    refuse_state(sum(array.nbytes for array in leaves(state.arrays())), training_memory())
     mx.eval(key, *state.arrays())
     return key, state

@@ -34,6 +34,20 @@ class Rows(NamedTuple):
 TERMINATED, TRUNCATED = 1.0, 2.0  # what ``finals`` says of an episode's last observation
 
 
+class LastObservations(NamedTuple):
+    """Last observations of k episodes that time limits ended, which have no rows of their own.
+
+    Attributes:
+        rows: (k,) int, the row that arrived with the end: 1 for the first step.
+        agents: (k,) int.
+        observations: (k, D), as the policy sees observations.
+    """
+
+    rows: np.ndarray
+    agents: np.ndarray
+    observations: np.ndarray
+
+
 class Collected(NamedTuple):
     """What ``collect`` measured, in thread-seconds, and who worked when."""
 
@@ -77,6 +91,37 @@ class PreparesSteps(Protocol):
             actions: (n, heads) of all their n agents, see ``VecEnv.send``.
             out: rows of those agents.
         """
+        ...
+
+
+@runtime_checkable
+class ShowsExactly(Protocol):
+    """Environments whose observations may be wider than rows of float32."""
+
+    def exact_observations(self, agents: slice) -> np.ndarray | None:
+        """Return the newest observations of whole groups of agents, (n, D) float64.
+
+        Args:
+            agents: ``[first, last)``.
+
+        Returns:
+            Their rows without rounding; None if rows of float32 hold observations exactly.
+        """
+        ...
+
+
+@runtime_checkable
+class ShowsLast(Protocol):
+    """Environments that may show an episode's last observation beside the rows.
+
+    Attributes:
+        shows_last: Whether they do: they begin the next episode in the step that ends one.
+    """
+
+    shows_last: bool
+
+    def take_last(self) -> LastObservations:
+        """Return those of the steps since the last call; nothing is kept before the first one."""
         ...
 
 

@@ -14,7 +14,7 @@ from puffer_mlx.config.trust import as_argument, permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
-from puffer_mlx.vec.base import Environments, VecEnv
+from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
 from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.gym.wrapping import changed
 from puffer_mlx.vec.native.c_functions import load
@@ -32,7 +32,7 @@ from puffer_mlx.vec.zoo.names import find as find_parallel
 from puffer_mlx.vec.zoo.vec import ZooVec, makes_parallel
 
 GYM = "gym:"
-RESCALE = "vec.rescale_actions"
+RESCALE, CHANNELS = "vec.rescale_actions", "vec.image_channels"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
@@ -143,6 +143,7 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         "timeout": config.vec.timeout,
         "render": render,
         "rescale_actions": config.vec.rescale_actions,
+        "image_channels": config.vec.image_channels,
     }
     if isinstance(factory, ParallelFactory):
         return ZooVec(factory, **settings)
@@ -205,7 +206,8 @@ def python_factory(config: Config) -> Any:
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Keys that these environments have no use for, and why, for the line that says so."""
     keys = [f"env.{key}" for key in vec.unread]
-    if config.train.bootstrap_truncated and not vec.finals:
+    shown = vec.finals or (isinstance(vec, ShowsLast) and vec.shows_last)
+    if config.train.bootstrap_truncated and not shown:
         keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         keys.append("vec.normalize_observations (bytes are on a scale that is known)")
@@ -215,8 +217,11 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     if wrapped and not isinstance(getattr(vec, "inner", vec), GymVec):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
-        names = ("base.family", "vec.backend", "vec.timeout", RESCALE)
+        names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)
         keys += [f"{name} (for Python)" for name in names if name in config.origins]
-    elif typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
+        return keys
+    if typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
         keys.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
+    if typed(config, CHANNELS) and not (vec.spec.observation_shape or vec.spec.image_parts):
+        keys.append(f"{CHANNELS} (observations hold no images of bytes)")
     return keys

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import to_install
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
+from puffer_mlx.vec.space_parts import SMALLEST
 
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -21,6 +23,7 @@ _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 Shape = tuple[tuple[int, ...], Any]  # and dtype
 Shapes = dict[str, Shape]  # of each array of ``Buffers``
 _NONE = np.zeros(0)
+_TOLD: set[str] = set()  # lines of `tell_unclosed`
 
 
 class Buffers(NamedTuple):
@@ -32,6 +35,8 @@ class Buffers(NamedTuple):
     terminals: np.ndarray  # (n,) bool
     truncations: np.ndarray  # (n,) bool
     present: np.ndarray  # (n,) bool: agents that take part
+    # of environments that begin the next episode in the step that ends one:
+    last: np.ndarray = _NONE  # (n, D): an episode's last observation, where `truncations` is set
     # of environments that may say so:
     legal: np.ndarray = _NONE  # (n, logits) uint8: which actions are
     tells: np.ndarray = _NONE  # (n,) bool: whether the environment said so in its first reset
@@ -61,12 +66,16 @@ class Buffers(NamedTuple):
         }
 
     @staticmethod
-    def row_shapes(n: int, spec: EnvSpec, reward: Any = np.float32) -> Shapes:
-        """Those of n agents whose environments write rows, and may say which actions are legal."""
-        row, action = (spec.observation_size,), spec.action
-        shapes = Buffers.shapes(
-            n, (row, spec.observation_dtype), ((action.heads,), np.float32), reward
-        )
+    def row_shapes(n: int, layout: Layout, reward: Any = np.float32) -> Shapes:
+        """Return the shapes for n agents whose environments write rows.
+
+        Args:
+            n: Agents.
+            layout: Of one agent's rows, which aren't rounded to float32 here.
+            reward: Dtype of rewards.
+        """
+        row, action = (layout.spec.observation_size,), layout.spec.action
+        shapes = Buffers.shapes(n, (row, layout.exact_dtype), ((action.heads,), np.float32), reward)
         if not action.continuous:
             shapes["legal"] = (n, action.logits), np.uint8
         return {**shapes, "tells": ((n,), np.bool_)}
@@ -115,12 +124,14 @@ class Recipe:
         keywords: its arguments.
         render: make it able to draw pictures.
         rescale: a continuous action's -1 to 1 is the low to high of its bounds.
+        channels: ``vec.image_channels``.
 
     Attributes:
         agents: of an instance.
         environments: that share them.
         layout: of rows; known once an instance was looked at.
         finals: see ``VecEnv.finals``.
+        shows_last: whether last observations are wanted and shown, but in no rows of their own.
         unread: keywords that count for nothing, and why.
         scales: whether one instance can hold as many environments as there shall be.
         by_environment: whether seeds and processes belong to environments, not to instances.
@@ -131,10 +142,12 @@ class Recipe:
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
     rescale: bool = False
+    channels: str = SMALLEST
     agents: int = field(default=1, init=False)
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
     finals: bool = True
+    shows_last: bool = field(default=False, init=False)
     unread: list[str] = field(default_factory=list, init=False)
     by_environment: ClassVar[bool] = False
 
@@ -153,9 +166,13 @@ class Recipe:
         """What the vectorised form is, and what it lacks; "" if it can be used."""
         return "", "it takes no num_envs"
 
+    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
+        """Return how spaces of one agent lie in rows; ``masked``: it gets masks of actions."""
+        return Layout(self.name, observation, action, masked, self.rescale, self.channels)
+
     def shapes(self, n: int) -> Shapes:
         """Of the buffers of n agents."""
-        return Buffers.row_shapes(n, self.layout.spec)
+        return Buffers.row_shapes(n, self.layout)
 
     def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> Instance:
         """One that writes into ``buffers``.
@@ -238,10 +255,27 @@ def other_kind(name: str, env: Any, expected: str, hint: str) -> UserError:
     return UserError(f"{name}: it made a {kind}, expected a {expected}", hint)
 
 
-def close_if_possible(env: Any) -> None:
-    """Close what may be no environment."""
-    if callable(close := getattr(env, "close", None)):
-        close()
+def close_if_possible(env: Any) -> str:
+    """Close an object that may be an environment. Returns what ``close`` raised, "" if nothing."""
+    try:
+        if callable(close := getattr(env, "close", None)):
+            close()
+    except RAISED as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def tell_unclosed(name: str, fault: str) -> None:
+    """Print a line about an environment that couldn't be closed, the same line once.
+
+    Args:
+        name: Of the environments.
+        fault: What ``close_if_possible`` returned; nothing is printed for "".
+    """
+    line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {fault}"
+    if fault and line not in _TOLD:
+        _TOLD.add(line)
+        print(line, file=sys.stderr)
 
 
 class Instances:
@@ -292,7 +326,7 @@ class Instances:
                         "all instances must have the same number, in proportion to num_envs",
                     )
         except BaseException:
-            self.close()
+            self.close_all()
             raise
 
     def reset(self, seed: int | None) -> list[Fact]:
@@ -342,11 +376,11 @@ class Instances:
         except RAISED as error:
             raise _located("failed in render", error, 0) from error
 
-    def close(self) -> None:
-        """Close all of them."""
+    def close_all(self) -> str:
+        """Close all instances. Returns what the first failing ``close`` raised, "" if none did."""
         turns, self._turns = self._turns, []
-        for _, one, _ in turns:
-            one.close()
+        faults = [close_if_possible(one) for _, one, _ in turns]
+        return next(filter(None, faults), "")
 
 
 def _located(what: str, error: BaseException, index: int) -> Exception:

@@ -22,9 +22,13 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImagePart
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.space_parts import (
+    SMALLEST,
+    UP_TO_4,
     ObservationPart,
     action_parts,
     action_spec,
+    exact_dtype,
+    image_of,
     observation_parts,
     row_dtype,
 )
@@ -42,11 +46,14 @@ class Layout:
         mask: the environment tells which actions are legal.
         rescale: a continuous action's -1 to 1 is the low to high of its bounds, where both are
             finite.
+        channels: ``vec.image_channels``.
 
     Attributes:
         spaces: of observations and of actions, as they were given.
         spec: what a policy gets to know. Observations are uint8 if all parts are Boxes of uint8,
             else float32.
+        exact_dtype: dtype of rows that hold observations without rounding: float64 if a space has
+            numbers that float32 rounds, else ``spec.observation_dtype``.
 
     Raises:
         UserError: there is no layout for one of the spaces; the message says which part.
@@ -59,10 +66,14 @@ class Layout:
         action_space: Any,
         mask: bool = False,
         rescale: bool = False,
+        channels: str = SMALLEST,
     ) -> None:
-        self._name, self._arguments = name, (name, observation_space, action_space, mask, rescale)
-        self._observations = list(observation_parts(name, observation_space))
+        self._name = name
+        self._arguments = name, observation_space, action_space, mask, rescale, channels
+        self._observations = list(observation_parts(name, observation_space, channels))
+        self._channels = channels
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
+        self.exact_dtype = exact_dtype(self._observations)
         self._heads = list(action_parts(name, action_space, rescale))
         self.spaces = observation_space, action_space
         action = action_spec(name, self._heads)
@@ -82,13 +93,24 @@ class Layout:
             image_parts=() if self._single else image_parts(self._observations),
         )
 
+    def images(self) -> list[str]:
+        """Describe how each image is read: "84 x 84, 4 channels (channels last)"."""
+        texts = []
+        for part in self._observations:
+            if part.image:
+                (h, w, c), first = part.image, image_of(part.space, self._channels)[1]
+                where = f"at {path_text(part.path)} " if part.path else ""
+                count = f"{c} channel{'s' * (c > 1)} (channels {'first' if first else 'last'})"
+                texts.append(f"{where}{h} x {w}, {count}")
+        return texts
+
     def write(self, batch: Any, out: np.ndarray) -> None:
         """Write observations of n agents into their rows.
 
         Args:
             batch: as a vector environment of Gymnasium returns them: an array (n, ...), or nested
                 dicts and tuples of arrays.
-            out: (n, D), ``spec.observation_dtype``; written in place.
+            out: (n, D), ``spec.observation_dtype`` or ``exact_dtype``; written in place.
 
         Raises:
             UserError: observations don't have the shape or kind that the space promised.
@@ -103,7 +125,7 @@ class Layout:
                 raise self._mismatch(leaf, values, len(out)) from error
 
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
-        """What writes an observation of one agent into its row, (D,) ``spec.observation_dtype``.
+        """What writes an observation of one agent into its row, (D,) of either dtype.
 
         It raises a ``Fault`` if one isn't what the space promises: shapes and kinds are looked at,
         and choices, but no bounds.
@@ -209,12 +231,17 @@ def saved_layout(spec: EnvSpec) -> Layout | None:
     try:
         most = max(spec.observation_size, spec.action.heads)
         seen, taken = from_text(spec.spaces, most)
-        layout = Layout(spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds))
+        rest = spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds)
+        layouts = [Layout(*rest, channels) for channels in (SMALLEST, UP_TO_4)]
     except (ValueError, OverflowError, UserError) as error:
         fault = str(error)
     else:
-        if layout.spec == spec:
-            return layout
+        for layout in layouts:
+            if layout.spec == spec and layout.spec.image_parts == spec.image_parts:
+                return layout
+        for layout in layouts:  # an old checkpoint knows of no images among other parts
+            if layout.spec == spec:
+                return layout
         fault = "they are another environment's"
     raise UserError(
         f"the checkpoint's spaces of {spec.name} make no sense: {fault}", "the file is damaged"

@@ -6,6 +6,9 @@
 Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, every group's step one
 batch, by Chan's parallel update. Rewards aren't centred: their sign stays.
 
+The mean is subtracted before rows are rounded to float32, in which 1.7e9 and 1.7e9 + 1 seconds of a
+clock are the same number.
+
 Rows and rewards that aren't finite are no part of them: one would spoil them for the whole run. Nor
 are those of agents that are away (``VecEnv.finals``).
 """
@@ -20,7 +23,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import Collected, Environments, KnowsSeats, Rows, TellsScores
+from puffer_mlx.vec.base import (
+    Collected,
+    Environments,
+    KnowsSeats,
+    LastObservations,
+    Rows,
+    ShowsExactly,
+    ShowsLast,
+    TellsScores,
+)
 from puffer_mlx.vec.rows import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
@@ -32,9 +44,18 @@ def deviation_inverse(variance: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(variance + EPSILON)
 
 
-def normalise(rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> None:
-    """Normalise rows (..., D) in place, by a mean and the inverse of a deviation (D,)."""
-    np.subtract(rows, mean, out=rows, casting="same_kind")
+def normalise(
+    rows: np.ndarray, mean: np.ndarray, scale: np.ndarray, exact: np.ndarray | None = None
+) -> None:
+    """Normalise rows in place.
+
+    Args:
+        rows: (..., D) float32.
+        mean: (D,) float64.
+        scale: (D,) float64, the inverse of a deviation.
+        exact: (..., D) float64, the rows without rounding; None if ``rows`` are exact.
+    """
+    np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
     np.clip(rows, -LIMIT, LIMIT, out=rows)
 
@@ -116,6 +137,7 @@ class Normalized:
             self.scores = inner.scores
         if isinstance(inner, KnowsSeats):
             self.seats, self.set_tags = inner.seats, inner.set_tags
+        self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
         self._seen = Moments(spec.observation_size) if observations else None
         self._return = Moments(1) if rewards else None
         self._gamma, self._threads, self._frozen = gamma, threads, False
@@ -128,7 +150,7 @@ class Normalized:
         """As ``VecEnv.reset``."""
         self.inner.reset(out)
         self._returns[:] = 0
-        self._normalise(out, slice(None), rewarded=False)
+        self._normalise(out, slice(0, self.num_agents), rewarded=False)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """As ``VecEnv.send``; rows are normalised in ``wait``."""
@@ -147,6 +169,22 @@ class Normalized:
     ) -> Collected:
         """As ``WholeRollouts.collect``, step by step."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
+
+    @property
+    def shows_last(self) -> bool:
+        """See ``ShowsLast``."""
+        return isinstance(self.inner, ShowsLast) and self.inner.shows_last
+
+    def take_last(self) -> LastObservations:
+        """As ``ShowsLast.take_last``; normalised."""
+        assert isinstance(self.inner, ShowsLast)
+        last = self.inner.take_last()
+        if self._seen is None:
+            return last
+        rows = last.observations.astype(np.float32)
+        exact = last.observations if last.observations.dtype == np.float64 else None
+        normalise(rows, self._seen.mean, self._seen.scale, exact)
+        return last._replace(observations=rows)
 
     def memory(self) -> dict[str, np.ndarray]:
         """The statistics: see ``Remembers``."""
@@ -222,13 +260,15 @@ class Normalized:
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
         """The rows of some agents, in place; the statistics first, unless frozen."""
-        first, away = agents.start or 0, _away(out)
+        first, away = agents.start, _away(out)
         if self._seen is not None:
             rows = out.observations
+            exact = self._exactly(agents) if self._exactly else None
             if not self._frozen:
+                seen = rows if exact is None else exact
                 bad = _either(self._not_finite("an observation", rows, first), away)
-                self._seen.add(rows if bad is None else rows[~bad])
-            normalise(rows, self._seen.mean, self._seen.scale)
+                self._seen.add(seen if bad is None else seen[~bad])
+            normalise(rows, self._seen.mean, self._seen.scale, exact)
         if self._return is not None and rewarded and not self._frozen:
             G, rewards = self._returns[agents], out.rewards
             bad = _either(self._not_finite("a reward", rewards[:, None], first), away)

@@ -18,12 +18,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes
+from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes, tell_unclosed
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe
 
@@ -38,6 +38,12 @@ _WHY_DEAD = (
 _ASK = signal.SIGUSR1  # what a hanging process is asked with
 _CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
 _NOTHING = pickle.dumps([])
+
+
+class Unclosed(NamedTuple):
+    """The last word of a process: what ``close`` of one of its environments raised."""
+
+    fault: str
 
 
 class SingleProcess(Instances):
@@ -85,6 +91,10 @@ class SingleProcess(Instances):
         """What the first environment draws, or the ``UserError`` that says why it doesn't."""
         self.ask("picture")
         return self.answer()
+
+    def close(self) -> None:
+        """Close the environments; one that can't be closed is told in a line."""
+        tell_unclosed(self._place[0], self.close_all())
 
     def busy_seconds(self) -> float:
         """That environments have spent in steps."""
@@ -202,6 +212,7 @@ class Workers:
             for process in self.processes:
                 process.join(max(0.0, deadline - time.monotonic()))
         for pipe in pipes:
+            tell_unclosed(self._place[0], _last_word(pipe))
             pipe.close()
 
     def _wait_at_most(self, seconds: float) -> None:
@@ -292,8 +303,19 @@ def _work(
         with suppress(OSError):
             pipe.send(word)
     finally:
-        if instances is not None:
-            instances.close()
+        if instances is not None and (fault := instances.close_all()):
+            with suppress(OSError):
+                pipe.send(Unclosed(fault))
+
+
+def _last_word(pipe: Connection) -> str:
+    """Return what ``close`` raised in a process that has ended, "" if nothing."""
+    fault = ""
+    with suppress(EOFError, OSError):
+        while pipe.poll():
+            word = pipe.recv()
+            fault = word.fault if isinstance(word, Unclosed) else fault
+    return fault
 
 
 def _say_where(*_: Any) -> None:

@@ -1,4 +1,8 @@
-"""What went wrong in an environment: which one, where in its code, what to do about it."""
+"""What went wrong in an environment: which one, where in its code, what to do about it.
+
+`one_number`, `one_flag`, `all_numbers` and `as_info` take every unambiguous form of what an
+environment returns; anything else they name.
+"""
 
 import os
 import re
@@ -8,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from puffer_mlx.errors import UserError
 
@@ -20,6 +26,9 @@ _RESET = "def reset(self, *, seed=None, options=None), and return observation, i
 _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
 
+
+_SCALARS = int, float, np.floating, np.integer, np.bool_
+_INFO = "return a dict as info, {} if there is nothing to report"
 
 UNKNOWN = -1  # which environment of a vectorised form it was
 RAISED = (Exception, SystemExit)  # by environments: ``sys.exit`` in one is no end of the program
@@ -96,20 +105,114 @@ def failing(what: str, index: int | None = None) -> Iterator[None]:
         raise failed(what, error, index) from error
 
 
-def form_fault(method: str, result: Any) -> Fault | None:
-    """What is wrong with what ``step`` or ``reset`` returned, by its form alone.
+def form_fault(method: str, result: Any, index: int | None = None) -> Fault | None:
+    """Return what is wrong with the form of a result of ``step`` or ``reset``; None if it is right.
 
     Args:
-        method: which of the two.
-        result: what it returned.
+        method: ``step`` or ``reset``.
+        result: What it returned.
+        index: Of the environment, as `Fault` takes it.
     """
-    if method == "step" and isinstance(result, tuple | list) and len(result) != 5:
-        return _old("step", f"{len(result)} values, expected 5", None)
-    if method == "reset" and not (
-        isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping)
-    ):
-        return _old("reset", "an observation alone", None)
-    return None
+    several = isinstance(result, tuple | list)
+    if several and len(result) == (5 if method == "step" else 2):
+        return None
+    if result is None:
+        text, hint = ("it returned None, expected observation", "return the values in a tuple")
+        text += ", reward, terminated, truncated, info" if method == "step" else ", info"
+        return Fault(f"failed in {method}", text, index, hint)
+    if method == "reset":
+        return _old("reset", "an observation alone", index)
+    return _old("step", f"{len(result)} values, expected 5" if several else shown(result), index)
+
+
+def one_number(value: Any, what: str) -> Any:
+    """Return a reward as a scalar; it may come as an array or a list of one element.
+
+    Args:
+        value: What the environment returned.
+        what: Its name, for the message: "a reward".
+
+    Raises:
+        Fault: It isn't one number.
+    """
+    if isinstance(value, _SCALARS):
+        return value
+    array = _array(value)
+    if array is not None and array.size == 1:
+        return array.item()
+    hint = "return one number for each step, as in float(reward)"
+    raise Fault(f"returned {what} of {shown(value)}, expected one number", "", None, hint)
+
+
+def one_flag(value: Any, what: str) -> Any:
+    """Return ``terminated`` or ``truncated`` as a scalar, as `one_number` does; None is False."""
+    if value is None or isinstance(value, _SCALARS):
+        return value or False
+    array = _array(value)
+    if array is not None and array.size == 1:
+        return array.item()
+    hint = "return True or False for each step, as in bool(terminated)"
+    raise Fault(f"returned {what} of {shown(value)}, expected one truth value", "", None, hint)
+
+
+def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
+    """Return one number for each of n environments, (n,), or one for all of them.
+
+    Args:
+        values: What the vectorised form returned: n numbers of any shape, or a scalar.
+        what: Their name, for the message: "rewards".
+        n: Environments.
+
+    Raises:
+        Fault: They aren't n numbers.
+    """
+    if isinstance(values, np.ndarray) and values.shape == (n,) and values.dtype.kind in "biuf":
+        return values
+    array = _array(values)
+    if array is not None and array.ndim == 0:
+        return array
+    if array is not None and array.size == n == max(array.shape):
+        return array.reshape(n)
+    text = f"returned {what} of {shown(values)}, expected ({n},) numbers"
+    raise Fault(text, "", UNKNOWN, "return an array with one number for each environment")
+
+
+def all_flags(values: Any, what: str, n: int) -> np.ndarray:
+    """Return one truth value for each of n environments, as `all_numbers`; None is False."""
+    return np.zeros(n, bool) if values is None else all_numbers(values, what, n)
+
+
+def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
+    """Return an info as a dict; None is an empty one.
+
+    Args:
+        info: What the environment returned.
+        index: Of the environment, as `Fault` takes it.
+
+    Raises:
+        Fault: It is no dict.
+    """
+    if isinstance(info, Mapping):
+        return info
+    if info is None:
+        return {}
+    raise Fault(f"returned an info of {shown(info)}, expected a dict", "", index, _INFO)
+
+
+def shown(value: Any) -> str:
+    """Return the dtype and shape of an array, or the start of another value's text."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return f"{value!r:.60}"
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """Return an array of numbers; None if the value isn't one."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
 
 
 def _old(method: str, text: str, index: int | None) -> Fault:

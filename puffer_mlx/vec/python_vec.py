@@ -1,21 +1,24 @@
 """What all roads to environments in Python have in common: groups in turn, episodes, no state."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from puffer_mlx.config.memory_needs import refuse_step
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import TERMINATED, Collected, Rows
+from puffer_mlx.vec.base import TERMINATED, Collected, LastObservations, Rows
 from puffer_mlx.vec.episodes import EpisodeEnds, Episodes
 from puffer_mlx.vec.instances import Fact, Recipe
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.plan import plan
 from puffer_mlx.vec.pool import SingleProcess, Workers, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
+from puffer_mlx.vec.space_parts import SMALLEST
 
 _SEEDS = 2**32  # Gymnasium takes none beyond
 
@@ -33,6 +36,7 @@ class PythonVec:
         env: further arguments of ``make``.
         render: make environments that can ``render``.
         rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
+        image_channels: which dimension of an image holds its channels: ``space_parts.image_of``.
         num_buffers: Q.
         seed: of environment 0.
         backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` where that exists, else
@@ -66,6 +70,7 @@ class PythonVec:
         env: Mapping[str, Any] | None = None,
         render: bool = False,
         rescale_actions: bool = False,
+        image_channels: str = SMALLEST,
         num_buffers: int = 1,
         seed: int = 0,
         backend: str = "auto",
@@ -73,7 +78,8 @@ class PythonVec:
         num_threads: int = 1,
         **more: Any,
     ) -> None:
-        recipe = self.recipe(name, make, dict(env or {}), render, rescale_actions, **more)
+        settings = dict(env or {}), render, rescale_actions, image_channels
+        recipe = self.recipe(name, make, *settings, **more)
         self._envs: list[SingleProcess | Workers] = []  # one for each group; none once closed
         self._under_way: list[Rows | None] = [None] * num_buffers
         self.num_agents, self.num_groups = total_agents, num_buffers
@@ -88,7 +94,13 @@ class PythonVec:
             self.num_environments = total_agents // self._per_environment
             together = self._n // self._per_environment  # environments of a group
             recipe.settle(chosen.form, together)
+            arrays = recipe.shapes(1).values()  # of one agent
+            each = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
+            refuse_step(recipe.layout.spec, total_agents, each)
             self.unread, self.finals = recipe.unread, recipe.finals
+            self.shows_last = recipe.shows_last
+            self._steps = [0] * num_buffers  # of each group, since last observations were taken
+            self._last: list[LastObservations] | None = None  # since then; None before the first
             self._ends = [EpisodeEnds(self._n, self.finals) for _ in range(num_buffers)]
             self._episodes = Episodes(total_agents, self._per_environment)
             self._settle(recipe.layout)
@@ -203,11 +215,31 @@ class PythonVec:
         buffers, ends = self._envs[group].buffers, self._ends[group]
         over, idle = ends.write(buffers.terminals, buffers.truncations, out)
         out.rewards[:] = buffers.rewards
+        self._steps[group] += 1
+        if self._last is not None and ends.any_over:
+            self._keep_last(group)
         infos = {fact.agent: fact.numbers for fact in facts} if facts else None
         ended = over if idle is None else over & ~idle  # idle: began anew, or away
         first = group * self._n
         self._episodes.add(buffers.rewards, ended, first=first, resets=idle, infos=infos)
         self._write(group, out)
+
+    def _keep_last(self, group: int) -> None:
+        """Copy last observations of episodes of a group that a time limit ended in this step."""
+        buffers, first = self._envs[group].buffers, group * self._n
+        places = np.flatnonzero(buffers.truncations & ~buffers.terminals)
+        rows, seen = np.full(len(places), self._steps[group]), buffers.last[places]
+        assert self._last is not None
+        self._last.append(LastObservations(rows, first + places, seen))
+
+    def take_last(self) -> LastObservations:
+        """Return last observations since the last call, not rounded: see ``ShowsLast``."""
+        empty = np.zeros(0, int)
+        none = LastObservations(empty, empty, np.zeros((0, self.spec.observation_size)))
+        parts = self._last or [none]
+        self._last = [] if self.shows_last else None
+        self._steps = [0] * self.num_groups
+        return LastObservations(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _write(self, group: int, out: Rows) -> None:
         """What agents see and may do, into rows, and the check of these."""
@@ -216,6 +248,16 @@ class PythonVec:
         if out.masks is not None:
             np.copyto(out.masks, buffers.legal)
         self._check_finite(group, out)
+
+    def exact_observations(self, agents: slice) -> np.ndarray | None:
+        """Return what some agents see without rounding; see ``ShowsExactly``."""
+        if self.layout.exact_dtype == self.spec.observation_dtype:
+            return None
+        groups = range(agents.start // self._n, agents.stop // self._n)
+        return np.concatenate([self._exact(group) for group in groups])
+
+    def _exact(self, group: int) -> np.ndarray:
+        return self._envs[group].buffers.observations
 
     def _check_finite(self, group: int, out: Rows) -> None:
         first = group * self._n // self._per_environment

@@ -1,5 +1,6 @@
 """The parts of observation and action spaces: their columns in a row, and the heads of actions."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import ActionSpec, rescaling
+from puffer_mlx.spec import MAX_LOGITS, ActionSpec, rescaling
 from puffer_mlx.vec.spaces import Path, choices_of, kind_of, leaves
 
-_MAX_CHANNELS = 4  # of an image that is recognised by its channels coming first
+SMALLEST, UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
+CHANNELS_LAST = "channels_last"  # attribute of a Box whose images are known to have them last
 
 
 class ObservationPart(NamedTuple):
@@ -33,19 +35,19 @@ class ObservationPart(NamedTuple):
         return lambda value: self.write(value[None], out[None])
 
 
-def observation_parts(name: str, space: Any) -> Iterator[ObservationPart]:
-    """The parts of an observation, each with its columns."""
+def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterator[ObservationPart]:
+    """Yield the parts of an observation, each with its columns; ``channels`` as in `image_of`."""
     start = 0
     single = kind_of(space) not in ("Dict", "Tuple")
     for path, part, kind in leaves(name, space, "observation"):
-        image, first = image_of(part) if kind == "Box" else ((), False)
+        image, first = image_of(part, channels) if kind == "Box" else ((), False)
         turned = first and single
         if kind in ("Discrete", "MultiDiscrete"):
             sizes, starts = choices_of(part)
             size, write, restore = sum(sizes), _one_hot(sizes, starts), _unchanged
         else:
             shape = tuple(int(n) for n in part.shape)
-            size = int(np.prod(shape))
+            size = math.prod(shape)
             write, restore = (_turn, _turn_back(image)) if turned else (_copy, _reshape(shape))
         if size == 0:
             raise UserError(f"{name}: the space {part} holds no number", "leave it out")
@@ -63,12 +65,31 @@ def row_dtype(parts: list[ObservationPart]) -> np.dtype:
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
 
-def image_of(space: Any) -> tuple[tuple[int, ...], bool]:
-    """(height, width, channels) of a Box of bytes, () if it is none; do its channels come first?"""
+def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
+    """Return the dtype of rows that hold observations exactly: float64 where float32 rounds."""
+    wide = any(
+        kind_of(p.space) == "Box" and not np.can_cast(p.space.dtype, np.float32) for p in parts
+    )
+    return np.dtype(np.float64) if wide else row_dtype(parts)
+
+
+def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], bool]:
+    """Return how the images of a Box are read.
+
+    Args:
+        space: A Box.
+        channels: ``vec.image_channels``: channels come first if the first dimension is the smallest
+            one, with ``UP_TO_4`` only if it is also at most 4; else they come last.
+
+    Returns:
+        Height, width and channels, () if it holds no images of bytes; and whether channels come
+        first.
+    """
     shape = tuple(int(n) for n in space.shape)
     if space.dtype != np.uint8 or len(shape) != 3 or not all(shape):
         return (), False
-    if shape[0] <= _MAX_CHANNELS and shape[0] < min(shape[1:]):
+    few = channels == SMALLEST or shape[0] <= 4
+    if few and shape[0] < min(shape[1:]) and not hasattr(space, CHANNELS_LAST):
         return (*shape[1:], shape[0]), True
     return shape, False
 
@@ -131,23 +152,40 @@ def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[Actio
     for path, part, kind in leaves(name, space, "action"):
         bounds = ()
         if kind == "Box":
-            sizes = (1,) * int(np.prod(part.shape))
+            sizes = (1,) * _count(name, part, math.prod(part.shape))
             bounds = _bounds(part) if rescale else ((-1.0, 1.0),) * len(sizes)
             convert = _clipped(part, bounds)
         elif kind == "MultiBinary":
-            sizes = (2,) * int(np.prod(part.shape))
+            sizes = (2,) * (_count(name, part, 2 * math.prod(part.shape)) // 2)
             convert = _chosen(sizes, (0,) * len(sizes), part)
         else:
             sizes, starts = choices_of(part)
+            _count(name, part, sum(sizes))
             convert = _chosen(sizes, starts, part)
             sizes = tuple(size for size in sizes if size > 1)
         yield ActionPart(path, start, sizes, part, convert, bounds)
         start += len(sizes)
 
 
+def _count(name: str, space: Any, logits: int) -> int:
+    """Return an action space's number of logits.
+
+    Raises:
+        UserError: There are too many.
+    """
+    if logits > MAX_LOGITS:
+        raise UserError(
+            f"{name}: its action space {str(space)[:200]} needs {logits:,} action logits, one for"
+            f" each choice or number, and a policy has at most {MAX_LOGITS:,}",
+            "make the action space smaller: several choices instead of one, say",
+        )
+    return logits
+
+
 def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
     """The heads of all parts, which are of one kind."""
     sizes = tuple(size for part in parts for size in part.sizes)
+    _count(name, "of several parts", sum(sizes))
     if not sizes:
         raise UserError(f"{name}: its action space leaves nothing to choose", "add an action")
     if 1 in sizes and max(sizes) > 1:

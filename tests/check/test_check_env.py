@@ -1,28 +1,33 @@
 """scripts/check_env.py: a sound environment passes, a planted fault fails its item and no other."""
 
+import contextlib
 import functools
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from kept import edit, kept_copy
 from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
-from puffer_mlx.check.env.gymnasium_check import bounds
+from puffer_mlx.check.env.gymnasium_check import bounds, gymnasium_says
 from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, judge
+from puffer_mlx.check.env.random_play import play
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.compiling import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
@@ -36,6 +41,54 @@ def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> di
     subject = Subject(load(str(name), options), seconds, 2)
     broken: set[str] = set()
     return {i.name: judge(i, subject, broken) for i in ITEMS if i.name not in without}
+
+
+def test_a_clock_that_float32_rounds_is_seen_to_change():
+    class Clock(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 4e9, (1,), np.float64)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            self.t = 0
+            return np.array([1.7e9]), {}
+
+        def step(self, action):
+            self.t += 1
+            return np.array([1.7e9 + self.t]), 0.0, False, self.t == 9, {}
+
+    with GymVec(Clock, name="clock", total_agents=1, backend="sync") as vec:
+        notes = play(lambda: contextlib.nullcontext(vec), 0.01, 1.0)
+    assert (notes.low - 1.7e9, notes.high - 1.7e9) == (0, 8)
+
+
+def one_walk(render_mode=None):
+    return gymnasium.make("CartPole-v1", render_mode=render_mode)
+
+
+def many_walks(num_envs):
+    return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+
+
+def some_walks(num_envs=2):
+    return many_walks(num_envs)
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict", "text"),
+    [
+        (one_walk, OK, "check_env found nothing"),
+        (many_walks, SKIP, "this is SyncVectorEnv"),
+        (some_walks, SKIP, "this is SyncVectorEnv"),
+    ],
+)
+def test_gymnasiums_check_is_of_single_environments(make, verdict, text, monkeypatch):
+    """Vector environments have none."""
+    module = SimpleNamespace(make=make)
+    monkeypatch.setitem(sys.modules, "walks", module)  # type: ignore
+    words = ["--vec.total-agents", "2", "--vec.num-buffers", "1", "--vec.backend", "sync"]
+    words = words if make is one_walk else words[:-2]
+    (finding,) = gymnasium_says(Subject(load("walks:make", words), 0.1, 1))
+    assert finding.verdict == verdict and text in finding.text
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:

@@ -301,6 +301,100 @@ def test_a_damaged_checkpoint_is_no_obstacle_to_saving(config):
     assert kept(folder) == [2, 3]
 
 
+# ---- links --------------------------------------------------------------------------------------
+
+
+def move(folder, to):
+    """Move a folder elsewhere, and link it back."""
+    to.mkdir(exist_ok=True)
+    moved = folder.rename(to / folder.name)
+    folder.symlink_to(moved)
+    return moved
+
+
+def test_a_checkpoint_that_was_moved_and_linked_back_is_one(config, tmp_path):
+    folder = keep(config, [[(s, 1)] for s in (1, 2)])
+    newest = folder / f"{2:016d}"
+    move(newest, tmp_path / "disk")
+    assert kept(folder) == [1, 2]
+    for name in ("latest", "1", str(folder), str(newest), str(folder / BEST)):
+        assert checkpoint.find(name, config, checkpoint.STATE) == newest
+    assert checkpoint.load(newest).step == 2
+    made = save(CheckpointManager(folder, config, newest), config, 3, score=9.0)
+    assert checkpoint.find("latest", config) == made and kept(folder) == [2, 3]
+
+
+def test_of_a_linked_checkpoint_only_the_link_is_removed(config, tmp_path):
+    folder = keep(config, [[(s, 1)] for s in (1, 2)])
+    moved = move(folder / f"{1:016d}", tmp_path / "disk")
+    save(CheckpointManager(folder, config), config, 3, score=9.0)
+    assert kept(folder) == [2, 3] and len(names(moved)) == 4
+
+
+def test_a_checkpoint_is_written_in_the_place_of_a_link(config, tmp_path):
+    folder = keep(config, [[(s, 1)] for s in (1, 2)])
+    moved = move(folder / f"{2:016d}", tmp_path / "disk")
+    made = save(CheckpointManager(folder, config, folder / f"{1:016d}"), config, 2)
+    assert not made.is_symlink() and len(names(moved)) == 4
+    assert checkpoint.find("latest", config) == made
+
+
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_folders_above_may_be_links(config, tmp_path, levels):
+    """The run's, the environment's and all of them."""
+    folder = keep(config, [[(1, 1)]])
+    move([folder, *folder.parents][levels], tmp_path / "disk")
+    made = folder / f"{1:016d}"
+    assert checkpoint.find("latest", config, checkpoint.STATE) == made
+    save(CheckpointManager(folder, config, made), config, 2)
+    assert kept(folder) == [1, 2]
+
+
+def test_a_newest_checkpoint_that_cannot_be_reached_is_named(config, tmp_path):
+    folder = keep(config, [[(s, 1)] for s in (1, 2)])
+    moved = move(folder / f"{2:016d}", tmp_path / "disk")
+    moved.rename(tmp_path / "not mounted")
+    for name in ("latest", "1"):
+        with pytest.raises(UserError, match=rf"{2:016d} is a link to {moved}, which isn't there"):
+            checkpoint.find(name, config)
+    assert checkpoint.find(str(folder / f"{1:016d}"), config) == folder / f"{1:016d}"
+
+
+def test_an_older_checkpoint_that_cannot_be_reached_is_no_obstacle(config, tmp_path):
+    folder = keep(config, [[(s, 1)] for s in (1, 2)])
+    move(folder / f"{1:016d}", tmp_path / "disk").rename(tmp_path / "not mounted")
+    made = save(CheckpointManager(folder, config), config, 3, score=9.0)
+    assert checkpoint.find("latest", config) == made
+
+
+def test_a_run_that_cannot_be_reached_may_be_the_newest(config, tmp_path):
+    write(config, "1", 5)
+    moved = move(write(config, "2", 5).parent, tmp_path / "disk")
+    moved.rename(tmp_path / "not mounted")
+    with pytest.raises(UserError, match=rf"2 is a link to {moved}, which isn't there"):
+        checkpoint.find("latest", config)
+    assert checkpoint.find("1", config).name == f"{5:016d}"
+
+
+def test_a_best_that_is_a_copy_is_named_before_training(config):
+    """``cp -L`` and some archives make folders of links."""
+    folder = keep(config, [[(s, 1)] for s in (1, 2)])
+    (folder / BEST).unlink()
+    (folder / f"{1:016d}").rename(folder / BEST)
+    with pytest.raises(UserError, match="best is a folder, expected a link") as caught:
+        CheckpointManager(folder, config)
+    assert f"rename it to {1:016d}" in caught.value.hint
+
+
+def test_a_checkpoint_dir_on_a_disk_that_is_not_mounted(config, tmp_path):
+    (tmp_path / "checkpoints").symlink_to("disk")
+    with pytest.raises(UserError, match=r"can't write .*: File exists") as caught:
+        checkpoint.prepare(config, "1")
+    assert "checkpoints is a link to disk, which isn't there" in caught.value.hint
+    with pytest.raises(UserError, match=r"checkpoints is a link to .*disk, which isn't there"):
+        checkpoint.find("latest", config)
+
+
 # ---- finding -------------------------------------------------------------------------------------
 
 

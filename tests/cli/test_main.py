@@ -15,6 +15,7 @@ import pytest
 from running import ROOT, TINY, only
 
 from puffer_mlx.cli.commands import COMMANDS
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.main import main
 from puffer_mlx.config.command_line import COMMON, RARE
 from puffer_mlx.config.schema import KEYS
@@ -298,3 +299,33 @@ def test_verbose_says_what_was_chosen_and_which_file_says_so(script, here):
     run = only(here, "checkpoints/squared/*")
     assert ["checkpoints", str(run.relative_to(here))] in rows
     assert "checkpoints " not in said("train", *TINY)[1].replace("checkpoints/", "")
+
+
+# ---- when memory runs out ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3.7 GiB"),
+        RuntimeError("[malloc] Unable to allocate 4000000000 bytes."),
+        RuntimeError("[metal::malloc] Attempting to allocate 4000000000 bytes"),
+    ],
+)
+def test_an_allocation_that_fails_is_one_message(error, capsys):
+    @reported
+    def allocate(argv: list[str]) -> None:
+        raise error
+
+    assert allocate([]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: out of memory: {error}\n") and "fewer vec.total_agents" in said
+
+
+def test_another_runtime_error_keeps_its_traceback():
+    @reported
+    def fail(argv: list[str]) -> None:
+        raise RuntimeError("a fault of ours")
+
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        fail([])

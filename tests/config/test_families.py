@@ -132,13 +132,14 @@ def test_a_saved_configuration_is_what_it_was(here):
     c.write_ini(config, here / "config.ini")
     for family in "", "discrete", "continuous":
         assert c.load(str(here / "config.ini"), family=family) == config
-    new = {"family", "rescale_actions"}
+    new = {"family", "rescale_actions", "image_channels"}
     lines = (here / "config.ini").read_text().splitlines()
     old = [line for line in lines if line.partition(" ")[0] not in new]
     assert len(lines) - len(old) == len(new)
     (here / "config.ini").write_text("\n".join(old))
     found = c.load(str(here / "config.ini"), family="continuous")
     assert names(found)[:-1] == ["default.ini"] and not found.vec.rescale_actions
+    assert (config.vec.image_channels, found.vec.image_channels) == ("smallest", "up_to_4")
     assert found.train == config.train and found.again is None
     played = c.load("m:E", files=["config.ini"], family="continuous")  # as evaluate.py reads it
     assert not played.vec.rescale_actions and played.train == config.train

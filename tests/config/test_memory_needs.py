@@ -1,5 +1,7 @@
 """`config/memory_needs.py`: what can't fit into memory is refused before any of it is allocated."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,21 +31,113 @@ def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
     )
 
 
-def test_what_does_not_fit(gigabytes):
-    gigabytes(20)
-    for wrong, said in (
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
         # 3 copies x 4 bytes x (2 x 10^14 + 10^9), and 1,000 bytes for each of two layers
         ({"H": 10**7}, "hidden_size 10000000 with policy.num_layers 2 makes weights of 2,40"),
         ({"L": 10**9}, "makes weights of"),
         ({"N": 2 * 10**9}, "vec.total_agents 2000000000 with train.horizon 64 makes rollouts of"),
         ({"T": 10**9}, "total_agents 4096 with train.horizon 1000000000 makes rollouts of"),
         ({"M": 10**12}, "minibatch_size 1000000000000 with policy.hidden_size 64 computes"),
-    ):
-        for spec in None, SPEC:
-            memory_needs.refuse_training(config(), spec)
-            with pytest.raises(UserError, match="this machine has 20 GB") as caught:
-                memory_needs.refuse_training(config(**wrong), spec)
-            assert said in str(caught.value) and "hint: choose " in str(caught.value)
+    ],
+)
+@pytest.mark.parametrize("spec", [None, SPEC])
+def test_what_does_not_fit(gigabytes, wrong, said, spec):
+    gigabytes(20)
+    memory_needs.refuse_training(config(), spec)
+    with pytest.raises(UserError, match="this machine has 20 GB") as caught:
+        memory_needs.refuse_training(config(**wrong), spec)
+    assert said in str(caught.value) and "hint: choose " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        # 8192 samples x (64 + 10^7) x 2 bytes, more than 3 copies of 10^7 x 64 weights
+        (
+            {"action": ActionSpec((10**7,))},
+            "minibatch_size 8192 with policy.hidden_size 64 and 10000000 action logits computes"
+            " numbers of 164 GB",
+        ),
+        # 4096 x 64 rows of 10^6 float32
+        ({"observation_size": 10**6}, "train.horizon 64 makes rollouts of 1,049 GB"),
+        # 4096 x 64 rows of 10^6 actions, float32
+        ({"action": ActionSpec((1,) * 10**6)}, "train.horizon 64 makes rollouts of 1,049 GB"),
+        # 4096 x 64 rows of 10^6 bytes
+        ({"action": ActionSpec((10**6,)), "mask_size": 10**6}, "makes rollouts of 262 GB"),
+    ],
+)
+def test_what_an_environment_makes_large(gigabytes, changed, said):
+    gigabytes(20)
+    with pytest.raises(UserError, match="this machine has 20 GB") as caught:
+        memory_needs.refuse_training(config(), replace(SPEC, **changed))
+    assert said in str(caught.value)
+
+
+def test_logits_make_weights(gigabytes):
+    gigabytes(20)  # 3 copies x 4 bytes x 10^7 x 400
+    with pytest.raises(UserError, match="with 10000000 action logits makes weights of 48 GB") as no:
+        spec = replace(SPEC, action=ActionSpec((10**7,)))
+        memory_needs.refuse_training(config(H=400, M=64), spec)
+    assert "smaller action space" in no.value.hint
+
+
+def test_parts_that_fit_alone_must_fit_together(gigabytes):
+    """Rollouts of 109 MB at least, weights of 3 x 4 bytes x (2 x 2500^2 + 2500 x 103) = 153 MB."""
+    wide = config(H=2500, M=64)
+    gigabytes(0.3)
+    memory_needs.refuse_training(wide, SPEC)
+    gigabytes(0.2)
+    with pytest.raises(UserError, match=r"hidden_size 2500 .* 0.26 GB with the rest of the run"):
+        memory_needs.refuse_training(wide, SPEC)
+
+
+def test_a_gpu_with_memory_of_its_own(gigabytes):
+    """It holds the learner; rollouts may be the machine's."""
+    wide = config(H=2500, M=64)
+    gigabytes(0.12)
+    memory_needs.refuse_training(wide, SPEC, gpu_memory=160_000_000)
+    with pytest.raises(UserError, match=r"hidden_size 2500 .* and the GPU has 0.15 GB"):
+        memory_needs.refuse_training(wide, SPEC, gpu_memory=150_000_000)
+    gigabytes(0.1)
+    memory_needs.refuse_training(wide, SPEC, gpu_memory=160_000_000)
+    with pytest.raises(UserError, match="rollouts"):
+        memory_needs.refuse_training(config(N=8192, H=8, M=64), SPEC, gpu_memory=160_000_000)
+
+
+def test_sizes_beyond_a_dimension_of_an_array(gigabytes):
+    """MLX counts a dimension in 32 bits, whatever fits into memory."""
+    gigabytes(10**6)
+    memory_needs.refuse_training(config(N=2**20, T=2**10))
+    with pytest.raises(UserError, match="2,147,483,648 numbers, more than an array's dimension"):
+        memory_needs.refuse_training(config(N=2**20, T=2**11))
+    with pytest.raises(UserError, match="2,147,483,648 numbers, more than an array's dimension"):
+        memory_needs.refuse_step(replace(SPEC, observation_size=2**31), 1, 1)
+
+
+def test_environments_of_the_ladder(gigabytes):
+    """They would be found to be too many when the run is over."""
+    gigabytes(20)
+    settings = config()
+    settings.selfplay = Selfplay(eval_bot_envs=10**9)
+    memory_needs.refuse_training(settings, SPEC)
+    settings.selfplay.eval_bot_games = 1
+    with pytest.raises(UserError, match="eval_bot_envs 1000000000 makes observations of 400 GB"):
+        memory_needs.refuse_training(settings, SPEC)
+
+
+def test_weights_are_counted_before_they_are_computed(gigabytes):
+    """Also those of an encoder that the configuration says nothing about."""
+    from puffer_mlx.training.trainer import _first_state
+
+    image = EnvSpec("seen", 36 * 36 * 3, np.dtype(np.uint8), ActionSpec((3,)), 0, (36, 36, 3))
+    settings = config(encoder="NatureEncoder")
+    policy = make_policy(image, settings.policy, settings.torch)
+    gigabytes(0.001)  # its 32 x 8 x 8 x 3 + 64 x 4 x 4 x 32 + 64 x 3 x 3 x 64 weights have 0.3 MB
+    with pytest.raises(UserError, match="the policy makes weights and optimizer state of"):
+        gigabytes(0.0005)
+        _first_state(settings, policy, None)
 
 
 def test_an_optimizers_state_counts(gigabytes):
@@ -61,7 +155,7 @@ def test_the_pool_of_opponents_counts(gigabytes):
         *((False, 100, 1, 3), (True, 100, 0, 3)),
         *((True, 100, 1000, 3 + 10), (True, 5, 1000, 3 + 4)),
     ):
-        settings = config(H=10**4)
+        settings = config(H=10**4, N=64, M=64)
         settings.train.total_timesteps = 10_000
         settings.selfplay = Selfplay(enabled, max_size=max_size, snapshot_interval=interval)
         needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9

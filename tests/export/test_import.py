@@ -218,14 +218,14 @@ def test_damaged_torch_files(tmp_path):
     whole = path.read_bytes()
     for size in (10, 100, len(whole) // 2, len(whole) - 10):
         path.write_bytes(whole[:size])
-        with pytest.raises(UserError, match="can't be read as a state_dict"):
+        with pytest.raises(UserError, match="can't be read by PyTorch"):
             importing.inspect(path)
     torch.save(torch.nn.Linear(2, 2), path)  # a module, which would run code
-    with pytest.raises(UserError, match="can't be read as a state_dict") as caught:
+    with pytest.raises(UserError, match="can't be read by PyTorch") as caught:
         importing.inspect(path)
     assert "state_dict()" in caught.value.hint
     path.write_bytes(b"PK\x03\x04" + whole[4:2000][::-1])
-    with pytest.raises(UserError, match="can't be read as a state_dict"):
+    with pytest.raises(UserError, match="can't be read by PyTorch"):
         importing.inspect(path)
     torch.save(tensors, path, _use_new_zipfile_serialization=False)
     assert importing.inspect(path).kind == "torch"
@@ -253,7 +253,7 @@ def test_options_that_do_not_fit_the_file(tmp_path):
 def test_files_of_no_kind(tmp_path):
     for name, contents, message in (
         ("w.txt", b"hello", "is neither a file of torch.save nor named"),
-        ("w.onnx", b"\x08\x00 not ONNX", "can't be read as ONNX"),
+        ("w.onnx", b"\x08\x00 not ONNX", "can't be read by onnx"),
         ("w.safetensors", b"garbage", "can't be read as safetensors"),
     ):
         (tmp_path / name).write_bytes(contents)
@@ -583,7 +583,7 @@ STRANGERS = (
     ({"policy.dialect": "evil"}, "policy.dialect evil"),
     ({"policy.hidden_size": "1e99"}, "policy.hidden_size"),
     ({"policy.hidden_size": "1000000000"}, "its tensors are of policy.hidden_size 16"),
-    ({"policy.num_layers": "1000000000"}, "its tensors are of policy.num_layers 1"),
+    ({"policy.num_layers": "1000"}, "its tensors are of policy.num_layers 1"),
 )
 
 

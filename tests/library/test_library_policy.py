@@ -11,6 +11,7 @@ from oracles import named
 
 import puffer_mlx
 from puffer_mlx import checkpoint
+from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -75,6 +76,32 @@ def test_it_acts_as_the_trainers_environments_do(settings):
             vec.send(0, np.ascontiguousarray(chosen), rows)
             vec.wait(0)
             observations = vec.raw(rows.observations)
+
+
+def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
+    """5 x 8 pixels with 6 channels; a new run reads 8 x 6 with 5."""
+
+    def make():
+        return Given(Box(0, 255, (5, 8, 6), np.uint8))
+
+    settings = {"vec.image_channels": "up_to_4", "torch.encoder": "DefaultEncoder"}
+    with trained(make, **settings) as trainer:
+        saved = trainer.save(tmp_path / "run")
+        expected = trainer.predict(np.ones((5, 8, 6), np.uint8)).action
+    written = saved / "config.ini"
+    written.write_text(written.read_text().replace("image_channels = up_to_4\n", ""))
+    policy = puffer_mlx.Policy.load(saved, make)
+    assert policy.spec.observation_shape == (5, 8, 6)
+    assert policy.predict(np.ones((5, 8, 6), np.uint8)).action == expected
+    assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
+    with puffer_mlx.Trainer.load(saved, make, total_timesteps=512) as again:
+        assert again.vec.spec.observation_shape == (5, 8, 6)
+        assert len(list(again)) == 4
+    with puffer_mlx.Trainer(SMALL, make) as new:
+        assert new.vec.spec.observation_shape == (8, 6, 5)
+        config = as_trained(new.config, saved)
+        (line,) = differences(new.config, config, saved)
+        assert "vec.image_channels is up_to_4" in line
 
 
 def test_one_observation_or_a_batch():

@@ -83,6 +83,13 @@ def test_advantages_are_normalised_with_the_unbiased_variance():
     np.testing.assert_array_equal(np.array(normalise(mx.ones(4))), 0)  # no spread: 0 / 1e-8
 
 
+def test_one_advantage_has_no_deviation_and_is_taken_as_it_is():
+    """Also as the only one of all ranks, by its moments: count, mean, squares."""
+    alone = mx.array([3.5])
+    assert normalise(alone).tolist() == [3.5]
+    assert normalise(alone, mx.array([[[1.0], [3.5], [0.0]]])).tolist() == [3.5]
+
+
 CASES = {"one head": ((4,), False), "heads": ((3, 2, 5), False), "masks": ((3, 2, 5), True)}
 
 

@@ -112,6 +112,16 @@ def test_it_computes_what_the_steps_do(name):
     assert found[4].tolist() == expected[4].astype(mx.float32).tolist() == [1.0] * K
 
 
+def test_minibatches_of_one_sample():
+    """Their advantage counts as it is, as in the steps."""
+    policy, weights, fields, adv, order = made(**POLICIES[next(iter(POLICIES))])
+    given = policy, weights, fields, adv, order[:, :1]
+    found, expected = at_once(*given), one_by_one(*given)
+    assert found[4].tolist() == expected[4].astype(mx.float32).tolist() == [1.0] * K
+    assert max(differences(found[0], expected[0]).values()) <= 2e-5
+    assert max(differences(found[0], weights).values()) > 1e-3
+
+
 @pytest.mark.parametrize("made_steps", [0, 2, 4])
 def test_it_ends_with_the_first_minibatch_that_is_too_far_away(made_steps):
     """The steps until there are those without a bound, to the bit; what comes after is 0."""

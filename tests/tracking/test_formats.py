@@ -215,6 +215,17 @@ def test_the_number_that_the_sweep_is_about(tmp_path, form, metric):
     assert columns["env/a/b"] == [7, 7, 7] and columns["agent_steps"][-1] == 300
 
 
+@pytest.mark.parametrize(
+    "line", ["[]", "7", "null", '{"epoch": 1}', '{"epoch": 1, "SPS": "x"}', "[" * 10**5, "\udcff"]
+)
+def test_a_damaged_log_is_named(tmp_path, line):
+    run = run_of(tmp_path, [epoch(1, 100, 1)], "--log-format", "puffer5")
+    with run.path.open("ab") as file:
+        file.write(line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(UserError, match=r"7\.jsonl: .* is no record"):
+        list(run.epochs())
+
+
 def test_a_log_that_can_not_be_written(tmp_path, capsys, monkeypatch):
     """Without the metric there is none; an error is not hidden by a full disk."""
     run = run_of(tmp_path / "a", [epoch(1, 100)], "--log-format", "puffer5")

@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.tracking import tracked_run
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.tracked_run import Trackers, last_step, refuse_missing, tracker_names
-from puffer_mlx.tracking.tracker_process import serve
+from puffer_mlx.tracking.tracker_process import known_to, serve
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find, flat
 
 FAULTY = str(Path(__file__).parent / "faulty")
@@ -174,6 +174,21 @@ def test_the_last_step_of_a_log(tmp_path):
     with log.open("a") as file:
         file.write('{"agent_steps": 900, "env/score": 1.0}\n{"agent_steps": 192, "ep')
     assert last_step(log) == 128
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "7", "null", '{"epoch": 1}', '{"epoch": 1, "agent_steps": "x"}', "[" * 10**5]
+)
+def test_the_last_step_of_a_damaged_log(tmp_path, line):
+    log = tmp_path / "log.jsonl"
+    log.write_text(f'{{"agent_steps": 64, "epoch": 1}}\n{line}\n')
+    assert last_step(log) == 64
+
+
+@pytest.mark.parametrize("text", ["[]", '{"step": "x"}', '{"step": [1]}', "[" * 10**5, "\0"])
+def test_a_damaged_note_of_what_a_tracker_knows(tmp_path, text):
+    (tmp_path / "kept.json").write_text(text)
+    assert known_to(tmp_path / "kept.json", 64) is None
 
 
 # ---- faults --------------------------------------------------------------------------------------

@@ -305,6 +305,13 @@ def vast():
     return made
 
 
+def one_hot():
+    """Observations that are small in their space, and large in a row."""
+    made = Walk()
+    made.observation_space = gymnasium.spaces.Discrete(10**9)
+    return made
+
+
 BOX2D = gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[box2d]"`')
 OLD_GYM = ModuleNotFoundError("No module named 'gym'", name="gym")
 REFUSED = [  # what makes it, its arguments, what is said
@@ -323,6 +330,10 @@ REFUSED = [  # what makes it, its arguments, what is said
     (needs(BOX2D), {}, r"gymnasium\[box2d\].*\n.*install what is missing"),
     (needs(OLD_GYM), {}, r"No module named 'gym'\n.*import gymnasium as gym"),
 ]
+
+
+def test_one_hot_observations_beyond_memory_are_refused():
+    refused(r"walk: observations of 1000000000 numbers .* 800,0\d\d GB", one_hot, 10**5)
 
 
 def test_what_is_refused():

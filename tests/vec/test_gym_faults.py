@@ -10,22 +10,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import gym_faults
 import gymnasium
 import numpy as np
 import psutil
 import pytest
-from stepping import send, started, step
+from stepping import alike, played, send, started, step
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import pool
+from puffer_mlx.vec import instances, pool
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.vec import GymVec
 
 TESTS = Path(__file__).parents[1]
 HERE = TESTS / "envs" / "python"
 Faulty, FaultyWalks = gym_faults.Faulty, gym_faults.FaultyWalks
+Walk, Walks = gym_faults.Walk, gym_faults.Walks
+NEEDS_1_1 = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
 
 OWN = r"gym_faults\.py:\d+ in trip: raise ZeroDivisionError\(\"tripped over a stone\"\)"
 STAY = np.ones((4, 1), np.float32)
@@ -41,7 +44,7 @@ def make(fault: str, backend: str, **keywords) -> GymVec:
 def play(vec: GymVec, steps: int = 12) -> None:
     rows = started(vec)
     for _ in range(steps):
-        step(vec, rows, STAY)
+        step(vec, rows, 1)
 
 
 def processes() -> set[int]:
@@ -80,7 +83,7 @@ FAULTS = {
     "later reset": r"failed in reset: ZeroDivisionError: tripped over a stone",
     "nan": r"returned observations of nan at position 1",
     "infinite": r"returned a reward of inf",
-    "nothing": r"returned a reward of nan",
+    "nothing": r"returned a reward of None, expected one number",
     "shape": r"failed in step: an observation is float64 \(2,\), its space float64 \(3,\)",
     "kind": r"failed in step: an observation is complex128 \(3,\), its space float64",
     "unmasked": r"gave no action mask",
@@ -153,7 +156,187 @@ def test_environments_written_for_gym(how: str, limited: bool, nothing_left):
     assert hint in str(caught.value).partition("hint: ")[2]
 
 
-@pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+class Unclosed(Walk):
+    """A walk whose ``close`` fails once it has stepped."""
+
+    used = False
+
+    def step(self, action):
+        self.used = True
+        return super().step(action)
+
+    def close(self):
+        if self.used:
+            raise RuntimeError("the simulator doesn't answer\nsecond line")
+
+
+class UnclosedWalks(Walks):
+    def close(self, **_):
+        sys.exit(3)
+
+
+UNCLOSED = {
+    "sync": (Unclosed, "RuntimeError: the simulator doesn't answer"),
+    "auto": (Unclosed, "RuntimeError: the simulator doesn't answer"),  # measured before
+    "async": (Unclosed, "RuntimeError: the simulator doesn't answer"),
+    "vector": (UnclosedWalks, "SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize("backend", UNCLOSED)
+def test_close_that_fails_is_told_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
+    factory, said = UNCLOSED[backend]
+    monkeypatch.setattr(instances, "_TOLD", set())
+    with GymVec(factory, name="late", total_agents=4, num_buffers=2, backend=backend) as vec:
+        rows = started(vec)
+        step(vec, rows, 1)
+    line = f"puffer_mlx: late: close() of an environment failed, which is ignored: {said}\n"
+    assert capfd.readouterr() == ("", line)
+
+
+def test_close_that_fails_hides_no_fault(nothing_left, monkeypatch):
+    monkeypatch.setattr(Unclosed, "step", Unclosed.close)
+    monkeypatch.setattr(Unclosed, "used", True)
+    with pytest.raises(UserError, match="failed in step"):
+        play(GymVec(Unclosed, name="late", total_agents=2, backend="sync"), 1)
+
+
+class Returns(Walk):
+    """A walk whose step and reset return other forms of the same things, or other things."""
+
+    def __init__(self, **returned: Any) -> None:
+        super().__init__(size=99)
+        self.returned = returned
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        seen, info = super().reset(seed=seed)
+        return self.returned.get("reset", lambda seen: (seen, info))(seen)
+
+    def step(self, action: int) -> Any:
+        seen, reward, over, late, info = super().step(action)
+        result = {"reward": reward, "terminated": over, "truncated": late, "info": info}
+        result |= {key: form(result[key]) for key, form in self.returned.items() if key in result}
+        whole = self.returned.get("step", lambda *result: result)
+        return whole(seen, *result.values())
+
+
+TAKEN = {
+    "reward of shape (1,)": {"reward": lambda it: np.array([it])},
+    "reward of shape (1, 1)": {"reward": lambda it: np.array([[it]], np.float32)},
+    "reward in a list": {"reward": lambda it: [it]},
+    "reward of NumPy": {"reward": np.float32},
+    "whole reward": {"reward": np.int64},
+    "ends of shape (1,)": dict.fromkeys(("terminated", "truncated"), lambda it: np.array([it])),
+    "ends of NumPy": dict.fromkeys(("terminated", "truncated"), np.bool_),
+    "ends as 0 and 1": dict.fromkeys(("terminated", "truncated"), int),
+    "no ends are None": dict.fromkeys(("terminated", "truncated"), lambda it: it or None),
+    "info None": {"info": lambda _: None, "reset": lambda seen: (seen, None)},
+    "a list": {"step": lambda *result: list(result)},
+}
+
+
+@pytest.mark.parametrize("finals", [False, True])
+@pytest.mark.parametrize("how", TAKEN)
+def test_what_is_unambiguous_is_taken(how: str, finals: bool):
+    def history(**returned):
+        keywords = {"total_agents": 2, "backend": "sync", "finals": finals}
+        with GymVec(lambda: Returns(**returned), name="walk", **keywords) as vec:
+            return played(vec, 9)
+
+    assert alike(history(**TAKEN[how]), history())
+
+
+WRONG = {
+    "rewards": ({"reward": lambda _: np.zeros(2)}, r"a reward of float64 \(2,\), expected one num"),
+    "no reward": ({"reward": lambda _: None}, r"a reward of None, expected one number"),
+    "a text": ({"reward": lambda _: "1"}, r"a reward of '1', expected one number"),
+    "ragged": ({"reward": lambda _: [1, [2]]}, r"a reward of \[1, \[2\]\], expected one number"),
+    "complex": ({"reward": lambda _: 1j}, r"a reward of 1j, expected one number"),
+    "ends": ({"terminated": lambda _: np.zeros(3, bool)}, r"terminated of bool \(3,\), expected"),
+    "limits": ({"truncated": lambda _: []}, r"truncated of \[\], expected one truth value"),
+    "info": ({"info": lambda _: [1]}, r"an info of \[1\], expected a dict"),
+    "nothing": ({"step": lambda *_: None}, r"failed in step: it returned None, expected observat"),
+    "no reset": (
+        {"reset": lambda _: None},
+        r"failed in reset: it returned None, expected observat",
+    ),
+    "other info": ({"reset": lambda seen: (seen, "no")}, r"an info of 'no', expected a dict"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_is_returned_is_named(how: str):
+    returned, said = WRONG[how]
+    with pytest.raises(UserError, match=said) as caught:
+        play(GymVec(lambda: Returns(**returned), name="w", total_agents=1, backend="sync"), 1)
+    assert caught.value.message.startswith("w: environment 0 (seed 0) ")
+
+
+class ReturnsAll(Walks):
+    """The vectorised form of ``Returns``."""
+
+    def __init__(self, num_envs: int, **returned: Any) -> None:
+        super().__init__(num_envs, size=99)
+        self.returned = returned
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        seen, infos = super().reset(seed=seed)
+        return self.returned.get("reset", lambda seen: (seen, infos))(seen)
+
+    def step(self, actions: np.ndarray) -> Any:
+        seen, *rest = super().step(actions)
+        result = dict(zip(("rewards", "terminated", "truncated", "infos"), rest, strict=True))
+        result |= {key: form(result[key]) for key, form in self.returned.items() if key in result}
+        return self.returned.get("step", lambda *result: result)(seen, *result.values())
+
+
+ALL_TAKEN = {
+    "rewards (n, 1)": {"rewards": lambda all: all[:, None]},
+    "lists": dict.fromkeys(("rewards", "terminated", "truncated"), list),
+    "ends (n, 1)": dict.fromkeys(("terminated", "truncated"), lambda all: all[:, None]),
+    "one end for all": {"terminated": lambda _: False},
+    "no ends": {"terminated": lambda _: None},
+    "infos None": {"infos": lambda _: None, "reset": lambda seen: (seen, None)},
+}
+
+
+@NEEDS_1_1
+@pytest.mark.parametrize("how", ALL_TAKEN)
+def test_what_is_unambiguous_is_taken_of_a_vectorised_form(how: str):
+    def history(**returned):
+        def make_all(num_envs):
+            return ReturnsAll(num_envs, **returned)
+
+        with GymVec(make_all, name="walks", total_agents=3, backend="vector", finals=True) as vec:
+            return played(vec, 9)
+
+    assert alike(history(**ALL_TAKEN[how]), history())
+
+
+ALL_WRONG = {
+    "rewards": ({"rewards": lambda _: np.zeros(2)}, r"rewards of float64 \(2,\), expected \(3,\)"),
+    "none": ({"rewards": lambda _: None}, r"rewards of None, expected \(3,\) numbers"),
+    "ends": ({"terminated": lambda _: np.zeros((3, 2))}, r"terminated of float64 \(3, 2\), expect"),
+    "infos": ({"infos": lambda _: 7}, r"an info of 7, expected a dict"),
+    "four": ({"step": lambda *all: all[:4]}, r"failed in step: it returned 4 values, expected 5"),
+    "alone": ({"reset": lambda seen: seen}, r"failed in reset: it returned an observation alone"),
+    "two alone": ({"reset": lambda seen: seen[:2]}, r"it returned an observation alone"),
+}
+
+
+@NEEDS_1_1
+@pytest.mark.parametrize("how", ALL_WRONG)
+def test_what_a_vectorised_form_returns_is_named(how: str):
+    returned, said = ALL_WRONG[how]
+
+    def make_all(num_envs):
+        return ReturnsAll(num_envs, **returned)
+
+    with pytest.raises(UserError, match=rf"w: an environment .*{said}"):
+        play(GymVec(make_all, name="w", total_agents=3, backend="vector"), 1)
+
+
+@NEEDS_1_1
 def test_vectorised_forms(nothing_left):
     vec = GymVec(FaultyWalks, name="faulty", total_agents=4, num_buffers=2, backend="vector")
     with pytest.raises(UserError, match="faulty: an environment failed in step: ZeroDivision") as e:

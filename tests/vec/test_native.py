@@ -26,6 +26,7 @@ from native_envs import (
 )
 from stepping import address_of, alike, filled, played, same, started, times_of, whole_rollout
 
+from puffer_mlx.config import memory_needs
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.vec.native.c_functions import load
@@ -490,3 +491,9 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert cache_directory() == tmp_path / "xdg" / "puffer_mlx"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cache_directory().parts[-3:] == ("Library", "Caches", "puffer_mlx")
+
+
+def test_arrays_of_a_step_beyond_memory_are_refused_before_environments_are_made(monkeypatch):
+    monkeypatch.setattr(memory_needs, "machine_memory", lambda: 2 * 1000 * 121 - 1)
+    with pytest.raises(UserError, match=r"squared: observations of 121 numbers .* for 1000 agents"):
+        make("squared", total_agents=1000, num_buffers=1)

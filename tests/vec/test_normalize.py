@@ -3,7 +3,9 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
+import gymnasium
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from oracles import CodedVec, flat
 from played import POLICY, files_play, live, trained
 from stepping import alike, played, started, step
 
+import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.checkpoint import environment_statistics
+from puffer_mlx.checkpoint import environment_statistics, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
@@ -21,8 +24,10 @@ from puffer_mlx.playing.episodes import AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
 from puffer_mlx.vec.rows import allocate_rows
+from puffer_mlx.vec.zoo.vec import ZooVec
 
 N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}
@@ -111,6 +116,121 @@ def test_frozen_statistics_stay_and_rewards_are_as_they_were():
     deviation = np.sqrt(memory["observations.variance"] + EPSILON)
     expected = (observations - memory["observations.mean"]) / deviation
     np.testing.assert_allclose(rows.observations, expected.clip(-LIMIT, LIMIT), rtol=1e-5)
+
+
+class Clock(gymnasium.Env):
+    """Sees ``start`` and the number of its step; all of dtype ``dtype``."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, start=1.7e9, dtype="float64"):
+        self.start, self.dtype = start, np.dtype(dtype)
+        self.observation_space = gymnasium.spaces.Box(0, 2**31 - 1, (2,), self.dtype.type)
+
+    def see(self):
+        return np.array([self.start + self.t, self.t], self.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.see(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.see(), 1.0, False, self.t == 7, {}
+
+
+class ClockOfTwo:
+    """The same in PettingZoo's form."""
+
+    possible_agents = ["a", "b"]
+
+    def __init__(self, **keywords):
+        self.clock = Clock(**keywords)
+        self.agents = []
+
+    def observation_space(self, agent):
+        return self.clock.observation_space
+
+    def action_space(self, agent):
+        return self.clock.action_space
+
+    def reset(self, seed=None, options=None):
+        seen, info = self.clock.reset(seed=seed)
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, seen), dict.fromkeys(self.agents, info)
+
+    def step(self, actions):
+        results = self.clock.step(0)
+        dicts = tuple(dict.fromkeys(self.agents, result) for result in results)
+        self.agents = [] if results[3] else self.agents
+        return dicts
+
+    def close(self):
+        pass
+
+
+def clocks(num_envs, **keywords):
+    return gymnasium.vector.SyncVectorEnv([lambda: Clock(**keywords)] * num_envs)
+
+
+def normalised_clocks(kind, factory, backend="sync", **env):
+    settings = {"name": "clock", "total_agents": 4, "num_buffers": 2, "backend": backend}
+    return Normalized(kind(factory, env=env, **settings), True, False, GAMMA)
+
+
+FORMS = [(GymVec, Clock, "sync"), (GymVec, Clock, "async"), (ZooVec, ClockOfTwo, "sync")]
+
+
+@pytest.mark.parametrize(("kind", "factory", "backend"), [*FORMS, (GymVec, clocks, "vector")])
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint32"])
+def test_a_clock_is_seen_as_fine_as_steps_are(kind, factory, backend, dtype):
+    """The first number is the second one and 1.7e9, in float32 the same in all steps."""
+    with normalised_clocks(kind, factory, backend, dtype=dtype, start=1_700_000_000) as env:
+        for rows in played(env, 20):
+            first, second = rows.observations.T
+            np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
+        assert env.memory()["observations.variance"][0] > 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_numbers_that_float32_holds_are_normalised_as_in_float32(dtype):
+    """To the bit."""
+    histories = []
+    for each in "float32", dtype:
+        with normalised_clocks(GymVec, Clock, start=3, dtype=each) as env:
+            histories.append((played(env, 20), env.memory()))
+    (ours, memory), (theirs, expected) = histories
+    assert alike(ours, theirs)
+    assert all(np.array_equal(memory[name], expected[name]) for name in expected)
+
+
+def test_files_hold_the_mean_of_a_clock(tmp_path):
+    with normalised_clocks(GymVec, Clock) as env:
+        played(env, 20)
+        memory = env.memory()
+    file = tmp_path / "normalization.safetensors"
+    environment_statistics.write_statistics(memory, file)
+    found = environment_statistics.read_statistics(tmp_path)
+    assert set(found) == set(memory)
+    assert abs(found["observations.mean"] - memory["observations.mean"]).max() < 1e-3
+    far = memory["observations.mean"] - memory["observations.mean"].astype(np.float32)
+    assert abs(far).max() > 1  # what float32 alone would have been off by
+    with normalised_clocks(GymVec, Clock, start=3) as env:
+        played(env, 20)
+        assert "observations.mean_rest" not in normalization.with_rest(env.memory())
+
+
+def test_a_policy_sees_a_clock_as_in_training():
+    """Also one of a checkpoint: two times are two rows."""
+    settings = {"total_timesteps": 64, "total_agents": 2, "horizon": 32, "minibatch_size": 64}
+    with puffer_mlx.train(Clock, settings) as trainer:
+        policy = puffer_mlx.Policy(trainer)
+        policy.architecture = mock.Mock(wraps=policy.architecture, has_memory=False)
+        policy.predict(np.array([[1.7e9 + t, t] for t in range(7)]))
+        rows = policy.architecture.act.call_args.args[1]
+    assert rows.dtype == mx.float32
+    np.testing.assert_allclose(rows[:, 0], rows[:, 1], rtol=1e-4, atol=1e-4)
 
 
 def test_going_on_is_bit_for_bit():

@@ -229,6 +229,23 @@ def test_failures_are_told(backend, fault, text):
     assert "pairs.py" in found.value.message or fault == "nan"
 
 
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [(None, "it returned None, expected observation, reward"), ((1, 2), "it returned 2 values")],
+)
+def test_what_a_step_returns_is_named(result, said):
+    class Other(Pairs):
+        def step(self, actions):
+            super().step(actions)
+            return result
+
+    def other(buf=None, seed=0):
+        return Other(1, buf=buf, seed=seed)
+
+    with make(other, 4, backend="sync") as vec, pytest.raises(UserError, match=said):
+        played(vec, 1)
+
+
 def test_the_instance_that_failed_is_named():
     def third(buf=None, seed=0):
         return Pairs(1, fault="step" if seed == 8 else "", buf=buf, seed=seed)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +13,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from puffer_mlx.config.families import family_of
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import EnvSpec
+from puffer_mlx.spec import MAX_LOGITS, EnvSpec
 from puffer_mlx.vec.layout import Layout, saved_layout
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.spaces import kind_of, to_text
@@ -124,9 +125,12 @@ def test_only_a_single_box_of_bytes_is_an_image():
     assert {name: shape for name, shape in shapes.items() if shape} == {"image": (8, 6, 3)}
 
 
-@pytest.mark.parametrize("shape", [(4, 8, 6), (1, 2, 3), (5, 8, 6), (3, 3, 3), (4, 8, 3)])
+FIRST = (4, 8, 6), (1, 2, 3), (5, 8, 6), (12, 84, 84)
+
+
+@pytest.mark.parametrize("shape", [*FIRST, (3, 3, 3), (4, 8, 3), (84, 84, 12), (5, 5, 16)])
 def test_channels_that_come_first_are_turned(shape):
-    space, turned = spaces.Box(0, 255, shape, np.uint8), shape in ((4, 8, 6), (1, 2, 3))
+    space, turned = spaces.Box(0, 255, shape, np.uint8), shape in FIRST
     layout, batch = Layout("toy", space, SIGN), sampled(space)
     images = batch.transpose(0, 2, 3, 1) if turned else batch
     assert layout.spec.observation_shape == images.shape[1:]
@@ -136,6 +140,19 @@ def test_channels_that_come_first_are_turned(shape):
     layout = Layout("toy", spaces.Dict(x=space), SIGN)  # a part stays as it is
     assert layout.spec.observation_shape == ()
     np.testing.assert_array_equal(written(layout, {"x": batch}), batch.reshape(N, -1))
+
+
+@pytest.mark.parametrize("form", [lambda box: box, lambda box: spaces.Dict(x=box)])
+def test_up_to_4_reads_images_as_older_runs_did(form):
+    """And a checkpoint's layout is the one that it was trained with."""
+    space = form(spaces.Box(0, 255, (12, 84, 84), np.uint8))
+    old, new = (Layout("toy", space, SIGN, channels=each) for each in ("up_to_4", "smallest"))
+    assert old.images()[0].endswith("12 x 84, 84 channels (channels last)")
+    assert new.images()[0].endswith("84 x 84, 12 channels (channels first)")
+    for layout in old, new:
+        saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
+        assert saved is not None and saved.spec == layout.spec
+        assert saved.images() == layout.images()
 
 
 def test_where_the_images_of_a_dict_are():
@@ -287,6 +304,41 @@ def test_a_space_without_layout_is_refused(seen, taken, text):
     with pytest.raises(UserError, match=rf"toy: .*{text}") as found:
         Layout("toy", seen, taken)
     assert found.value.hint
+
+
+def shaped(kind: str, *shape: int) -> SimpleNamespace:
+    """A space without Gymnasium's bounds, which would take its size in memory."""
+    return type(kind, (SimpleNamespace,), {})(shape=shape, dtype=np.dtype(np.float32), n=shape)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        spaces.Discrete(MAX_LOGITS + 1),
+        spaces.Discrete(2**62),
+        spaces.MultiDiscrete([MAX_LOGITS, 2]),
+        spaces.MultiBinary(MAX_LOGITS // 2 + 1),
+        shaped("MultiBinary", 2**31, 2**31),
+        shaped("Box", MAX_LOGITS + 1),
+        shaped("Box", 2**32, 2**32),  # a product beyond 64 bits
+        spaces.Tuple([spaces.Discrete(MAX_LOGITS // 2 + 1)] * 2),
+    ],
+)
+def test_more_choices_than_an_action_can_name_are_refused(taken):
+    """Actions are float32, whole numbers up to 2^24; nothing of the space's size is allocated."""
+    with pytest.raises(UserError, match=r"toy: its action space .* action logits.*16,777,216"):
+        Layout("toy", SIGN, taken)
+
+
+def test_as_many_choices_as_an_action_can_name():
+    layout = Layout("toy", SIGN, spaces.Discrete(MAX_LOGITS))
+    last = np.array([[MAX_LOGITS - 1]], np.float32)
+    assert layout.actions(last).tolist() == [MAX_LOGITS - 1]
+
+
+def test_observations_are_counted_in_whole_numbers():
+    layout = Layout("toy", spaces.Dict(a=spaces.Discrete(2**62), b=spaces.Discrete(2**62)), SIGN)
+    assert layout.spec.observation_size == 2**63  # beyond 64 bits; memory_needs refuses it
 
 
 def test_spaces_are_told_apart_by_name():

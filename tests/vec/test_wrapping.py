@@ -11,6 +11,7 @@ from stepping import alike, played, started, step
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
+from puffer_mlx.cli.train_output import images_note
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import changed
@@ -79,6 +80,33 @@ def test_frames_are_channels_the_oldest_first():
     assert env.observation_space.shape == (5, 3)
     env.reset()
     assert env.step(0)[0].tolist() == [[10] * 3] * 4 + [[20] * 3]
+
+
+def test_stacked_frames_are_read_as_they_were_stacked():
+    """Also if there are more of them than a small image has rows."""
+    stack = Wrap(frame_stack=3)
+    with GymVec(Film, name="film", total_agents=1, backend="sync", wrap=stack) as env:
+        assert env.spec.observation_shape == (HEIGHT, WIDTH, 9)
+        assert images_note(env) == "images: 6 x 8, 9 channels (channels last)"
+    with GymVec("CartPole-v1", name="x", total_agents=1, backend="sync") as env:
+        assert images_note(env) is None
+
+
+def test_a_stack_of_images_with_many_channels_first_is_one_of_their_channels():
+    class Many(Film):
+        def __init__(self):
+            self.observation_space = Box(0, 255, (5, HEIGHT, WIDTH), np.uint8)
+
+        def see(self):
+            return np.full((5, HEIGHT, WIDTH), self.t, np.uint8)
+
+    def shape(channels):
+        keywords = {"total_agents": 1, "backend": "sync", "wrap": Wrap(frame_stack=2)}
+        with GymVec(Many, name="film", image_channels=channels, **keywords) as env:
+            return env.spec.observation_shape
+
+    assert shape("smallest") == (HEIGHT, WIDTH, 10)
+    assert shape("up_to_4") == (5, HEIGHT, 2 * WIDTH)
 
 
 def test_grey_small_and_four_frames():

@@ -15,6 +15,7 @@ from puffer_mlx.check.env.pictures import drawn
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec import instances
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.zoo.names import find, needs, parallel_names
@@ -116,6 +117,190 @@ def test_one_that_comes_late_is_away_before():
         assert finals(seen) == [[0, 0], [0, 0], [L, L], [0, AWAY]]
         assert [row.terminals.tolist() for row in seen] == [[0, 1], [0, 0], [0, 0], [1, 1]]
         assert sorted(e["episode_length"] for e in env.episodes()) == [2, 3]
+
+
+class Back(zoo_relay.Relay):
+    """Runner 1 dies in step 1, and is back in step ``at``; then it runs until step 5."""
+
+    def __init__(self, at: int, **keywords):
+        super().__init__(lives="6 1 6", **keywords)
+        self.at = at
+
+    def reset(self, seed=None, options=None):
+        self.lives[1] = 1
+        return super().reset(seed, options)
+
+    def step(self, actions):
+        seen, rewards, ended, limit, infos = super().step(actions)
+        if self.t == self.at:
+            self.lives[1] = 5
+            self.agents.insert(1, "runner_1")
+            seen |= self.look(["runner_1"])
+            rewards["runner_1"] = 0.0
+            ended["runner_1"] = limit["runner_1"] = False
+            infos.update(self.infos(["runner_1"]))
+        return seen, rewards, ended, limit, infos
+
+
+@pytest.mark.parametrize("masks", ["", "seen", "infos"])
+@pytest.mark.parametrize("at", [2, 3])
+def test_an_agent_that_comes_back_begins_an_episode_of_its_own(at: int, masks: str):
+    """``Relay`` asserts that it gets actions again."""
+    with make(Back, env={"at": at, "masks": masks}) as env:
+        rows = started(env)
+        seen = [step(env, rows, [0, 2, 0]) for _ in range(8)]
+        middle = [row.observations[1].tolist() for row in seen[:7]]
+        away = [[0, 0]] * (at - 2)
+        assert middle == [[1, 1], *away, *([t, 1] for t in range(at, 6)), [0, 0], [0, 1]]
+        assert [row[1] for row in finals(seen)] == [
+            T,
+            *[AWAY] * (at - 2),
+            *[0] * (5 - at),
+            T,
+            AWAY,
+            0,
+            T,
+        ]
+        terminals = [row.terminals[1] for row in seen]
+        assert terminals == [0, *[1] * (at - 1), *[0] * (5 - at), 1, 1, 0]
+        assert [row.rewards[1] for row in seen[at:5]] == [12] * (5 - at)
+        lengths = [e["episode_length"] for e in env.episodes()]
+        assert sorted(lengths) == sorted([6, 6, 1, 5 - at, 1])
+
+
+def test_an_agent_that_ended_and_is_still_listed_gets_no_action_and_the_error_says_why():
+    class Needs(zoo_relay.Relay):
+        def step(self, actions):
+            wanted = {agent: actions[agent] for agent in self.agents}
+            result = super().step(wanted)
+            self.agents = list(self.possible_agents)
+            return result
+
+    with make(Needs, agents=3) as env:
+        rows = started(env)
+        step(env, rows)
+        with pytest.raises(
+            UserError, match=r"runner_1 ended .* still in agents.*KeyError"
+        ) as caught:
+            step(env, rows)
+        assert "take agents that ended out of agents" in caught.value.hint
+
+
+def without(key: str, where: int):
+    """A relay whose steps return a dictionary without an agent: number ``where`` of the five."""
+
+    class Lacks(zoo_relay.Relay):
+        def step(self, actions):
+            result: list[Any] = list(super().step(actions))
+            result[where] = {a: each for a, each in result[where].items() if a != key}
+            return tuple(result)
+
+    return Lacks
+
+
+@pytest.mark.parametrize("where", [1, 2, 3, 4], ids=["rewards", "ends", "limits", "infos"])
+def test_dictionaries_without_an_agent_are_as_if_it_had_nothing_to_say(where: int):
+    with make(without("runner_2", where)) as env, make() as whole:
+        ours, theirs = played(env, 3), played(whole, 3)
+        for rows in theirs:
+            rows.rewards[2] *= where != 1
+        assert alike(ours, theirs)
+
+
+class Bent(zoo_relay.Relay):
+    """Returns ``bend`` of what it would return."""
+
+    def __init__(self, bend, first=lambda *result: result):
+        super().__init__(lives="4 4 4")
+        self.bend, self.first = bend, first
+
+    def reset(self, seed=None, options=None):
+        return self.first(*super().reset(seed, options))
+
+    def step(self, actions):
+        return self.bend(*super().step(actions))
+
+
+def arrays(seen, rewards, ended, limit, infos):
+    shaped = [{a: np.array([x]) for a, x in each.items()} for each in (rewards, ended, limit)]
+    return seen, *shaped, infos
+
+
+BENT = {
+    "arrays of one": Bent(arrays),
+    "infos None": Bent(lambda *all: (*all[:4], None), lambda seen, _: (seen, None)),
+    "each info None": Bent(
+        lambda *all: (*all[:4], dict.fromkeys(all[0])), lambda seen, _: (seen, dict.fromkeys(seen))
+    ),
+    "no limits": Bent(
+        lambda seen, rewards, ended, limit, infos: (seen, rewards, limit, None, infos)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BENT)
+def test_what_is_unambiguous_is_taken(how: str):
+    with make(lambda: BENT[how]) as env:
+        rows = started(env)
+        seen = [step(env, rows, [0, 1, 2]) for _ in range(4)]
+        assert [row.rewards.tolist() for row in seen] == [[0, 11, 22]] * 4
+        over = T if how == "no limits" else L
+        assert finals(seen) == [[0, 0, 0]] * 3 + [[over] * 3]
+        assert sorted(e["episode_length"] for e in env.episodes()) == [4] * 3
+
+
+WRONG = {
+    "no observation": (without("runner_2", 0), r"returned no observation for agent runner_2, whic"),
+    "two rewards": (
+        lambda: Bent(lambda seen, _, *rest: (seen, {"runner_1": [1, 2]}, *rest)),
+        r"returned a reward for agent runner_1 of \[1, 2\], expected one number",
+    ),
+    "rewards alike": (
+        lambda: Bent(lambda seen, _, *rest: (seen, 1.0, *rest)),
+        r"returned rewards of 1\.0, expected a dict by agent",
+    ),
+    "nothing": (lambda: Bent(lambda *_: None), r"failed in step: it returned None"),
+    "four": (
+        lambda: Bent(lambda *all: all[:4]),
+        r"failed in step: it returned 4 values, expected 5",
+    ),
+    "alone": (
+        lambda: Bent(None, lambda seen, _: seen),
+        r"failed in reset: it returned an obs",
+    ),
+    "infos": (
+        lambda: Bent(None, lambda seen, _: (seen, 7)),
+        r"returned infos of 7, expected a dict",
+    ),
+    "few seen": (
+        lambda: Bent(None, lambda seen, infos: ({"runner_0": seen["runner_0"]}, infos)),
+        r"returned no observation for agent runner_1, which is in its agents",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_is_returned_is_named(how: str):
+    factory, said = WRONG[how]
+    with (
+        pytest.raises(UserError, match=rf"relay: environment 0 \(seed 0\) {said}") as caught,
+        make(factory) as env,
+    ):
+        step(env, started(env))
+    assert "mend the environment" not in caught.value.hint
+
+
+def test_an_agent_that_is_not_possible_is_named():
+    def stranger(seen, *rest):
+        made.agents.append("runner_7")
+        return seen, *rest
+
+    made = Bent(stranger)
+    with (
+        make(lambda: made) as env,
+        pytest.raises(UserError, match=r"agent runner_7 .* possible_agents"),
+    ):
+        step(env, started(env))
 
 
 @pytest.mark.parametrize("told", ["seen", "infos"])
@@ -250,6 +435,22 @@ def test_a_step_that_fails_names_environment_and_seed():
         rows = started(env)
         with pytest.raises(UserError, match=r"environment 0 \(seed 4\) failed in step:.*no baton"):
             step(env, rows)
+
+
+def test_close_that_fails_is_told_in_one_line(capsys, monkeypatch):
+    """Also of the environment that was only looked at."""
+
+    class Unclosed(zoo_relay.Relay):
+        def close(self):
+            raise RuntimeError("no baton")
+
+    monkeypatch.setattr(instances, "_TOLD", set())
+    with make(Unclosed) as env:
+        step(env, started(env))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "close() of an environment failed, which is ignored: RuntimeError: no baton"
+    )
 
 
 def test_one_in_turns_is_refused(here):

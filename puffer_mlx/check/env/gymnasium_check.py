@@ -11,6 +11,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.vec.instances import parameters
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
 STEPS = 300
@@ -26,14 +27,20 @@ HARMLESS = (
 
 
 def one(subject: Subject) -> Any:
-    """One environment as its author wrote it, without the wrappers of gymnasium.make."""
+    """Return one environment as its author wrote it, without the wrappers of gymnasium.make.
+
+    Of a function that only makes vector environments it is one of those.
+    """
     import gymnasium
 
     config, make = subject.config, vec.python_factory(subject.config)
     if isinstance(make, str):
         return gymnasium.make(make, **config.env).unwrapped
-    env = make(**config.env)
-    return env.unwrapped if isinstance(env, gymnasium.Env) else env
+    count = parameters(make).get("num_envs")
+    vectorised = count is not None and count.default is count.empty and "num_envs" not in config.env
+    env = make(**config.env, **({"num_envs": 1} if vectorised else {}))
+    single = isinstance(env, gymnasium.Env) and not isinstance(env, gymnasium.vector.VectorEnv)
+    return env.unwrapped if single else env
 
 
 def gymnasium_says(subject: Subject) -> Findings:
@@ -43,12 +50,13 @@ def gymnasium_says(subject: Subject) -> Findings:
         return
     from gymnasium import Env
     from gymnasium.utils.env_checker import check_env
+    from gymnasium.vector import VectorEnv
 
     if is_puffer_env(vec.python_factory(subject.config)):
         yield skip("its interface is PufferLib 3's")
         return
     env = one(subject)
-    if not isinstance(env, Env):
+    if not isinstance(env, Env) or isinstance(env, VectorEnv):  # which is an Env in 0.29
         yield skip(f"its own check is for gymnasium.Env, this is {type(env).__name__}")
         return
     with warnings.catch_warnings(record=True) as caught:

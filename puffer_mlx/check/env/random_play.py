@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, VecEnv
+from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, ShowsExactly, VecEnv
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 LEAST, STEPS = 500, 20_000  # of every agent
@@ -42,6 +42,13 @@ class Table:
         for group in range(self.vec.num_groups):
             self.vec.wait(group)
         return self.rows
+
+    def observations(self) -> np.ndarray:
+        """Return what all agents see, (N, D), in float64 where float32 would round it."""
+        vec, exact = self.vec, None
+        if isinstance(vec, ShowsExactly):
+            exact = vec.exact_observations(slice(0, vec.num_agents))
+        return self.rows.observations if exact is None else exact
 
 
 def by_head(masks: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
@@ -116,11 +123,12 @@ def play(
     rng = np.random.default_rng(0)
     with make() as environments:
         table = Table(environments)
-        first = table.rows.observations.astype(np.float32)
-        notes = Notes(environments.num_agents, first, first.min(0), first.max(0))
+        first, seen = table.rows.observations.astype(np.float32), table.observations()
+        low, high = seen.min(0).astype(np.float64), seen.max(0).astype(np.float64)
+        notes = Notes(environments.num_agents, first, low, high)
         notes.away = np.zeros(environments.num_agents, bool)
         age = np.zeros(environments.num_agents, int)  # steps of each agent's episode
-        _observe(notes, table.rows)
+        _observe(notes, table.observations())
         _look_at_masks(notes, table.rows, environments.spec.action.sizes)
         environments.log()  # of what was played before: nothing
         began = time.perf_counter()
@@ -132,7 +140,7 @@ def play(
             rows = table.step(table.legal(rng))
             notes.steps += 1
             age += 1
-            _observe(notes, rows)
+            _observe(notes, table.observations())
             _look_at_rewards(notes, rows, reward_clip)
             _look_at_masks(notes, rows, environments.spec.action.sizes)
             _look_at_ends(notes, rows, before, age)
@@ -143,8 +151,7 @@ def play(
     return notes
 
 
-def _observe(notes: Notes, rows: Rows) -> None:
-    x = rows.observations
+def _observe(notes: Notes, x: np.ndarray) -> None:
     np.minimum(notes.low, x.min(0), out=notes.low)
     np.maximum(notes.high, x.max(0), out=notes.high)
     if notes.wrong is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):

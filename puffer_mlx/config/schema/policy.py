@@ -16,7 +16,7 @@ class Policy(Named):
     hidden_size: int = key(
         128, "H: width of the encoder and of each layer of the network.", "units >= 1"
     )
-    num_layers: int = key(4, "L: layers of the network.", "layers >= 1")
+    num_layers: int = key(4, "L: layers of the network.", "layers 1 to 1000")
     dialect: str = key(
         "native",
         "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"

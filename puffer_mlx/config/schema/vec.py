@@ -58,6 +58,13 @@ class Vec(Named):
         "A continuous action's -1 to 1 is the low to high of its bounds, where both are finite; it"
         " is clipped to them then, as without. For environments in Python. puffer_mlx only.",
     )
+    image_channels: str = key(
+        "up_to_4",
+        "Which dimension of an image of bytes holds its channels. smallest: the first if it is the"
+        " smallest, else the last. up_to_4: the first only if it is also at most 4, as in runs from"
+        " before this key. For environments in Python. puffer_mlx only.",
+        choices=("smallest", "up_to_4"),
+    )
     num_frozen_banks: int = key(
         0,
         "Opponents at the same time in self-play by 4.0's rules, each with weights of its own.",
@@ -75,7 +82,7 @@ class Vec(Named):
         "units >= 0",
     )
     frozen_bank_num_layers: int = key(
-        0, "Their policy.num_layers; 0 is the learner's.", "layers >= 0"
+        0, "Their policy.num_layers; 0 is the learner's.", "layers 0 to 1000"
     )
     num_policies: int = key(
         1,
@@ -92,7 +99,7 @@ class Vec(Named):
         0, "Their policy.hidden_size; 0 is the learner's.", "units >= 0"
     )
     hist_policy_num_layers: int = key(
-        0, "Their policy.num_layers; 0 is the learner's.", "layers >= 0"
+        0, "Their policy.num_layers; 0 is the learner's.", "layers 0 to 1000"
     )
 
 

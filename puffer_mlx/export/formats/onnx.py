@@ -28,11 +28,13 @@ from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.export.file_format import (
+    DAMAGED,
     Contents,
     FileFormat,
     PolicyFile,
     mask_note,
     need,
+    read_by,
     reset_note,
 )
 from puffer_mlx.export.metadata import metadata, with_metadata
@@ -190,7 +192,10 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             f"{path} isn't one of puffer_mlx's ONNX files",
             f"only those that {program.COMMAND} export wrote name weights in a way known here",
         )
-    tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    with read_by("onnx", path):
+        tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    if odd := [name for name, array in tensors.items() if array.dtype != np.float32]:
+        raise UserError(f"{path}: {odd[0]} doesn't hold float32 numbers", DAMAGED)
     if COUNT in properties:
         with contextlib.suppress(ValueError):  # without a count, the statistics aren't whole
             tensors[COUNT] = np.array(float(properties[COUNT]))
@@ -198,21 +203,19 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def _parsed(path: Path, data: bytes) -> Any:
-    """A file's model, which is whole.
+    """Return the model in a file's bytes, checked by onnx.
 
     Tensors may name other files, which onnx and onnxruntime look for in the working directory.
 
     Raises:
-        UserError: it isn't an ONNX file, or a tensor does; ours never do.
+        UserError: It isn't an ONNX file, or is damaged, or a tensor names another file; ours never
+            do.
     """
     import onnx
-    from google.protobuf.message import DecodeError
     from onnx import TensorProto
 
-    try:
+    with read_by("onnx", path):
         model = onnx.load_model_from_string(data)
-    except DecodeError as error:
-        raise UserError(f"{path} can't be read as ONNX: {error}", "the file is damaged") from None
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
             raise UserError(
@@ -220,6 +223,10 @@ def _parsed(path: Path, data: bytes) -> Any:
                 " isn't read",
                 f"export it again: {program.COMMAND} export writes everything into one file",
             )
+    with read_by("onnx", path):
+        onnx.checker.check_model(model)
+        # Names that aren't UTF-8 are bytes to protobuf, and pass.
+        [each.name.encode() for each in _tensors(model)]
     return model
 
 
@@ -247,16 +254,27 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
 
     Returns:
         Outputs by name, each (T, S, ...), the last state among them under the state's own names.
+
+    Raises:
+        UserError: The graph isn't one that ``save_onnx`` writes.
     """
     import onnxruntime
 
     data = path.read_bytes()
     _parsed(path, data)
-    session: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
+    with read_by("onnxruntime", path):
+        session: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    ends = [session.get_inputs(), session.get_outputs()]
+    taken, names = ([each.name for each in end] for end in ends)
+    wanted = {"observation", *state}, {f"next_{name}" for name in state}
+    floats = all(each.type == "tensor(float)" for end in ends for each in end)
+    if not (floats and set(taken) == wanted[0] and set(names) >= wanted[1]):
+        message = f"{path}: its graph takes {', '.join(taken)} and returns {', '.join(names)}"
+        raise UserError(message[:300], DAMAGED)
     steps: list[Any] = []
     for row in observations.astype(np.float32):
-        values = session.run(None, {"observation": row, **state})
+        with read_by("onnxruntime", path):
+            values = session.run(None, {"observation": row, **state})
         outputs: Any = dict(zip(names, values, strict=True))
         state = {name: outputs.pop(f"next_{name}") for name in state}
         steps.append(outputs)

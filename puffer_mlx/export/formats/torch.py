@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.checkpoint import flat_files, normalization, rescaling
+from puffer_mlx.config.memory_needs import FLOAT, refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import (
     Tensors,
@@ -30,6 +31,7 @@ from puffer_mlx.export.file_format import (
     Weights,
     mask_note,
     need,
+    read_by,
     reset_note,
 )
 from puffer_mlx.export.infer import detect_torch, early_keys
@@ -85,7 +87,10 @@ class Torch(FileFormat):
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
         """Under our names, channels last."""
-        return from_torch(policy, source.tensors)
+        try:
+            return from_torch(policy, source.tensors)
+        except UserError as error:
+            raise UserError(f"{source.path}: {error.message}", error.hint) from None
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """By PyTorch, in classes like PufferLib's."""
@@ -172,26 +177,24 @@ def read_torch(path: Path) -> Tensors:
             f"PyTorch {torch.__version__} can be made to run code by the file that it loads",
             "pip install 'torch>=2.6'",
         )
-    try:
+    hint = "save module.state_dict(), not the module; or the file is damaged"
+    with read_by("PyTorch", path, hint):
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file fails anywhere
-        first = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"{path} can't be read as a state_dict: {first}",
-            "save module.state_dict(), not the module; a damaged file can't be helped",
-        ) from None
     if not isinstance(loaded, dict) or not all(
-        isinstance(w, torch.Tensor) for w in loaded.values()
+        isinstance(key, str) and isinstance(w, torch.Tensor) for key, w in loaded.items()
     ):
         raise UserError(
             f"{path} is not a state_dict of tensors",
             "name the model's file (model_*.pt), not a trainer's state",
         )
+    # A tensor may be an expanded view, larger than the file.
+    refuse_file(path, sum(FLOAT * w.numel() for w in loaded.values()))
     tensors, early = {}, early_keys()
     for key, w in loaded.items():
         key = key.replace("module.", "").replace("_orig_mod.", "")  # of DDP and torch.compile
         key = early.get(key, key)
-        tensors[key] = w.detach().float().numpy()
+        with read_by("PyTorch", path, hint):
+            tensors[key] = w.detach().float().numpy()  # not of sparse or quantized tensors
         if not np.isfinite(tensors[key]).all():
             raise UserError(f"{path}: {key} holds numbers that aren't finite", "it is damaged")
     return tensors

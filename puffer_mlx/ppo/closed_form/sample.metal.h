@@ -104,6 +104,7 @@ FUNCTION float write_metrics(IN_THREAD const SampleSums& means, float vf_coef, f
 }
 
 // Mean and deviation (unbiased) of R minibatches of n advantages, of the moments (R, 3, G) of their parts.
+// A single advantage is taken as it is: mean 0, deviation 1.
 template <class Moments>
 FUNCTION void spread_of(Moments moments, uint n, uint G, uint R, IN_SHARED float* part, uint me, uint threads,
                         IN_THREAD float& mean, IN_THREAD float& deviation) {
@@ -119,4 +120,5 @@ FUNCTION void spread_of(Moments moments, uint n, uint G, uint R, IN_SHARED float
     squares += moments[at + 2u * G] + moments[at] * away * away;
   }
   deviation = sqrt(block_sum(squares, part, me, threads) / (all - 1.0f));
+  if (all == 1.0f) mean = 0.0f, deviation = 1.0f;
 }

@@ -40,11 +40,12 @@ struct Chosen {
 constexpr int kMetrics = 7, kTotal = 3, kKl = 5;
 using Metrics = std::array<float, kMetrics>;  // in the order of METRICS
 
-// Mean and deviation of the advantages, unbiased.
+// Mean and deviation of the advantages, unbiased; a single advantage is taken as it is.
 struct Scale {
-  float mean, inverse;
+  float mean = 0, inverse = 1;
 
   Scale(const float* x, int n) {
+    if (n == 1) return;
     double sum = 0, squares = 0;
     for (int i = 0; i < n; ++i) sum += x[i];
     double m = sum / n;

@@ -14,14 +14,20 @@ from puffer_mlx.vec.python_faults import (
     RAISED,
     UNKNOWN,
     Fault,
+    all_flags,
+    all_numbers,
+    as_info,
     failed,
     failing,
     form_fault,
+    one_flag,
+    one_number,
     undrawable,
 )
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
 MASK = "action_mask"  # the key under which Gymnasium's own environments give theirs
+LAST = "final_obs"  # of Gymnasium's SAME_STEP mode
 NO_MASK = "gave no action mask"
 HINT = (
     f'give info["{MASK}"] in every reset and step, for each choice of each head 1 where it is legal'
@@ -59,16 +65,29 @@ class Agent:
         self._begin(**({} if seed is None else {"seed": seed}))
 
     def step(self, actions: list[Any]) -> Sequence[Fact]:
-        """A step, or the next episode's beginning."""
+        """Step the environment, or begin its next episode if the last step ended one.
+
+        Raises:
+            Fault: It returned something else than a step's five values.
+        """
         if self._over:
             self.reset()
             return ()
         result = self._env.step(actions[0])
-        if len(result) != 5 and (fault := form_fault("step", result)):
+        if (type(result) is not tuple or len(result) != 5) and (
+            fault := form_fault("step", result)
+        ):
             raise fault
         seen, reward, terminated, truncated, info = result
-        self._rewards[0] = reward
+        # The usual types are checked here: a cheap environment's steps would notice the calls.
+        self._rewards[0] = reward if type(reward) is float else one_number(reward, "a reward")
+        if type(terminated) is not bool:
+            terminated = one_flag(terminated, "terminated")
+        if type(truncated) is not bool:
+            truncated = one_flag(truncated, "truncated")
         self._terminals[0], self._truncations[0] = terminated, truncated
+        if type(info) is not dict:
+            info = as_info(info)
         if not (terminated or truncated):
             self._show(seen, info)
             return ()
@@ -93,7 +112,7 @@ class Agent:
             result = self._env.reset(**keywords)
         if fault := form_fault("reset", result):
             raise fault
-        seen, info = result
+        seen, info = result[0], as_info(result[1])
         if self._fresh:
             self._fresh = False
             if MASK in info:
@@ -122,13 +141,21 @@ class VectorForm:
         self._name, self._env, self._finals = name, env, finals
         self._buffers, self._layout = buffers, layout
         self.num_agents = env.num_envs
+        self._last = [layout.writer(row) for row in buffers.last]
         self._masks: Masks | None = None
         self._fresh = True
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin new episodes."""
+        """Begin new episodes.
+
+        Raises:
+            Fault: It failed, or returned something else than observations and infos.
+        """
         with failing("failed in reset", UNKNOWN):
-            seen, infos = self._env.reset(seed=seed)
+            result = self._env.reset(seed=seed)
+        if fault := form_fault("reset", result, UNKNOWN):
+            raise fault
+        seen, infos = result[0], as_info(result[1], UNKNOWN)
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
@@ -140,18 +167,28 @@ class VectorForm:
         self._show_legal(infos, buffers.terminals)
 
     def step(self, actions: Any) -> Sequence[Fact]:
-        """A step of all of them."""
+        """Step all environments.
+
+        Raises:
+            Fault: One failed, or they returned something else than a step's five values.
+        """
         try:  # no context manager: it takes a microsecond
-            seen, rewards, terminated, truncated, infos = self._env.step(actions)
+            result = self._env.step(actions)
         except RAISED as error:
             raise failed("failed in step", error, UNKNOWN) from error
-        buffers = self._buffers
-        buffers.rewards[:], buffers.terminals[:] = rewards, terminated
-        buffers.truncations[:] = truncated
+        if fault := form_fault("step", result, UNKNOWN):
+            raise fault
+        seen, rewards, terminated, truncated, infos = result
+        n, buffers, infos = self.num_agents, self._buffers, as_info(infos, UNKNOWN)
+        buffers.rewards[:] = all_numbers(rewards, "rewards", n)
+        buffers.terminals[:] = all_flags(terminated, "terminated", n)
+        buffers.truncations[:] = all_flags(truncated, "truncated", n)
         self._layout.write(seen, buffers.observations)
-        if not infos and self._masks is None:
+        if not infos and self._masks is None and not self._last:
             return ()
-        over = np.logical_or(terminated, truncated)
+        over = np.logical_or(buffers.terminals, buffers.truncations)
+        if self._last:
+            self._show_last(infos)
         self._show_legal(infos, over if self._finals else np.zeros_like(over))
         ended = infos if self._finals else infos.get("final_info")
         if not ended or not over.any():
@@ -166,6 +203,21 @@ class VectorForm:
     def close(self) -> None:
         """Close them."""
         self._env.close()
+
+    def _show_last(self, infos: Mapping[str, Any]) -> None:
+        """Write last observations of episodes that a time limit ended.
+
+        Raises:
+            Fault: They aren't in infos.
+        """
+        buffers = self._buffers
+        for place in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
+            seen = _of({LAST: infos[LAST]}, place).get(LAST) if LAST in infos else None
+            if seen is None:
+                what = f'truncated an episode without its last observation, infos["{LAST}"]'
+                hint = "give it, as SAME_STEP asks for; or --train.bootstrap-truncated 0"
+                raise Fault(what, "", UNKNOWN, hint)
+            self._last[place](seen)
 
     def _show_legal(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
         """Masks: everything is legal where an episode's last observation is shown."""

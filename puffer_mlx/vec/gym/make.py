@@ -26,8 +26,8 @@ from puffer_mlx.vec.instances import (
     named_parameters,
     other_kind,
     parameters,
+    tell_unclosed,
 )
-from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import Fault
 
 
@@ -77,18 +77,22 @@ class GymRecipe(Recipe):
         self.vectorised = form == "vector"
         if self.vectorised:
             env = self.ready = self.vector(environments)
-            self.finals = _tells_finals(self.name, env)
+            wanted, self.finals = self.finals, _tells_finals(self.name, env)
+            self.shows_last = wanted and not self.finals
             spaces = env.single_observation_space, env.single_action_space
         else:
             env = self.ready = self()
             spaces = env.observation_space, env.action_space
-        self.layout = Layout(self.name, *spaces, rescale=self.rescale)
+        self.layout = self.layout_of(*spaces)
         if form == "async":
             self.close()
 
     def shapes(self, n: int) -> Shapes:
         """Rewards are as Gymnasium has them: scores are sums of these."""
-        return Buffers.row_shapes(n, self.layout.spec, np.float64)
+        shapes = Buffers.row_shapes(n, self.layout, np.float64)
+        if self.shows_last:
+            shapes["last"] = shapes["observations"]
+        return shapes
 
     def instance(
         self, buffers: Buffers, seed: int, num_envs: int | None, number: int
@@ -118,7 +122,7 @@ class GymRecipe(Recipe):
     def close(self) -> None:
         """Close what was looked at and isn't in use."""
         if self.ready is not None:
-            self.ready.close()
+            tell_unclosed(self.name, close_if_possible(self.ready))
             self.ready = None
 
     def __call__(self, number: int | None = None, seed: int = 0) -> Any:
@@ -140,7 +144,7 @@ class GymRecipe(Recipe):
             gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
                 self._refuse_spaces(env)
-                return wrapping.wrapped(self.name, env, self.wrap)
+                return wrapping.wrapped(self.name, env, self.wrap, self.channels)
         close_if_possible(env)
         hint = "a function that makes a gymnasium.vector.VectorEnv takes num_envs"
         if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):

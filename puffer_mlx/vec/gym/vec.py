@@ -23,7 +23,6 @@ import numpy as np
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.vec.gym.agents import HINT, NO_MASK
 from puffer_mlx.vec.gym.make import GymRecipe
-from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.python_vec import PythonVec
 
@@ -62,9 +61,7 @@ class GymVec(PythonVec):
         with self._closing_on_failure():
             self._reset_all(self._seed)
             if self._are_masked():
-                spaces = self.layout.spaces
-                rescale = self._recipe.rescale
-                self._settle(Layout(self._name, *spaces, mask=True, rescale=rescale))
+                self._settle(self._recipe.layout_of(*self.layout.spaces, masked=True))
         self._fresh = True  # they are reset
 
     def _are_masked(self) -> bool:

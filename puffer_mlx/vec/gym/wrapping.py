@@ -21,6 +21,7 @@ what the form does, to the bit.
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ import numpy as np
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.config.validation import settled_wrappers
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.space_parts import image_of
+from puffer_mlx.vec.space_parts import CHANNELS_LAST, SMALLEST, image_of
 from puffer_mlx.vec.spaces import kind_of
 
 _FORM = {  # the vectorised form's own arguments, with what it takes them to be
@@ -49,6 +50,9 @@ ATARI = {  # the preset, as arguments of ale-py's vectorised form
     "frameskip": 4,
     "episodic_life": True,
 }
+
+
+ImageOf = Callable[[Any], tuple[tuple[int, ...], bool]]  # `image_of` by vec.image_channels
 
 
 def changed(wrap: Wrap) -> list[str]:
@@ -83,8 +87,14 @@ def of_game(
     return rest, {**arguments, **ATARI}, unread
 
 
-def wrapped(name: str, env: Any, wrap: Wrap) -> Any:
-    """A ``gymnasium.Env`` with its wrappers; as it is if none is asked for.
+def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
+    """Return an environment with its wrappers; as it is if none is asked for.
+
+    Args:
+        name: Of the environment, for messages.
+        env: A ``gymnasium.Env``.
+        wrap: The wrappers that are asked for.
+        channels: ``vec.image_channels``.
 
     Raises:
         UserError: a wrapper doesn't fit the environment, or the preset has it already.
@@ -99,7 +109,7 @@ def wrapped(name: str, env: Any, wrap: Wrap) -> Any:
         first = next((key for key in keys if key in keys_set), "")
         if first:
             try:
-                env = wrapper(env, wrap, wrappers)
+                env = wrapper(env, wrap, wrappers, partial(image_of, channels=channels))
             except (TypeError, ValueError, AssertionError) as error:
                 env.close()
                 text = f"{name}: wrap.{first} doesn't fit it: {error}"
@@ -107,7 +117,7 @@ def wrapped(name: str, env: Any, wrap: Wrap) -> Any:
     return env
 
 
-def _atari(env: Any, wrap: Wrap, _: Any) -> Any:
+def _atari(env: Any, wrap: Wrap, *_: Any) -> Any:
     if not hasattr(env.unwrapped, "ale"):
         raise TypeError(
             "it is for ALE's games; wrap.grayscale, wrap.resize_height and wrap.frame_stack are"
@@ -117,46 +127,50 @@ def _atari(env: Any, wrap: Wrap, _: Any) -> Any:
     return preprocessed(env, arguments, ATARI["frameskip"])
 
 
-def _resized(env: Any, wrap: Wrap, wrappers: Any) -> Any:
-    if len(env.observation_space.shape or ()) == 3 and image_of(env.observation_space)[1]:
+def _resized(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
+    if len(env.observation_space.shape or ()) == 3 and image(env.observation_space)[1]:
         raise ValueError(f"its images are {env.observation_space.shape}, with channels first")
     size = wrap.resize_height or wrap.resize_width, wrap.resize_width or wrap.resize_height
     return wrappers.ResizeObservation(env, size)
 
 
-def _with_channel(env: Any, wrap: Wrap, wrappers: Any) -> Any:
+def _with_channel(env: Any, *_: Any) -> Any:
     """An image (height, width) as one of a channel."""
     shape = env.observation_space.shape
     return _shown(env, (*shape, 1), lambda seen: seen[..., None]) if len(shape) == 2 else env
 
 
-def _stacked(env: Any, wrap: Wrap, wrappers: Any) -> Any:
+def _stacked(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
     one, k = env.observation_space, wrap.frame_stack
-    image, turned = image_of(one) if kind_of(one) == "Box" else ((), False)
+    size, turned = image(one) if kind_of(one) == "Box" else ((), False)
     env = wrappers.FrameStackObservation(env, k)
-    if not image:
+    if not size:
         return env
-    shape = (*image[:2], k * image[2])
+    shape = (*size[:2], k * size[2])
     axes = (2, 3, 0, 1) if turned else (1, 2, 0, 3)  # to (height, width, k, channels)
     return _shown(env, shape, lambda frames: frames.transpose(axes).reshape(shape))
 
 
 def _shown(env: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any:
-    """With images of another shape."""
+    """Return an environment with images of another shape, (height, width, channels)."""
     from gymnasium.spaces import Box
     from gymnasium.wrappers import TransformObservation
 
-    return TransformObservation(env, show, Box(0, 255, shape, np.uint8))
+    space = Box(0, 255, shape, np.uint8)
+    setattr(space, CHANNELS_LAST, True)  # frames of a small image are more than its rows
+    return TransformObservation(env, show, space)
 
 
-_WRAPPERS: dict[tuple[str, ...], Callable[[Any, Wrap, Any], Any]] = {  # by keys, innermost first
+_WRAPPERS: dict[
+    tuple[str, ...], Callable[[Any, Wrap, Any, ImageOf], Any]
+] = {  # by keys, innermost first
     ("preset",): _atari,
-    ("sticky_actions",): lambda env, wrap, of: of.StickyAction(env, wrap.sticky_actions),
-    ("max_episode_steps",): lambda env, wrap, of: of.TimeLimit(env, wrap.max_episode_steps),
-    ("grayscale",): lambda env, wrap, of: of.GrayscaleObservation(env),
+    ("sticky_actions",): lambda env, wrap, of, _: of.StickyAction(env, wrap.sticky_actions),
+    ("max_episode_steps",): lambda env, wrap, of, _: of.TimeLimit(env, wrap.max_episode_steps),
+    ("grayscale",): lambda env, wrap, of, _: of.GrayscaleObservation(env),
     ("resize_height", "resize_width"): _resized,
     ("grayscale", "resize_height", "resize_width"): _with_channel,
-    ("clip_rewards",): lambda env, wrap, of: of.ClipReward(
+    ("clip_rewards",): lambda env, wrap, of, _: of.ClipReward(
         env, -wrap.clip_rewards, wrap.clip_rewards
     ),
     ("frame_stack",): _stacked,

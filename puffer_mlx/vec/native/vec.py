@@ -17,6 +17,7 @@ import numpy as np
 
 from puffer_mlx.config.compatibility import ENV_OF_5
 from puffer_mlx.config.dialects import folder_version
+from puffer_mlx.config.memory_needs import refuse_step
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_functions import (
@@ -85,6 +86,8 @@ class NativeVec:
         name = Path(folder).resolve().name
         version = folder_version(folder)
         self.spec = read_spec(folder, self._library)
+        seen = self.spec.observation_size * self.spec.observation_dtype.itemsize
+        refuse_step(self.spec, total_agents, seen + self.spec.mask_size)
         self.num_agents = total_agents
         self.num_groups = num_buffers
 

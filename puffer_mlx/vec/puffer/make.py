@@ -21,9 +21,16 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
-from puffer_mlx.vec.instances import Buffers, Fact, Recipe, Shapes, close_if_possible, parameters
-from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.python_faults import failing
+from puffer_mlx.vec.instances import (
+    Buffers,
+    Fact,
+    Recipe,
+    Shapes,
+    close_if_possible,
+    parameters,
+    tell_unclosed,
+)
+from puffer_mlx.vec.python_faults import failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
 _ARRAYS = ("observations", "rewards", "terminals", "truncations")
@@ -101,9 +108,9 @@ class PufferRecipe(Recipe):
                 seen = getattr(env, "env_single_observation_space", None)
                 seen = env.env.observation_space if seen is None else seen
                 self._packing = seen, packed
-            self.layout = Layout(self.name, seen, self._spaces[1], rescale=self.rescale)
+            self.layout = self.layout_of(seen, self._spaces[1])
         finally:
-            close_if_possible(env)
+            tell_unclosed(self.name, close_if_possible(env))
 
     def unpack(self, observations: np.ndarray) -> Any:
         """What rows are written from, of an instance's observations."""
@@ -212,7 +219,10 @@ class PufferInstance:
             for (_, target), begun in zip(self._shown[1:], self._begun, strict=True):
                 target[:] = begun
             self._begun = []
-        infos = self._env.step(actions)[4]
+        result = self._env.step(actions)
+        if fault := form_fault("step", result):
+            raise fault
+        infos = result[4]
         self._collect()
         facts = list(self._facts(infos)) if infos else ()
         if getattr(self._env, "done", False):
@@ -229,8 +239,9 @@ class PufferInstance:
         return self._env.render()
 
     def close(self) -> None:
-        """Close it."""
-        close_if_possible(self._env)
+        """Close it, if it can be closed."""
+        if callable(close := getattr(self._env, "close", None)):
+            close()
 
     def _collect(self) -> None:
         """Copy what the environment wrote elsewhere than into its buffers."""

@@ -88,8 +88,18 @@ class PufferVec(PythonVec):
                 return array
         return True
 
+    def _unpacked(self, group: int) -> Any:
+        return self._recipe.unpack(self._envs[group].buffers.observations)
+
+    def _exact(self, group: int) -> np.ndarray:
+        rows = np.zeros((self._n, self.spec.observation_size), self.layout.exact_dtype)
+        self.layout.write(self._unpacked(group), rows)
+        return rows
+
     def _write(self, group: int, out: Rows) -> None:
         """Observations of the buffers into rows, and the check of what is in these."""
-        packed = self._envs[group].buffers.observations
-        self.layout.write(self._recipe.unpack(packed), out.observations)
+        if self.layout.exact_dtype == out.observations.dtype:
+            self.layout.write(self._unpacked(group), out.observations)
+        else:
+            np.copyto(out.observations, self._exact(group))
         self._check_finite(group, out)

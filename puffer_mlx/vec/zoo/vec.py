@@ -8,7 +8,9 @@ environment is done, the next step begins its next episode.
 
 **Agents that are away** because they died before the others have rows of zeros, terminal 1,
 ``TERMINATED`` in ``finals`` and reward 0, until their environment begins anew: so nothing is
-learned from these rows, and no value flows through them. They are no part of an episode.
+learned from these rows, and no value flows through them. They are no part of an episode. An agent
+that comes back begins a new episode, as one does that joins late: it is back when ``agents`` lists
+it again after a step without it. An agent that ended and stays in ``agents`` is taken as dead.
 
 A parallel environment is what looks like one: it has ``possible_agents``, a space for each of them,
 and steps with a dictionary of their actions.
@@ -20,12 +22,13 @@ Rows are in the order of ``possible_agents``.
 | acts | what it sees, its reward |
 | has just died, or time is up | the last thing it sees, its last reward; terminal or truncation 1 |
 | is away: died earlier, or not there yet | zeros, terminal 1; every action is legal |
+| is back, or joins late | what it sees first; terminal 1 |
 
 When no agent is left, the next step begins a new episode, and takes no actions.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +37,32 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.gym.agents import MASK, Masks
-from puffer_mlx.vec.instances import DRAWS, Buffers, Fact, Recipe, close_if_possible, other_kind
+from puffer_mlx.vec.instances import (
+    DRAWS,
+    Buffers,
+    Fact,
+    Recipe,
+    close_if_possible,
+    other_kind,
+    tell_unclosed,
+)
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.python_faults import RAISED, Fault, failed, failing
+from puffer_mlx.vec.python_faults import (
+    RAISED,
+    Fault,
+    as_info,
+    describe,
+    failing,
+    form_fault,
+    one_flag,
+    one_number,
+    shown,
+)
 from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.spaces import kind_of
 from puffer_mlx.vec.zoo.names import ParallelFactory, quiet, takes_turns
 
+_RETURNED = "observations", "rewards", "terminations", "truncations", "infos"  # by step
 SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
 
 
@@ -83,15 +105,18 @@ class ZooRecipe(Recipe):
 
     def look(self, seed: int) -> None:
         """Make an environment: whether there are masks shows when it is reset."""
-        with closing(self.one(0, seed)) as env:
+        env = self.one(0, seed)
+        try:
             spaces = Spaces(self.name, env)
-            try:
-                _, infos = env.reset(seed=seed)
-            except RAISED as error:
-                raise failed("failed in reset", error, 0).report(self.name, 0, seed) from error
-        masked = spaces.masked or any(MASK in info for info in infos.values())
+            _, infos = _reset(env, seed)
+            masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
+        except Fault as fault:
+            first = Fault(fault.what, fault.text, 0, fault.hint)
+            raise first.report(self.name, 0, seed) from fault
+        finally:
+            tell_unclosed(self.name, close_if_possible(env))
         self.agents = len(spaces.agents)
-        self.layout = Layout(self.name, spaces.observation, spaces.action, masked, self.rescale)
+        self.layout = self.layout_of(spaces.observation, spaces.action, masked)
 
     def one(self, number: int, seed: int) -> Any:
         """The parallel environment of a number, for messages; ``seed``: of number 0.
@@ -174,40 +199,85 @@ class Agents:
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin a new episode."""
-        with failing("failed in reset"):
-            seen, infos = self._env.reset() if seed is None else self._env.reset(seed=seed)
+        """Begin a new episode.
+
+        Raises:
+            Fault: The environment failed, or returned something else than it should.
+        """
+        seen, infos = _reset(self._env, seed)
         self._buffers.rewards[:] = 0
         self._buffers.terminals[:] = self._buffers.truncations[:] = False
         self._done = set()
+        self._check(seen)
         self._write(seen, infos)
         self._over = False
 
     def step(self, actions: list[Any]) -> Sequence[Fact]:
-        """One step of those that are there."""
+        """Step the agents that are there, or begin the next episode if none was left.
+
+        Raises:
+            Fault: The environment returned something else than it should.
+        """
         if self._over:
             self.reset()
             return []
-        acting = set(self._env.agents) - self._done
-        seen, rewards, terminations, truncations, infos = self._env.step(
-            {a: choice for a, choice in zip(self._agents, actions, strict=True) if a in acting}
-        )
+        before = set(self._env.agents)
+        acting = before - self._done
+        chosen = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
+        try:
+            result = self._env.step(chosen)
+        except KeyError as error:
+            self._explain(error)
+            raise
+        seen, rewards, terminations, truncations, infos = _by_agent("step", result)
+        there = set(self._env.agents)
+        self._done -= there - before  # these are back
         seen = {agent: each for agent, each in seen.items() if agent not in self._done}
         buffers, facts = self._buffers, []
         for i, agent in enumerate(self._agents):
-            counts = agent in acting or agent in seen
-            buffers.rewards[i] = rewards.get(agent, 0) if counts else 0
-            terminated, cut = bool(terminations.get(agent)), bool(truncations.get(agent))
+            counts = agent in rewards and (agent in acting or agent in seen)
+            what = f"a reward for agent {agent}"
+            buffers.rewards[i] = one_number(rewards[agent], what) if counts else 0
+            terminated = one_flag(terminations.get(agent), f"terminated for agent {agent}")
+            cut = one_flag(truncations.get(agent), f"truncated for agent {agent}")
             buffers.terminals[i], buffers.truncations[i] = terminated, cut
-            if terminated or cut or (agent in acting and agent not in seen):
+            left = agent in acting and agent not in seen and agent not in there
+            if terminated or cut or left:
                 self._done.add(agent)
+        self._check(seen)
         self._write(seen, infos)
         for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
-            info = infos.get(self._agents[place], {})
+            info = as_info(infos.get(self._agents[place]))
             if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
                 facts.append(Fact(place, numbers))
-        self._over = not set(self._env.agents) - self._done
+        self._over = there <= self._done
         return facts
+
+    def _check(self, seen: Mapping[Any, Any]) -> None:
+        """Refuse agents that are there without an observation, or aren't possible ones."""
+        there = set(self._env.agents)
+        for agent in there.difference(self._agents):
+            what = f"has agent {agent} in its agents, which isn't in possible_agents"
+            raise Fault(what, "", None, "name all agents there may be in possible_agents")
+        if missing := there - self._done - seen.keys():
+            first = min(missing, key=self._agents.index)
+            what = f"returned no observation for agent {first}, which is in its agents"
+            hint = "return one for each agent that acts next, or take the agent out of agents"
+            raise Fault(what, "", None, hint)
+
+    def _explain(self, error: KeyError) -> None:
+        """Say why an agent got no action, if the environment looked for the action of a dead one.
+
+        Raises:
+            Fault: It did.
+        """
+        agent = error.args[0] if error.args else None
+        if agent in self._done and agent in self._env.agents:
+            text = f"agent {agent} ended in an earlier step and is still in agents, so it gets no"
+            hint = "take agents that ended out of agents; they may come back in a later step"
+            raise Fault(
+                "failed in step", f"{text} action: {describe(error)}", None, hint
+            ) from error
 
     def render(self) -> Any:
         """What the environment draws.
@@ -239,11 +309,38 @@ class Agents:
             if buffers.terminals[i] or buffers.truncations[i]:  # it doesn't act
                 buffers.legal[i] = 1
                 continue
-            mask = (seen if masked else infos).get(agent, {}).get(MASK)
+            mask = as_info((seen if masked else infos).get(agent)).get(MASK)
             try:
                 self._masks.write(mask, buffers.legal[i])
             except Fault as fault:
                 raise Fault("failed", f"agent {agent} {fault.what}", None, fault.hint) from None
+
+
+def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
+    """Reset a parallel environment. Returns observations and infos, by agent.
+
+    Raises:
+        Fault: It failed, or returned something else.
+    """
+    with failing("failed in reset"):
+        result = env.reset() if seed is None else env.reset(seed=seed)
+    return _by_agent("reset", result)
+
+
+def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
+    """Return the dictionaries by agent that ``step`` or ``reset`` returned; None is an empty one.
+
+    Raises:
+        Fault: There are more or fewer of them, or another value is among them.
+    """
+    if fault := form_fault(method, result):
+        raise fault
+    names = _RETURNED if method == "step" else (_RETURNED[0], _RETURNED[-1])
+    for name, each in zip(names, result, strict=True):
+        if each is not None and not isinstance(each, Mapping):
+            what = f"returned {name} of {shown(each)}, expected a dict by agent"
+            raise Fault(what, "", None, "return a dict with an entry for each agent that acted")
+    return [{} if each is None else each for each in result]
 
 
 class ZooVec(PythonVec):

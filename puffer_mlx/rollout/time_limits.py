@@ -1,0 +1,83 @@
+"""Values of last observations that have no row: of environments that reset within the step.
+
+A vector environment in Gymnasium's SAME_STEP mode shows the next episode's first observation in the
+step that ends one, and hands out the last one beside it (``ShowsLast``). An end by time limit is
+worth its value: it is added to the reward that arrived with it, as
+
+    reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
+
+by the policy that acted. Training doesn't clip these rewards again (``without_clip``). Where the
+last observation has a row, ``VecEnv.finals``, none of this is used
+(docs/decisions/0011-last-observations.md).
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from puffer_mlx.config import Config
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.vec.base import LastObservations, ShowsLast, VecEnv
+
+
+def are_bootstrapped(config: Config, vec: VecEnv) -> bool:
+    """Return True if ends by time limit get the value of an observation that has no row."""
+    return config.train.bootstrap_truncated and isinstance(vec, ShowsLast) and vec.shows_last
+
+
+def without_clip(config: Config) -> Config:
+    """Return a configuration whose rewards aren't clipped by training: `add_values` does it."""
+    return replace(config, train=replace(config.train, reward_clip=math.inf))
+
+
+def add_values(
+    buffer: RolloutBuffer,
+    last: LastObservations,
+    policy: Policy,
+    weights: Any,
+    states: list[Any],
+    config: Config,
+) -> None:
+    """Clip a rollout's rewards, and add the values of episodes that a time limit ended.
+
+    Args:
+        buffer: The rollout; its rewards are changed in place.
+        last: Last observations of the episodes, k of them.
+        policy: The policy that acted.
+        weights: Its weights.
+        states: Recurrent states of each group before the rollout.
+        config: Has ``train.reward_clip`` and ``train.gamma``.
+    """
+    clip, rows = config.train.reward_clip, buffer.rows
+    np.clip(rows.rewards, -clip, clip, out=rows.rewards)
+    if len(last.rows):
+        values = _values(buffer, last, policy, weights, states)
+        rows.rewards[last.rows, last.agents] += config.train.gamma * values
+
+
+def _values(
+    buffer: RolloutBuffer, last: LastObservations, policy: Policy, weights: Any, states: list[Any]
+) -> np.ndarray:
+    """Return the values of last observations, (k,) float32."""
+    agents, places = mx.array(last.agents), np.arange(len(last.rows))
+    shown = last.observations.astype(buffer.rows.observations.dtype, copy=False)
+    if not policy.has_memory:
+        state = policy.initial_state(len(places))
+        return np.array(policy.act(weights, mx.array(shown), state, None)[2].astype(mx.float32))
+    # The state before a last observation is that after the rows before it.
+    state = tree_map(lambda *each: mx.concatenate([*each])[agents], *states)
+    observations = buffer.rows.observations[:, last.agents]
+    terminals = buffer.rows.terminals[:, last.agents]
+    observations[last.rows, places] = shown
+    terminals[last.rows, places] = 0
+    values = []
+    for seen, begun in zip(observations, terminals, strict=True):
+        keep = policy.keep(mx.array(begun))
+        _, _, value, state = policy.act(weights, mx.array(seen), state, None, None, keep)
+        values.append(value.astype(mx.float32))
+    return np.array(mx.stack(values))[last.rows, places]

@@ -1,0 +1,163 @@
+"""Ends by time limit of vector environments that reset within the step: worth their value."""
+
+from typing import Any
+
+import gymnasium
+import mlx.core as mx
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import SyncVectorEnv
+from stepping import started, step
+
+import puffer_mlx
+from puffer_mlx import vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.gym.installed import has_own_vector_forms
+from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.normalize import Normalized
+
+pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+T, N, GAMMA, CLIP, REWARD = 16, 4, 0.9, 2.0, 3.0
+SETTINGS: dict[str, Any] = {
+    "total_agents": N,
+    "num_buffers": 2,
+    "horizon": T,
+    "minibatch_size": T * N,
+    "total_timesteps": 3 * T * N,
+    "gamma": GAMMA,
+    "reward_clip": CLIP,
+    "normalize_rewards": 0,
+    "normalize_observations": 0,
+}
+
+
+class Limited(gymnasium.Env):
+    """Sees the step and the number of the episode; some end, others are out of time."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, limit: int = 5, dies: bool = False, nested: bool = False):
+        self.limit, self.dies, self.nested, self.episode = limit, dies, nested, 0
+        self.observation_space: Any = Box(0, 99, (2,), np.float32)
+        if nested:
+            self.observation_space = Dict(x=self.observation_space)
+
+    def see(self):
+        seen = np.array([self.t, self.episode], np.float32)
+        return {"x": seen} if self.nested else seen
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        self.episode += 1
+        return self.see(), {}
+
+    def step(self, action):
+        self.t += 1
+        over = self.t >= self.limit
+        return self.see(), REWARD, over and self.dies, over, {}
+
+
+def same_step(num_envs, **keywords):
+    """Environments with limits of 4, 5, 6 … steps; the first of a group dies at its own."""
+    return SyncVectorEnv(
+        [lambda i=i: Limited(4 + i, i == 0, **keywords) for i in range(num_envs)],
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+    )
+
+
+def value(policy, weights, rows) -> float:
+    """The value of the last of one agent's observations, seen one after the other."""
+    state = policy.initial_state(1)
+    for row in rows:
+        seen = mx.array(np.asarray(row, np.float32)[None])
+        _, _, v, state = policy.act(weights, seen, state, None)
+    return float(v[0])
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("network", ["MLP", "GRU"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_rewards_of_time_limits_have_the_value_of_the_last_observation(network, overlap, nested):
+    """Beyond the clip; where an episode is over, and elsewhere, rewards are the clipped ones."""
+
+    def make(num_envs):
+        return same_step(num_envs, nested=nested)
+
+    settings = SETTINGS | {"network": network, "overlap": overlap}
+    with puffer_mlx.Trainer(settings, make) as trainer:
+        policy, weights = trainer.policy, trainer.weights
+        next(iter(trainer))
+        buffer = trainer.collector.buffers[overlap]  # of the first rollout
+        rewards, terminals = buffer.rows.rewards, buffer.rows.terminals
+        expected = np.full((T + 1, N), CLIP)
+        expected[0] = 0
+        for agent in range(N):
+            limit, episode = 4 + agent % 2, 1
+            for row in range(limit, T + 1, limit):
+                assert terminals[row, agent]
+                if agent % 2:  # not the one that dies
+                    rows = [(t, episode) for t in range(limit + 1)]
+                    expected[row, agent] += GAMMA * value(policy, weights, rows)
+                episode += 1
+        np.testing.assert_allclose(rewards, expected, rtol=1e-5, atol=1e-5)
+        assert abs(expected - CLIP)[1:].max() > 1e-3
+
+
+def test_what_is_taken_is_of_the_steps_since():
+    """Each group counts its own steps; nothing is kept before it is asked for."""
+    with GymVec(
+        same_step, name="x", total_agents=4, num_buffers=2, backend="vector", finals=True
+    ) as env:
+        assert env.shows_last and not env.finals
+        rows = started(env)
+        for _ in range(5):
+            step(env, rows)
+        assert len(env.take_last().rows) == 0
+        for _ in range(10):
+            step(env, rows)
+        last = env.take_last()
+        assert last.rows.tolist() == [5, 5, 10, 10] and last.agents.tolist() == [1, 3, 1, 3]
+        assert last.observations.tolist() == [[5, 2], [5, 2], [5, 3], [5, 3]]
+        assert len(env.take_last().rows) == 0
+
+
+def test_what_is_taken_is_normalised():
+    inner = GymVec(same_step, name="x", total_agents=2, backend="vector", finals=True)
+    with Normalized(inner, True, True, GAMMA) as env:
+        rows = started(env)
+        env.take_last()
+        for _ in range(5):
+            step(env, rows)
+        (seen,) = env.take_last().observations
+        np.testing.assert_allclose(env.raw(seen), [5, 1], rtol=1e-5)
+        assert abs(seen).max() < 5
+
+
+def test_without_the_last_observation_there_is_one_message():
+    class Silent(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            *rest, infos = super().step(actions)
+            return *rest, {k: x for k, x in infos.items() if "final_obs" not in k}
+
+    def make(num_envs):
+        return Silent(same_step(num_envs))
+
+    def played(finals):
+        with GymVec(make, name="x", total_agents=2, backend="vector", finals=finals) as env:
+            rows = started(env)
+            for _ in range(6):
+                step(env, rows)
+
+    with pytest.raises(UserError, match=r'truncated an episode .* infos\["final_obs"\]'):
+        played(finals=True)
+    played(finals=False)
+
+
+def test_the_key_counts_for_them():
+    with puffer_mlx.Trainer(SETTINGS, same_step) as trainer:
+        assert not any("bootstrap" in key for key in vec.unused_keys(trainer.config, trainer.vec))
+        assert trainer.config.train.reward_clip == CLIP
+    with puffer_mlx.Trainer(SETTINGS | {"bootstrap_truncated": 0}, same_step) as trainer:
+        next(iter(trainer))
+        assert abs(trainer.collector.buffer.rows.rewards).max() == REWARD  # training clips them
