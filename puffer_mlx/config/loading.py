@@ -294,10 +294,12 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
     """Put one setting where it belongs; ``texts``: the environment takes more than numbers."""
     section, key, text, origin = setting
     name = setting.name
+    if origin == COMMAND_LINE:
+        config.origins[name] = origin
     if declared := DECLARED.get(name):
         value = read_value(setting, declared)
         setattr(getattr(config, section), key, value)
-        if value != declared.default or origin == COMMAND_LINE:
+        if value != declared.default:
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent

@@ -317,7 +317,7 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
             kind = type(KEYS[section][key].default)
             whole = kind is int and isinstance(value, float) and value.is_integer()
             setattr(getattr(copy, section), key, int(value) if whole else value)
-            copy.origins[name] = ARGUMENT
+        copy.origins[name] = ARGUMENT
     validate(copy, training)
     if again := config.again:
         copy.again = lambda family: changed(again(family), settings, training)

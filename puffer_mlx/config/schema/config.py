@@ -28,7 +28,7 @@ class Config(Named):
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
         unused: names of keys that were given, are accepted and do nothing here.
         origins: name of a key that isn't at its default, or was typed -> where it was set:
-            "breakout.ini:12", or ``COMMAND_LINE``.
+            "breakout.ini:12", or ``COMMAND_LINE``. Of [env] and [sweep.*] only what was typed.
         files: those that it was read from, the later ones winning.
         named_by: C sources and Python objects that only a file names, as it names them -> the
             file's line. ``trust.permit`` refuses them unless the person knows them.
