@@ -317,7 +317,8 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         if numeric and text not in ("auto", "time"):
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
-        if origin == COMMAND_LINE:
+        config.origins[name] = origin
+        if origin == COMMAND_LINE and name not in ("sweep.metric", "sweep.goal"):
             config.unused.append(f"{name} (nothing is swept)")
     elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
         config.bot_eval[key] = parse_parameter(text)

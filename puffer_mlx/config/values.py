@@ -2,8 +2,7 @@
 
 import math
 
-from puffer_mlx.config.key import Key, Setting
-from puffer_mlx.config.schema import COMMAND_LINE
+from puffer_mlx.config.key import COMMAND_LINE, Key, Setting
 from puffer_mlx.errors import UserError
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True}

@@ -15,7 +15,7 @@ from puffer_mlx.config.command_line import option
 from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.schema import DECLARED, KEYS
+from puffer_mlx.config.schema import DECLARED, KEYS, OLD_METRIC
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
@@ -28,7 +28,6 @@ from puffer_mlx.sweep.settings import (
 )
 from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
 
-OLD_METRIC = "sweep.metric"  # the section that 3.0 had for metric and goal
 OF_A_RANGE = ("distribution", "min", "max", "scale")
 EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
 UNREAD = "mean"  # of a range, in PufferLib's files
@@ -64,7 +63,7 @@ def read_sweep(config: Config) -> Sweep:
         UserError: An empty range, an unknown distribution, or nothing to search.
     """
     notes: list[str] = []
-    how = _read_settings(config.sweep, notes)
+    how = _read_settings(config, notes)
     texts, sections = _ranges(config, how.words, notes)
     fixed = [name for name in texts if _is_fixed(config, name, sections.get(name, name))]
     parameters = [
@@ -118,13 +117,14 @@ def _texts(spec: Sequence[str | float]) -> dict[str, str]:
 # ---- [sweep] -------------------------------------------------------------------------------------
 
 
-def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> SweepSettings:
-    """The settings of ``[sweep]``; what is odd in it goes to ``notes``."""
-    texts = {key: unquoted(text) for key, text in sections.get("sweep", {}).items()}
-    if old := sections.get(OLD_METRIC):
-        for key, name in (("metric", "name"), ("goal", "goal")):
-            if name in old:
-                texts.setdefault(key, unquoted(old[name]))
+def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
+    """Return the settings of ``[sweep]``; what is odd in it goes to ``notes``."""
+    texts = {key: unquoted(text) for key, text in config.sweep.get("sweep", {}).items()}
+    metric = texts.pop("metric", "")
+    texts |= {"metric": config.metric, "goal": config.goal}
+    if metric.startswith("environment/"):
+        notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name of {config.metric}")
+    if OLD_METRIC in config.sweep:
         notes.append(
             "[sweep.metric] is PufferLib 3.0's form, and is read as metric and goal of [sweep]"
         )
@@ -146,8 +146,6 @@ def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> Swe
             notes.append(f"[sweep] {key} does nothing: {ELSEWHERE[key]}")
     if "method" in values:
         values["method"] = _known_method(values["method"], notes)
-    if "metric" in values:
-        values["metric"] = _record_name(values["metric"], notes)
     how = SweepSettings(**values)
     if values.get("early_stop_quantile") and how.method == PROTEIN:
         notes.append(
@@ -170,15 +168,6 @@ def _known_method(text: str, notes: list[str]) -> str:
     elif name != text:
         notes.append(f"[sweep] method {text} is taken for {name}")
     return name or PROTEIN
-
-
-def _record_name(metric: str, notes: list[str]) -> str:
-    """A metric's name in a record: of a text with / as it is, else of env/."""
-    if metric.startswith("environment/"):
-        name = f"env/{metric.partition('/')[2]}"
-        notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name of {name}")
-        return name
-    return metric if "/" in metric else f"env/{metric}"
 
 
 # ---- [sweep.SECTION.KEY] -------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 from puffer_mlx.config import Config, to_dict
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
-from puffer_mlx.tracking.scores import metric
 
 Record = dict[str, float]
 POINTS = 5  # of every number in upstream's logs, if [sweep] doesn't say
@@ -44,8 +43,8 @@ class RunLog:
 
     @property
     def metric(self) -> str:
-        """The number that is asked of a run, by its name in a record."""
-        return metric(self.config)
+        """The number that ranks policies, by its name in a record."""
+        return self.config.metric
 
     @property
     def points(self) -> int:
