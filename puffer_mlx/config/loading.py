@@ -307,7 +307,13 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
     elif section == "env" and texts:
-        config.env[key] = parse_argument(text) if config.python else parse_parameter(text)
+        was_typed = origin == COMMAND_LINE
+        config.env[key] = (
+            parse_argument(text, was_typed) if config.python else parse_parameter(text)
+        )
+        if config.python and not was_typed and parse_argument(text, True) != config.env[key]:
+            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
+            config.notes.append(note)
     elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":

@@ -27,7 +27,8 @@ class Config(Named):
     Args:
         env_name: the environment.
         base: section [base]; likewise vec, wrap, policy, torch, train and selfplay.
-        env: the environment's own parameters; floats, and for Python's also int, bool and str.
+        env: the environment's own parameters; floats, and for Python's also int, bool, str, None
+            and lists, tuples and dictionaries of these.
         bot_eval: section [bot_eval]: those that are others in games against its scripted opponents.
         source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
