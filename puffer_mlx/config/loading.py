@@ -314,6 +314,9 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         if config.python and not was_typed and parse_argument(text, True) != config.env[key]:
             note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
             config.notes.append(note)
+        if not config.python and text.startswith("= ") and config.env[key] == text:
+            message = f"{name} is {text[2:]}, and environments in C take numbers and texts"
+            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
     elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":

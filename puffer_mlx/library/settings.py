@@ -178,8 +178,8 @@ def _plain(name: str, value: Any) -> Any:
     if not isinstance(value, Value):
         hint = "a number, a text, True or False"
         if name.startswith(ENV):
-            hint += ", None, lists, tuples and dictionaries of these; for others, a function that"
-            hint += " makes the environment: lambda: MyEnv(…)"
+            hint = "a number, a text, True, False, None, or a list, tuple or dictionary of these;"
+            hint += " for others, a function that makes the environment: lambda: MyEnv(…)"
         else:
             section, _, key = _full_name(name).partition(".")
             hint += KEYS[section][key].advice

@@ -2,6 +2,7 @@
 
 import os
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from puffer_mlx.config.resolve import env_names
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import parse_argument, parse_parameter, unquoted
 from puffer_mlx.config.writing import parameter_text
+from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import configured
 
 settings.register_profile("writing", deadline=None, derandomize=True, max_examples=200)
 settings.load_profile("writing")
 through_a_file = settings(max_examples=40)  # each is written and loaded
 
+GLIDER = Path(__file__).parents[1] / "envs" / "upstream_5" / "ocean" / "glider"  # 5.0's: texts, too
 AWKWARD = [
     *("#", ";", "=", ":", "'", '"', "\\", ",", "[", "]", "{", "}", "(", ")", "%"),
     *(" ", "\n", "\r", "\t", "\x01", "\x85", "\u2028", "\ud800", "None", "True", "1", "a", "-"),
@@ -248,3 +251,9 @@ def test_capitals_of_a_file_are_read_as_before(tmp_path):
     path.write_text("[env]\nmaxSteps = 5\n[train]\nGamma = 0.5\n")
     config = c.load("module:make", files=[path])
     assert config.env == {"maxsteps": 5} and config.train.gamma == 0.5
+
+
+@pytest.mark.parametrize(("env", "key"), [("squared", "size"), (str(GLIDER), "max_steps")])
+def test_environments_in_c_take_no_lists(env, key):
+    with pytest.raises(UserError, match=rf"env\.{key}.*\[1, 2\].* number"):
+        configured({f"env.{key}": [1, 2]}, env, {})
