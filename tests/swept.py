@@ -79,11 +79,13 @@ class Formula:
         self.ends.append("ended")
 
 
-def open_study(path: Path | str, how: SweepSettings, seed: int = 1, **about: Any) -> Study:
-    """The study in a journal, begun if it isn't there."""
+def open_study(
+    path: Path | str, how: SweepSettings, seed: int = 1, space: Space = SPACE, **about: Any
+) -> Study:
+    """Return the study in a journal, created if it doesn't exist."""
     storage = open_storage(str(path))
-    sampler = make_sampler(SPACE, how, seed, lambda values: values)
-    swept = Sweep(how, SPACE, [])
+    sampler = make_sampler(space, how, seed, lambda values: values)
+    swept = Sweep(how, space, [])
     return opening.open_study(storage, "formula", swept, {**ABOUT, **about}, sampler)
 
 

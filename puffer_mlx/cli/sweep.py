@@ -20,7 +20,7 @@ from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import child
-from puffer_mlx.sweep.reading import Sweep, read_sweep
+from puffer_mlx.sweep.reading import Sweep, description, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
@@ -153,7 +153,7 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
     voice.note(unused_note(config))
     swept = read_sweep(config)
-    voice.note(*swept.notes)
+    voice.note(*swept.notes, *description(config, swept))
     return config, swept
 
 

@@ -310,10 +310,12 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
     """
     section, key, text, origin = setting
     name = setting.name
+    if origin == COMMAND_LINE:
+        config.origins[name] = origin
     if declared := DECLARED.get(name):
         value = read_value(setting, declared)
         setattr(getattr(config, section), key, value)
-        if value != declared.default or origin == COMMAND_LINE:
+        if value != declared.default:
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
@@ -321,7 +323,16 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
     elif section == "env" and texts:
-        config.env[key] = parse_argument(text) if config.python else parse_parameter(text)
+        was_typed = origin == COMMAND_LINE
+        config.env[key] = (
+            parse_argument(text, was_typed) if config.python else parse_parameter(text)
+        )
+        if config.python and not was_typed and parse_argument(text, True) != config.env[key]:
+            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
+            config.notes.append(note)
+        if not config.python and text.startswith("= ") and config.env[key] == text:
+            message = f"{name} is {text[2:]}, and environments in C take numbers and texts"
+            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
     elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
@@ -331,7 +342,8 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         if numeric and text not in ("auto", "time"):
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
-        if origin == COMMAND_LINE:
+        config.origins[name] = origin
+        if origin == COMMAND_LINE and name not in ("sweep.metric", "sweep.goal"):
             config.unused.append(f"{name} (nothing is swept)")
     elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
         config.bot_eval[key] = parse_parameter(text)

@@ -40,6 +40,7 @@ from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
 from puffer_mlx.sweep.settings import FEW, FIRST_HELD_OUT
+from puffer_mlx.sweep.space import Parameter, Space
 
 COST = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"
@@ -107,6 +108,23 @@ def points_of(sweep, run):
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["Protein", "ParetoGenetic", "Random", "TPE", "NSGAII"])
+def test_defaults_of_zero_on_a_logarithmic_scale_begin_a_sweep(here, method):
+    """The first run is trained with 0, of which no trial of Optuna's can have the logarithm."""
+    zeros = [
+        Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=0.0),
+        Parameter("train", "eps", "uniform_pow2", 0.25, 4.0, default=0.0),
+        Parameter("env", "lives", "uniform_pow2", 1, 8, whole=True, default=0.0),
+    ]
+    how = settings(max_runs=4, method=method)
+    sweep = open_study("j.log", how, space=Space([*SPACE.parameters, *zeros]))
+    assert len(drive(sweep, how)) == 4
+    first = sweep.runs()[0]
+    assert [first.params[p.name] for p in zeros] == [1e-5, 0.25, 1]
+    assert len(points_of(sweep, first)) == 2
+    assert first.user_attrs["default"]
 
 
 def test_runs_and_their_points_are_trials(here):
