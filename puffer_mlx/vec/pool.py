@@ -3,9 +3,10 @@
 ``SingleProcess`` and ``Workers`` are alike. Agents and instances are numbered through over the
 processes, so both give the same rows.
 
-Processes share the buffers' memory with the trainer. They ignore Ctrl-C, which the trainer answers,
-and end with it. Each says in shared memory which environment it is stepping: so one that dies or
-hangs is named, and a hanging one is asked where it is. Afterwards no process is left.
+Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
+the trainer answers, and end when it ends. Each writes to shared memory which environment it is
+stepping, so that one that dies or hangs can be named. A hanging one is asked where it is. After
+``close`` no process is left.
 """
 
 import multiprocessing
@@ -18,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,8 @@ class Workers:
         self._count = count // workers  # instances of a process
         self._pipes: list[Connection] = []
         self.processes: list[Any] = []
+        # Also run when the program ends: multiprocessing would send SIGTERM, which they ignore.
+        self._end = Finalize(self, _end, (self._pipes, self.processes), exitpriority=0)
         context: Any = multiprocessing.get_context(CONTEXT)
         context.set_forkserver_preload([__name__, type(recipe).__module__, "gymnasium"])
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
@@ -189,20 +193,8 @@ class Workers:
         return float(self._busy.sum())
 
     def close(self) -> None:
-        """End all processes: politely, then not. None is left when this returns."""
-        pipes, self._pipes = self._pipes, []
-        for pipe in pipes:
-            with suppress(OSError):  # it is dead already
-                pipe.send_bytes(_CLOSE)  # after a step under way, whose result nobody reads
-        for end, seconds in ((None, _GRACE), ("terminate", 1.0), ("kill", 10.0)):
-            deadline = time.monotonic() + seconds
-            for process in self.processes:
-                if end and process.is_alive():
-                    getattr(process, end)()
-            for process in self.processes:
-                process.join(max(0.0, deadline - time.monotonic()))
-        for pipe in pipes:
-            pipe.close()
+        """Ask all processes to end, then kill those that don't. None is left when this returns."""
+        self._end()
 
     def _wait_at_most(self, seconds: float) -> None:
         """Let reading from a process fail after some time (BlockingIOError).
@@ -248,6 +240,28 @@ class Workers:
             text += f"; it was at\n{lines}" if lines else ""
         hint = "raise vec.timeout if it is only slow"
         return self._report(w, Fault("hangs", text, int(self._current[w]), hint))
+
+
+def _end(pipes: list[Connection], processes: Sequence[Any]) -> None:
+    """End a group's processes."""
+    try:
+        for pipe in pipes:
+            with suppress(OSError):  # its process has ended
+                pipe.send_bytes(_CLOSE)  # answered after the current step, whose result is unused
+        _join(processes, _GRACE)
+    finally:  # also after a second Ctrl-C
+        for process in processes:
+            process.kill()
+        _join(processes, _GRACE)
+        for pipe in pipes:
+            pipe.close()
+
+
+def _join(processes: Sequence[Any], timeout: float) -> None:
+    """Wait until processes have ended, at most so many seconds for all of them."""
+    deadline = time.monotonic() + timeout
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
 
 
 def open_group(
