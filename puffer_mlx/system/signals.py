@@ -210,11 +210,19 @@ def in_main_thread() -> bool:
 
 @contextmanager
 def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
-    """Have a handler get signals meanwhile; in another thread than the main one it gets none."""
+    """Have a handler get signals during a block, instead of ``watched``.
+
+    Outside the main thread this does nothing.
+    """
     before = {each: signal.signal(each, handler) for each in numbers if in_main_thread()}
+    watched_numbers = _active.minded if _active else []
+    taken_over = [each for each in before if each in watched_numbers]
+    for number in taken_over:
+        watched_numbers.remove(number)
     try:
         yield
     finally:
+        watched_numbers += taken_over
         for number, old in before.items():
             signal.signal(number, signal.SIG_DFL if old is None else old)
 

@@ -81,6 +81,17 @@ def test_signals_that_others_mind_ask_for_nothing(name):
         signal.signal(number, before)
 
 
+def test_a_signal_with_another_handler_is_not_watched():
+    """The second one would end a launcher, and not its ranks."""
+    handled = []
+    with signals.watched() as watch:
+        with signals.handled_by(lambda *_: handled.append(1), signal.SIGINT):
+            signal.raise_signal(signal.SIGINT)
+            assert handled == [1] and not watch.came()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_hangs_is_asked_then_rescued_and_ended(tmp_path, number):
     with started([*WORDS, "rescued"], tmp_path) as process:

@@ -292,10 +292,13 @@ def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
         assert done.stderr == ""
 
 
-UNCLOSED = SCRIPT.partition("with ")[0] + """
+UNCLOSED = (
+    SCRIPT.partition("with ")[0]
+    + """
 vec = GymVec(Mine, name="mine", total_agents=2, backend="async")
 print(*step(vec, started(vec), 1).rewards)
 """
+)
 
 
 def test_a_program_ends_that_does_not_close_its_environments(tmp_path: Path):
