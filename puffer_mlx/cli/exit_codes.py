@@ -1,5 +1,6 @@
 """How commands begin and end: ``-q`` and ``-v``, an exit code, and messages without a traceback."""
 
+import errno
 import functools
 import re
 import sys
@@ -10,6 +11,8 @@ from puffer_mlx.system import output, signals, voice
 from puffer_mlx.system.private_folders import refuse_full
 
 WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
+CLOSED = "files that this process had opened were closed by code that it ran"
+CLOSED_HINT = "an environment must not close all descriptors (os.closerange, code for daemons)"
 _COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, of a kernel
 
 
@@ -45,6 +48,10 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
                 return main(words) or 0
         except UserError as error:
             return _refused(error)
+        except OSError as error:
+            if error.errno != errno.EBADF or not watch.is_broken:
+                raise
+            return _refused(UserError(CLOSED, CLOSED_HINT))
         except RuntimeError as error:
             if not re.search(_COMPILING, str(error)):
                 raise

@@ -71,15 +71,26 @@ class Watch:
     def open(self) -> None:
         """Begin."""
         self._reader, self._writer = os.pipe()
+        self._pipe = os.fstat(self._reader)
         for end in self._reader, self._writer:
             os.set_blocking(end, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread.start()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether other code has closed its pipe, as what closes all descriptors does."""
+        try:
+            return not os.path.samestat(os.fstat(self._reader), self._pipe)
+        except OSError:
+            return True
+
     def close(self) -> None:
         """End the thread, and leave signals to others."""
         signal.set_wakeup_fd(self._before)
         self._closed = True
+        if self.is_broken:  # The thread is never woken, and the numbers may be other files' now.
+            return
         self._nudge()
         self._thread.join()
         os.close(self._reader)

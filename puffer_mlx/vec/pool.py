@@ -15,6 +15,7 @@ import pickle
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
-from puffer_mlx.vec.python_faults import RAISED, Fault, describe
+from puffer_mlx.vec.python_faults import Fault, describe
 
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environments
 _MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
@@ -37,6 +38,8 @@ _WHY_DEAD = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
 )
+_LOST = 76  # exit code of a process that can't answer
+_WHY_LOST = "an environment must not close all descriptors (os.closerange, code for daemons)"
 _ASK = signal.SIGUSR1  # what a hanging process is asked with
 _CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
 _NOTHING = pickle.dumps([])
@@ -226,8 +229,11 @@ class Workers:
     def _died(self, w: int) -> UserError:
         process = self.processes[w]
         process.join(_LAST_WORDS)
-        text = f"its process {how_it_ended(process.exitcode or 0)}"
-        return self._report(w, Fault("died", text, int(self._current[w]), _WHY_DEAD))
+        code = process.exitcode or 0
+        text, hint = f"its process {how_it_ended(code)}", _WHY_DEAD
+        if code == _LOST:
+            text, hint = "its process lost its connection to this one", _WHY_LOST
+        return self._report(w, Fault("died", text, int(self._current[w]), hint))
 
     def _hang(self, w: int) -> UserError:
         pipe = self._pipes[w]
@@ -300,11 +306,13 @@ def _work(
                 pipe.send(result)
     except EOFError:  # the trainer is gone
         pass
-    except RAISED as error:  # also if what makes them can't be read, or a result not be sent
+    except BaseException as error:  # also if a recipe can't be read, or a result can't be sent
         known = isinstance(error, Fault | UserError)
         word = error if known else Fault("failed in its process", describe(error), int(current[0]))
-        with suppress(OSError):
+        try:
             pipe.send(word)
+        except OSError:
+            sys.exit(_LOST)
     finally:
         if instances is not None:
             instances.close()

@@ -205,6 +205,22 @@ def test_a_stop_in_a_long_epoch_says_when_it_ends():
         assert outside.stop() is None
 
 
+def test_an_environment_that_closes_descriptors_is_one_message(tmp_path):
+    """As code does that makes a daemon. Training ends, and the weights are saved."""
+    python = f"{ROOT}/tests/envs/python/gym_faults.py:Faulty"
+    words = command("train", *TINY, *RARELY, "--vec.backend", "sync")
+    words[words.index("squared")] = python
+    words.remove("--env.size")
+    words.remove("3")
+    words += ["--env.fault", "closes descriptors", "--env.limit", "20", "--env.at", "19"]
+    words += ["--vec.seed", "2"]
+    with started(words, tmp_path) as process:
+        code, out, err = process.end()
+    assert code == 2
+    assert err.startswith("error: files that this process had opened were closed")
+    assert len(err.splitlines()) == 2 and "Traceback" not in out
+
+
 # ---- standard output -----------------------------------------------------------------------------
 
 
@@ -238,9 +254,15 @@ def test_standard_output_that_cant_be_written_ends_nothing(script, here, monkeyp
     assert made(here)[EPOCHS] and "Traceback" not in capsys.readouterr().err
 
 
-def test_a_closed_terminal_ends_the_run_after_its_epoch(tmp_path):
+@pytest.mark.parametrize("backend", ["C", "async"])
+def test_a_closed_terminal_ends_the_run_after_its_epoch(backend, tmp_path):
     controller, terminal = pty.openpty()
     words = command("train", *LONG)
+    if backend != "C":
+        words[words.index("squared")] = f"{ROOT}/tests/envs/python/gym_walk.py:Walk"
+        words.remove("--env.size")
+        words.remove("3")
+        words += ["--vec.backend", backend]
 
     def own() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup

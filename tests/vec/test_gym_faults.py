@@ -179,9 +179,11 @@ def test_what_cannot_be_sent_is_no_fault_where_nobody_reads_it(nothing_left):
     [
         ("killed", r"died: its process was killed by SIGKILL\n.*memory"),
         ("leaves well", r"died: its process ended with exit code 0"),
+        ("closes descriptors", r"died: its process lost its connection to this one\n.*closerange"),
+        ("interrupts", r"failed in its process: KeyboardInterrupt\n(.*\n)*.* in interrupts: raise"),
     ],
 )
-def test_a_process_that_dies(fault: str, message: str, nothing_left):
+def test_a_process_that_dies(fault: str, message: str, nothing_left, capfd):
     vec = make(fault, "async")
     with pytest.raises(UserError, match=rf"environment 3 \(seed 3\) {message}"):
         play(vec)
@@ -189,6 +191,7 @@ def test_a_process_that_dies(fault: str, message: str, nothing_left):
     vec.close()
     with pytest.raises(RuntimeError, match="closed"):
         vec.wait(0)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_that_dies_between_steps(nothing_left):

@@ -99,6 +99,13 @@ class Faulty(Walk):
         while True:
             time.sleep(0.05)
 
+    def interrupts(self, *_: Any) -> tuple:
+        raise KeyboardInterrupt
+
+    def closes_descriptors(self, *found: Any) -> tuple:
+        os.closerange(3, 256)
+        return found
+
     def hangs_in_c(self, *_: Any) -> tuple:
         self.write_pid()
         ctypes.PyDLL(None).sleep(600)  # keeps Python's lock
