@@ -242,6 +242,7 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):  # workers that it has left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._log.news()
+        self._log.close()
         points = self._log.points(self._points)
         asked = self._until is not None
         fault = self._fault or (self._reason(code) if code and not asked else "")
@@ -259,7 +260,9 @@ class Child:
             name = signal.Signals(-code).name
             memory = "; was there too little memory?" if -code == signal.SIGKILL else ""
             return f"it was ended by {name}{memory} ({self._folder / OUTPUT})"
-        lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
+        lines: list[str] = []
+        with suppress(OSError):  # the folder was removed
+            lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
         error = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
         if error >= 0:
             return "; ".join(line.strip().removeprefix("error: ") for line in lines[error:])
