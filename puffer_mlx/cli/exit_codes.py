@@ -27,6 +27,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
 
     @functools.wraps(main)
     def run(argv: Sequence[str]) -> int:
+        signals.end_with_parent()
         with signals.watched() as watch:
             try:
                 with output.guarded():
