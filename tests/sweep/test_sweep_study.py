@@ -592,6 +592,18 @@ def test_what_a_sweep_has_not_finished_is_begun_again_with_its_values(here, seed
     assert known(open_study("j.log", how)) == known(whole)
 
 
+def test_what_was_given_back_is_taken_once(here):
+    sweep = open_study("j.log", settings())
+    run = sweep.ask()
+    sweep.release()
+    waiting, *_ = sweep.runs(TrialState.WAITING)
+    assert waiting.number == run.number
+    assert sweep.take(waiting) and not open_study("j.log", settings()).take(waiting)
+    sweep.tell(run, Outcome([], "a fault"))
+    assert not sweep.take(waiting)
+    assert not sweep.take(open_study("other.log", settings()).runs()[0])  # never begun
+
+
 def test_a_held_out_seed_that_is_interrupted_is_nobodys(here):
     how = settings(method="Random", max_runs=2, confirm=2)
     whole = swept(how, Lucky, "whole.log")

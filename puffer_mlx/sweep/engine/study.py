@@ -13,12 +13,13 @@ import os
 import socket
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from puffer_mlx.sweep.child import Identity
@@ -320,12 +321,14 @@ class Study:
 
     def take(self, run: FrozenTrial) -> bool:
         """Take a run that was given back. Returns whether it is this process's now."""
-        storage = self.optuna._storage
         if OWNER not in run.user_attrs:  # it was never begun
             return False
-        if taken := storage.set_trial_state_values(run._trial_id, TrialState.RUNNING):
-            self.claim(run)
-        return taken
+        with suppress(UpdateFinishedTrialError):  # another sweep was faster
+            storage = self.optuna._storage
+            if storage.set_trial_state_values(run._trial_id, TrialState.RUNNING):
+                self.claim(run)
+                return True
+        return False
 
     def again(self, run: FrozenTrial) -> FrozenTrial:
         """Begin a run again, with the same values."""
