@@ -21,6 +21,7 @@ from puffer_mlx.sweep.engine.study import POINT, RUN, Study
 from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space
+from puffer_mlx.system.signals import Interrupts
 
 SPACE = Space(
     [
@@ -75,7 +76,10 @@ class Formula:
     def stop(self, why: str) -> None:
         self.stopped = why
 
-    def end(self) -> None:
+    def is_running(self) -> bool:
+        return not self.stopped
+
+    def end(self, timeout: float | None = None) -> None:
         self.ends.append("ended")
 
 
@@ -93,6 +97,7 @@ def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) 
     places = more.pop("places", [Place()])
     judge = more.pop("judge", lambda: lambda points: "")  # ends no run early
     tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
+    tell = {"interrupts": Interrupts(), **tell}
     return Driver(study, start, places, how.max_runs, judge=judge, pause=0.0, **tell)
 
 

@@ -186,6 +186,8 @@ class Trainer:
             UserError: there is nothing to go on from, or it is of another environment or policy.
         """
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
+        if (newest := checkpoint.find(str(path), Config())) != folder:
+            _warn(f"{newest} is newer, but has weights only: going on with {folder}")
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)
         objects, (settings,) = without_objects(settings)
