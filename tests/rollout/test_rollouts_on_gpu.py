@@ -512,7 +512,7 @@ def test_training_on_it_is_built_then(on_gpu, monkeypatch):
 def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
     """Also where the training on the next rollout was built by the thread before."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
-    built = []
+    built, used = [], []
 
     def in_new_thread(call: Callable[[], Any]) -> Any:
         with ThreadPoolExecutor(1) as thread:
@@ -520,6 +520,8 @@ def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
 
     with emulated_gpu():
         ours, serial = (make_trainer("connect4", *options) for _ in range(2))
+        train = ours.learner.train
+        ours.learner.train = lambda *a: used.append(a[-1]) or train(*a)  # type: ignore
         in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
         for expected in serial:
             assert results(in_new_thread(ours.step)) == results(expected)
@@ -527,6 +529,7 @@ def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
             in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
         assert_same(ours, serial)
     assert any(built) == (not options)
+    assert used == [None] * len(built)  # it holds what only that thread can evaluate
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
