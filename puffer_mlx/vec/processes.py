@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
@@ -53,7 +53,8 @@ def allow_children(pipe: Connection, start_method: str) -> None:
         forks_from_main = threading.current_thread() is threading.main_thread()
 
     def after_in_child() -> None:
-        pipe.close()
+        with suppress(OSError):  # code that makes daemons may have closed it
+            pipe.close()
         if prctl is not None and forks_from_main:  # else it would end with that thread
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
