@@ -9,6 +9,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -176,8 +177,7 @@ def parse_command_line(
     _note_code(config, [*read.settings, *arguments], typed_names)
     config.allow_code = vars(options).pop("allow_code")
     if named.layered:
-        again = argv, extra, files
-        config.again = lambda family: parse_command_line(*again, family, run, obeyed, training)[0]
+        config.again = partial(_read_again, argv, extra, files, run, obeyed, training)
     elif config.python and typed(config, FAMILY):
         config.notes.append(
             f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
@@ -359,6 +359,19 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         hint = f"did you mean {near}?" if near else "--help all explains every key"
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)
+
+
+def _read_again(
+    argv: Sequence[str],
+    extra: Callable[[argparse.ArgumentParser], object] | None,
+    files: Sequence[str | Path],
+    run: Path | None,
+    obeyed: Sequence[str] | None,
+    training: bool,
+    family: str,
+) -> Config:
+    """``parse_command_line`` with the family last; a partial of it can be pickled."""
+    return parse_command_line(argv, extra, files, family, run, obeyed, training)[0]
 
 
 def undecided(config: Config) -> bool:

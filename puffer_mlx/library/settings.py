@@ -127,8 +127,13 @@ def called(make: Callable[[], Config]) -> Config:
     typed = {name: ARGUMENT for name, origin in config.origins.items() if origin == COMMAND_LINE}
     config.origins |= typed
     if again := config.again:
-        config.again = lambda family: called(partial(again, family))
+        config.again = partial(_called_again, again)
     return config
+
+
+def _called_again(again: Callable[[str], Config], family: str) -> Config:
+    """``called`` of what reads a configuration with the settings of a family."""
+    return called(partial(again, family))
 
 
 def _for_callers(text: str) -> str:
@@ -324,5 +329,12 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
         copy.origins[name] = ARGUMENT
     validate(copy, training)
     if again := config.again:
-        copy.again = lambda family: changed(again(family), settings, training)
+        copy.again = partial(_changed_again, again, settings, training)
     return copy
+
+
+def _changed_again(
+    again: Callable[[str], Config], settings: Settings, training: bool, family: str
+) -> Config:
+    """``changed`` of what reads a configuration with the settings of a family."""
+    return changed(again(family), settings, training)

@@ -5,6 +5,7 @@ for logs in trainer:
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,7 @@ class Pending:
             failed is repeated with the same ones.
         ahead: whether it was launched before anybody knew what the training before it came to.
         built: then the training on it, where that is built already,
+        builder: by this thread, the only one that can compute it,
         numbers: with an epoch's scheduled numbers.
         before: of self-play, its state before the rollout's games were counted.
         games: and what there is to log of them.
@@ -68,6 +70,7 @@ class Pending:
     draws: mx.array | None = None
     ahead: bool = False
     built: Built | None = None
+    builder: threading.Thread | None = None
     numbers: tuple[float, ...] = ()
     before: self_play.State | None = None
     games: Logs = field(default_factory=dict)
@@ -184,6 +187,7 @@ class Trainer:
 
     @weights.setter
     def weights(self, weights: Any) -> None:
+        mx.eval(weights)  # the next step may run in another thread
         self.train_state = replace(self.train_state, weights=weights)
 
     @property
@@ -528,6 +532,7 @@ class Trainer:
             scheduled, draws = Scheduled(*map(mx.array, pending.numbers)), self._draws(pending)
         inputs = EpochInputs(pending.rollout, before, draws, scheduled)
         pending.built = self.learner.build(inputs, self._ratios.comparable)
+        pending.builder = threading.current_thread()
 
     def _train(self, pending: Pending) -> tuple[Pending, Logs, float]:
         """Train on a rollout, the next one beside it; returns it, losses and seconds."""
@@ -535,7 +540,9 @@ class Trainer:
         sampled = self.profiler.samples(self.epoch)
         with building:
             inputs = self.inputs(pending.rollout, self._draws(pending))
-        built = pending.built if pending.numbers == self._numbers(self.epoch) else None
+        usable = pending.builder is threading.current_thread()
+        usable &= pending.numbers == self._numbers(self.epoch)
+        built = pending.built if usable else None
         timer.lap("train_misc")
         more = self.epoch + 1 < self.config.epochs
         if self.placement.overlap and more and not self.collector.waiting:
@@ -608,11 +615,15 @@ class Trainer:
         ) from None
 
     def _draws(self, pending: Pending) -> Draws:
-        """The random numbers that a rollout's minibatches are drawn by."""
+        """Return the random numbers that choose a rollout's minibatches."""
         if pending.draws is None:
-            self._key, pending.draws = mx.random.split(self._key)
-            if backend() == "metal":  # what is computed beside training is lost if that is ended
-                mx.eval(self._key, pending.draws)
+            key, draws = mx.random.split(self._key)
+            # Kept after this step, and another thread can't evaluate what this one leaves lazy.
+            # On Metal, a result computed beside training is lost if macOS stops the training.
+            evaluate = mx.eval if backend() == "metal" else mx.async_eval
+            evaluate(key, draws)
+            self._key = key
+            pending.draws = draws
         return self.learner.draws(self.ranks.key(pending.draws))
 
 

@@ -26,8 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec import registries
 from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes, tell_unclosed
-from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
+from puffer_mlx.vec.processes import (
+    CONTEXT,
+    allow_children,
+    begin_child,
+    how_it_ended,
+    starting_children,
+)
 from puffer_mlx.vec.python_faults import Fault, describe
 
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environments
@@ -151,15 +158,15 @@ class Workers:
         memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
         self.buffers, self._current, self._busy = _view(memory, shapes)
         self._n = len(self.buffers.rewards) // workers
-        pickled = _pickled(recipe)
+        sent = pickled(recipe)
+        method = multiprocessing.get_start_method()
         try:
             for w in range(workers):
                 first = number + w * self._count
                 rest = {**arguments, "seed": seed, "count": self._count, "number": first}
                 pipe, end = context.Pipe()
-                process = context.Process(
-                    target=_work, args=(w, self._n, end, pickled, memory, shapes, rest), daemon=True
-                )
+                what = w, self._n, end, method, sent, memory, shapes, rest
+                process = context.Process(target=_work, args=what, daemon=True)
                 with starting_children():
                     process.start()
                 end.close()
@@ -295,7 +302,8 @@ def _work(
     w: int,
     n: int,
     pipe: Connection,
-    pickled: bytes,
+    method: str,
+    sent: bytes,
     memory: dict[str, Any],
     shapes: Shapes,
     arguments: dict[str, Any],
@@ -303,11 +311,14 @@ def _work(
     """A process: make environments, and do what is asked until it is to close."""
     begin_child()
     signal.signal(_ASK, _say_where)
+    allow_children(pipe, method)
     buffers, current, busy = _view(memory, shapes)
     buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
-        recipe = pickle.loads(pickled)
+        registered, made = pickle.loads(sent)
+        recipe = pickle.loads(made)
+        registries.receive(registered)  # in place of what was registered by importing modules
         instances = Instances(recipe, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
         while (task := pipe.recv())[0] != "close":
@@ -360,15 +371,17 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def _pickled(recipe: Recipe) -> bytes:
+def pickled(recipe: Recipe) -> bytes:
+    """Return what makes a recipe's environments, and what the program registered, for a process.
+
+    Raises:
+        UserError: If it can't be pickled.
+    """
     try:
-        import cloudpickle as pickler  # comes with Gymnasium; takes the main script's functions too
-    except ImportError:
-        pickler = pickle
-    try:
-        return pickler.dumps(recipe)
+        made = registries.dumps(recipe)
     except Exception as error:
         raise UserError(
             f"{recipe.name}: what makes it can't be sent to another process: {error}",
             "name a class or function of a module, or set vec.backend to sync",
         ) from None
+    return pickle.dumps((registries.registered(), made))

@@ -5,6 +5,7 @@ forking is no good (macOS): never from the trainer's own process, whose threads 
 survive it.
 """
 
+import ctypes
 import fcntl
 import multiprocessing
 import os
@@ -12,10 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from types import ModuleType
 
 from puffer_mlx.system import output
@@ -24,6 +25,7 @@ SAFE_PATH = "PYTHONSAFEPATH"  # no files of the working folder as modules
 OURS = "puffer_mlx"  # its value where it isn't the person's
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent answers
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
 ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up
 
 
@@ -32,6 +34,34 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def allow_children(pipe: Connection, start_method: str) -> None:
+    """Let this process, a daemon, have child processes, which an environment may need.
+
+    On Linux, what its main thread forks ends when this process ends. It keeps no copy of the pipe,
+    whose end tells the parent that this process died.
+
+    Args:
+        pipe: this process's end of the pipe.
+        start_method: of ``multiprocessing`` in the parent, where environments expect to be.
+    """
+    multiprocessing.current_process().daemon = False  # the parent still ends it as a daemon
+    multiprocessing.set_start_method(start_method, force=True)
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    forks_from_main = False
+
+    def before() -> None:
+        nonlocal forks_from_main
+        forks_from_main = threading.current_thread() is threading.main_thread()
+
+    def after_in_child() -> None:
+        with suppress(OSError):  # code that makes daemons may have closed it
+            pipe.close()
+        if prctl is not None and forks_from_main:  # else it would end with that thread
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    os.register_at_fork(before=before, after_in_child=after_in_child)
 
 
 @contextmanager

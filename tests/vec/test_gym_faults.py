@@ -175,7 +175,7 @@ class UnclosedWalks(Walks):
         sys.exit(3)
 
 
-UNCLOSED = {
+FAILING_CLOSE = {
     "sync": (Unclosed, "RuntimeError: the simulator doesn't answer"),
     "auto": (Unclosed, "RuntimeError: the simulator doesn't answer"),  # measured before
     "async": (Unclosed, "RuntimeError: the simulator doesn't answer"),
@@ -183,9 +183,9 @@ UNCLOSED = {
 }
 
 
-@pytest.mark.parametrize("backend", UNCLOSED)
+@pytest.mark.parametrize("backend", FAILING_CLOSE)
 def test_close_that_fails_is_told_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
-    factory, said = UNCLOSED[backend]
+    factory, said = FAILING_CLOSE[backend]
     monkeypatch.setattr(instances, "_TOLD", set())
     with GymVec(factory, name="late", total_agents=4, num_buffers=2, backend=backend) as vec:
         rows = started(vec)
