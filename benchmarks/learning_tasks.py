@@ -127,6 +127,5 @@ def in_part(name: str, trainer: str) -> tuple[str, str]:
 def metric(environment: str) -> str:
     """What is a score: [sweep] metric of the environment's file."""
     from puffer_mlx import config  # not at the top: the peers' Python hasn't it
-    from puffer_mlx.tracking import scores
 
-    return scores.metric(config.load(environment))
+    return config.load(environment).metric

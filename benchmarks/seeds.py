@@ -49,7 +49,6 @@ from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
-from puffer_mlx.tracking.scores import metric
 from puffer_mlx.playing import evaluation
 from puffer_mlx.training.collector import Collector
 from puffer_mlx.training.placement import Acting, rollout_cores
@@ -147,7 +146,7 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     seeds = ["--seed", str(seed), "--vec.seed", str(1000 * seed), "--profile", "0"]
     settings = config.load(options.name, [*options.more, *seeds])
     select_device(settings.base.device)
-    name = metric(settings)
+    name = settings.metric
     with vec.make(
         settings, threads=rollout_threads(settings, rollout_cores(settings))
     ) as environments:

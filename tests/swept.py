@@ -21,6 +21,7 @@ from puffer_mlx.sweep.engine.study import POINT, RUN, Study
 from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space
+from puffer_mlx.system.signals import Interrupts
 
 SPACE = Space(
     [
@@ -75,15 +76,20 @@ class Formula:
     def stop(self, why: str) -> None:
         self.stopped = why
 
-    def end(self) -> None:
+    def is_running(self) -> bool:
+        return not self.stopped
+
+    def end(self, timeout: float | None = None) -> None:
         self.ends.append("ended")
 
 
-def open_study(path: Path | str, how: SweepSettings, seed: int = 1, **about: Any) -> Study:
-    """The study in a journal, begun if it isn't there."""
+def open_study(
+    path: Path | str, how: SweepSettings, seed: int = 1, space: Space = SPACE, **about: Any
+) -> Study:
+    """Return the study in a journal, created if it doesn't exist."""
     storage = open_storage(str(path))
-    sampler = make_sampler(SPACE, how, seed, lambda values: values)
-    swept = Sweep(how, SPACE, [])
+    sampler = make_sampler(space, how, seed, lambda values: values)
+    swept = Sweep(how, space, [])
     return opening.open_study(storage, "formula", swept, {**ABOUT, **about}, sampler)
 
 
@@ -91,6 +97,7 @@ def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) 
     places = more.pop("places", [Place()])
     judge = more.pop("judge", lambda: lambda points: "")  # ends no run early
     tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
+    tell = {"interrupts": Interrupts(), **tell}
     return Driver(study, start, places, how.max_runs, judge=judge, pause=0.0, **tell)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.signals import ends_with_this
 
 Lines: TypeAlias = "queue.SimpleQueue[str]"
 
@@ -87,7 +88,8 @@ def answers(
     left, deadly = list(names), []
     while left:
         words = command(left, deadly)
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        variables = {**os.environ, **ends_with_this()}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=variables) as process:
             lines: Lines = queue.SimpleQueue()
             threading.Thread(target=_read, args=(process, lines), daemon=True).start()
             try:

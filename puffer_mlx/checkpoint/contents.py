@@ -32,7 +32,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish_folder, publish_link, reading, remove_folder
-from puffer_mlx.tracking.scores import EVALUATION, SCORE, metric, sign
+from puffer_mlx.tracking.scores import SCORE
 
 
 def write_weights(
@@ -215,19 +215,20 @@ class CheckpointManager:
             )
         self.folder, self.config = folder, config
         self._line = branches.line_from(folder, resumed) if resumed else None
-        self._metric, self._sign = metric(config), sign(config)
+        self._metric, self._sign = config.metric, config.sign
+        self._evaluation = config.evaluation_metric if config.base.eval_interval else ""
         self._sum = self._episodes = 0.0
         self._evaluated: tuple[float, float | None] = 0, None  # after so many steps, and its score
 
     def observe(self, logs: dict[str, float]) -> None:
-        """Take an epoch's record: a checkpoint's score is the mean since the one before.
+        """Add an epoch's record to the score of the next checkpoint.
 
-        Of Python's environments it is the mean over the last 100 episodes, which people read. With
-        ``base.eval_interval`` it is the evaluation's, if this epoch's weights were evaluated.
+        That is the metric's mean since the last checkpoint; the mean over the last 100 episodes for
+        environments in Python; with ``base.eval_interval`` the score of the evaluation after this
+        epoch, if there is one and evaluations report the metric.
         """
-        if self.config.base.eval_interval:
-            name = EVALUATION + self._metric.removeprefix("env/")
-            self._evaluated = logs["agent_steps"], logs.get(name)
+        if self._evaluation:
+            self._evaluated = logs["agent_steps"], logs.get(self._evaluation)
         elif self._metric == "env/score" and SCORE in logs:
             self._sum, self._episodes = logs[SCORE], 1.0
         elif self._metric in logs:
@@ -261,7 +262,7 @@ class CheckpointManager:
             UserError: it can't be written; those there were are still there.
         """
         score = self._sum / self._episodes if self._episodes else None
-        if self.config.base.eval_interval:
+        if self._evaluation:
             score = self._evaluated[1] if self._evaluated[0] == step else None
         self._sum = self._episodes = 0.0
         if self._line is None:

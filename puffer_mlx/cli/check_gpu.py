@@ -164,7 +164,7 @@ def write(options: argparse.Namespace, results: list[Result], seconds: float, it
     if options.json:
         write_json(record(results, seconds), options.json)
     if options.report:
-        with publish(options.report) as path:
+        with publish(options.report, named=True) as path:
             path.write_text(report_text(results, seconds, items), encoding="utf-8")
 
 

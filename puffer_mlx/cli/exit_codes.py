@@ -1,5 +1,6 @@
 """How commands begin and end: ``-q`` and ``-v``, an exit code, and messages without a traceback."""
 
+import errno
 import functools
 import re
 import sys
@@ -11,6 +12,8 @@ from puffer_mlx.system.private_folders import refuse_full
 
 WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
 _ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX, of an array
+CLOSED = "files that this process had opened were closed by code that it ran"
+CLOSED_HINT = "an environment must not close all descriptors (os.closerange, code for daemons)"
 _COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, of a kernel
 
 
@@ -25,6 +28,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
 
     @functools.wraps(main)
     def run(argv: Sequence[str]) -> int:
+        signals.end_with_parent()
         with signals.watched() as watch:
             try:
                 with output.guarded():
@@ -48,6 +52,10 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             return _refused(error)
         except MemoryError as error:
             return _refused(_out_of_memory(error))
+        except OSError as error:
+            if error.errno != errno.EBADF or not watch.is_broken:
+                raise
+            return _refused(UserError(CLOSED, CLOSED_HINT))
         except RuntimeError as error:
             if re.search(_ALLOCATING, str(error)):
                 return _refused(_out_of_memory(error))

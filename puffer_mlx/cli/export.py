@@ -25,7 +25,8 @@ from puffer_mlx.system.files import reading, relative
 
 HUB = "hub"
 OPTIONS = """
---out FILE  default ENV_STEP with the kind's suffix, here
+--out FILE  default ENV_STEP with the kind's suffix, here; with --to hub a folder, which is refused
+    if it holds files that this command didn't write
 --env NAME  look only for checkpoints of this one
 --checkpoint-dir DIR  where to look
 """

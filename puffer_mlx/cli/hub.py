@@ -7,6 +7,7 @@ USER/NAME`` uploads it with huggingface_hub and the login that the person has.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +18,12 @@ from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export
 from puffer_mlx.playing.episodes import headline
-from puffer_mlx.system.files import publish_folder
+from puffer_mlx.system.files import publish_folder, reading
 from puffer_mlx.system.json_text import write_json
 
 EPISODES = 100
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
+FILES = {CARD, POLICY, SCORES, PICTURE, CONFIG}
 HOME = "https://github.com/puffer-mlx/puffer_mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
@@ -115,20 +117,22 @@ puffer-mlx train {CONFIG}                         # the same run again
 def write(
     saved: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool, allow_code: bool
 ) -> Score:
-    """The folder, published by rename when all of it is there.
+    """Write the folder, published by rename when it is complete. Returns the policy's score.
 
     Args:
-        saved: the checkpoint.
-        folder: where it is.
-        out: where it is to be; what is there is replaced.
-        episodes: of the evaluation.
-        picture: whether to play for a GIF, too (needs the ``gif`` extra, and a drawing).
-        allow_code: play in the checkpoint's environment, whatever that is.
+        saved: The checkpoint.
+        folder: The checkpoint's folder.
+        out: The folder to write; one that this command wrote before is replaced.
+        episodes: Episodes of the evaluation.
+        picture: True to record a GIF, too (needs the ``gif`` extra, and a drawing).
+        allow_code: True to run the checkpoint's environment, whatever it is.
 
     Raises:
-        UserError: the policy can't be exported or evaluated, or no episode ends; or the checkpoint
-            names code that nobody allowed.
+        UserError: ``out`` holds other files; the policy can't be exported or evaluated, or no
+            episode ends; or the checkpoint names code that isn't allowed.
     """
+    out = Path(os.path.realpath(out)) if out.is_symlink() else out
+    refuse_foreign(out)
     named = str(folder / CONFIG)  # the environment's name would count as typed
     words = [named, "--load-model-path", str(folder), "--device", "cpu"]
     words += ["--allow-code"] * allow_code
@@ -144,6 +148,25 @@ def write(
         write_json({**record, "policy": POLICY}, scores)
         (temporary / CARD).write_text(card(saved, score, picture))
     return score
+
+
+def refuse_foreign(out: Path) -> None:
+    """Refuse to replace a folder that this command didn't write.
+
+    Raises:
+        UserError: ``out`` is a file, or holds files that aren't a folder's for the Hub.
+    """
+    hint = "name a folder that isn't there with --out"
+    if not out.is_dir():
+        if out.exists():
+            raise UserError(f"{out} is a file, and a folder is to be written", hint)
+        return
+    with reading(out):
+        names = {path.name for path in out.iterdir()}
+    if names - FILES or (names and not {POLICY, SCORES} <= names):
+        some = ", ".join(sorted(names - FILES or names)[:3])
+        message = f"{out} is there, and holds files that this command didn't write: {some}"
+        raise UserError(message, hint)
 
 
 def push(folder: Path, repository: str) -> str:

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +20,12 @@ from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import child
-from puffer_mlx.sweep.reading import Sweep, read_sweep
+from puffer_mlx.sweep.reading import Sweep, description, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import refuse_full
-from puffer_mlx.system.signals import handled_by
+from puffer_mlx.system.signals import Interrupts, interrupting
 from puffer_mlx.tracking.tracked_run import refuse_missing
 
 FIRST = ("total_timesteps", "learning_rate", "gamma")  # of what a row shows, if it is swept
@@ -59,8 +59,9 @@ def main(argv: list[str]) -> int:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
     refuse_full()  # else each of its runs is, one after the other
     options, words = split(argv[1:])
-    with ended_by_signals():
-        return sweep(argv[0], words, options, find(config, options), config)
+    # SIGTERM is what batch systems send, SIGHUP comes with a closed terminal.
+    with interrupting(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
+        return sweep(argv[0], words, options, find(config, options), config, interrupts)
 
 
 def find(config: Config, options: argparse.Namespace) -> StoredSweep:
@@ -91,9 +92,14 @@ def find(config: Config, options: argparse.Namespace) -> StoredSweep:
 
 
 def sweep(
-    env: str, words: list[str], options: argparse.Namespace, stored: StoredSweep, typed: Config
+    env: str,
+    words: list[str],
+    options: argparse.Namespace,
+    stored: StoredSweep,
+    typed: Config,
+    interrupts: Interrupts,
 ) -> int:
-    """Sweep; the exit code.
+    """Run the sweep. Returns the exit code.
 
     Args:
         env: the environment.
@@ -101,6 +107,7 @@ def sweep(
         options: the sweep's options.
         stored: which sweep it is.
         typed: the configuration of ``env`` and ``words`` alone.
+        interrupts: end the sweep.
     """
     from puffer_mlx.sweep.engine import opening, storage
     from puffer_mlx.sweep.engine.samplers import make_sampler
@@ -127,7 +134,7 @@ def sweep(
         study = opening.open_study(database, name, swept, facts, sampler, values)
         with publish(stored.folder / WHERE) as temporary:
             temporary.write_text(json.dumps({"storage": stored.storage, "study": name}))
-        return drive(study, trainings, options, stored)
+        return drive(study, trainings, options, stored, interrupts)
 
 
 def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tuple[Config, Sweep]:
@@ -153,7 +160,7 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
     voice.note(unused_note(config))
     swept = read_sweep(config)
-    voice.note(*swept.notes)
+    voice.note(*swept.notes, *description(config, swept))
     return config, swept
 
 
@@ -182,8 +189,14 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
     return values
 
 
-def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: StoredSweep) -> int:
-    """Run what is to be run, and say what came of it; the exit code."""
+def drive(
+    study: Any,
+    trainings: Any,
+    options: argparse.Namespace,
+    stored: StoredSweep,
+    interrupts: Interrupts,
+) -> int:
+    """Run what is to be run, and print the result. Returns the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver, judging
     from puffer_mlx.sweep.engine.table import Screen
     from puffer_mlx.sweep.engine.trainings import Records
@@ -204,7 +217,7 @@ def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: Store
         judge = judging(study, trainings.space, settings)
         most, start = settings.max_runs, trainings.start
         try:
-            Driver(study, start, where, most, screen.draw, ended, judge).run()
+            Driver(study, start, where, most, screen.draw, ended, judge, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)
@@ -268,16 +281,3 @@ def gpus_of(config: Config, most: int) -> list[str]:
     if most > len(gpus):
         raise UserError(f"sweep.gpus is {most}, and there are {len(gpus)}", f"at most {len(gpus)}")
     return gpus[: most or None]
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM, which batch systems send, and a closed terminal end it as Ctrl-C does."""
-
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = signal.SIGTERM, signal.SIGHUP
-    minded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]  # as nohup has
-    with handled_by(end, *minded):
-        yield

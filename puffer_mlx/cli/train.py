@@ -71,14 +71,20 @@ def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options)
 
 
-def find_resumed(which: str, words: list[str], stack: contextlib.ExitStack) -> "Checkpoint":
-    """The checkpoint to go on from; its own configuration is what other options change.
+def find_resumed(
+    which: str, words: list[str], stack: contextlib.ExitStack
+) -> tuple["Checkpoint", Path]:
+    """Find the checkpoint to resume; its own configuration is what other options change.
 
     Args:
         which: what ``--resume`` says.
         words: the environment, and those options that say where its runs are and which code of
             theirs may run.
         stack: holds the run until it is closed.
+
+    Returns:
+        The checkpoint, and the folder of the newest one that ``which`` may mean, which differs if
+        that has weights only.
 
     Raises:
         UserError: there is none, it is of another environment, or another process trains it.
@@ -97,7 +103,7 @@ def find_resumed(which: str, words: list[str], stack: contextlib.ExitStack) -> "
             f"{resumed.folder} is a run of {resumed.config.env_name}, not of {config.env_name}",
             f"{program.command('train')} {resumed.config.env_name} --resume {which}",
         )
-    return resumed
+    return resumed, checkpoint.find(which, config)
 
 
 @reported
@@ -112,15 +118,16 @@ def main(argv: list[str]) -> int | None:
 
         print_catalog()
         return None
-    resumed = None
+    resumed = newest = None
     with contextlib.ExitStack() as held:
         if launched_rank():
             held.enter_context(voice.speaking(voice.QUIET))
         given = first_look(argv[1:], "--resume", *OF_RESUMED)
         if (which := given.pop("--resume", None)) is not None:
             words = [name if text is None else f"{name}={text}" for name, text in given.items()]
-            resumed = find_resumed(which, [argv[0], *words], held)
+            resumed, newest = find_resumed(which, [argv[0], *words], held)
         config, options = configured(argv, resumed and resumed.folder / "config.ini")
+        options.newest = newest
         from puffer_mlx.cli.train_run import start
 
         return start(argv, config, options, resumed, held)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from rich.console import Console
@@ -61,13 +62,23 @@ def images_note(environments: Environments) -> str | None:
     return f"images: {'; '.join(images)}" if images else None
 
 
-def resumed_notes(run: Run) -> Iterator[str]:
-    """The lines about a run that goes on."""
+def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
+    """Yield the lines about a resumed run.
+
+    Args:
+        run: the run.
+        newest: the newest checkpoint that could have been meant.
+    """
     if not (run.resumed and run.state):
         return
     trainer = run.trainer
     epochs = "1 epoch" if trainer.epoch == 1 else f"{trainer.epoch} epochs"
     yield f"going on with {relative(run.resumed.folder)} after {epochs}"
+    if newest and newest != run.resumed.folder:
+        yield (
+            f"{relative(newest)} is newer, but has weights only, which --resume can't use:"
+            f" --load-model-path {relative(newest)} starts a new run from them"
+        )
     if not run.exact:
         yield (
             f"environments restarted: {restarted(trainer.config)}, so the run differs from an"

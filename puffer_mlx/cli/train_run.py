@@ -136,7 +136,7 @@ def train(
     ):
         trainer, config = run.trainer, run.trainer.config
         record = TraceFiles(trainer, options)
-        voice.note(*resumed_notes(run))
+        voice.note(*resumed_notes(run, options.newest))
         outside.trainer = trainer
         if outside.stopped:  # before there was a trainer
             trainer.stop = True

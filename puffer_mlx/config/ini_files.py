@@ -30,19 +30,24 @@ HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([
 
 
 def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
-    """The settings of an .ini file, in its order; keys in lower case, values stripped.
+    """Return the settings of an .ini file, in its order; values are stripped.
+
+    Keys are in lower case. One in quotes keeps its capitals: ``"maxSteps" = 5``.
 
     Args:
-        path: the file.
-        capitals: keys keep theirs, as parameters of PufferLib 5.0's environments do.
+        path: The file.
+        capitals: True if all keys keep theirs, as parameters of PufferLib 5.0's environments do.
 
     Raises:
-        UserError: the file can't be read, isn't text or .ini, or has an unknown section.
+        UserError: The file can't be read, isn't text or .ini, or has an unknown section.
     """
     name = relative_path(path)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
-    if capitals:
-        parser.optionxform = lambda optionstr: optionstr
+
+    def spelled(optionstr: str) -> str:
+        return optionstr if capitals or optionstr != unquoted(optionstr) else optionstr.lower()
+
+    parser.optionxform = spelled
     text = read_ini_text(path)
     try:
         parser.read_string(text)
@@ -64,7 +69,7 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
     for section in parser.sections():
         check_section(section, f"{name}:{lines.get((section, ''), '?')}")
     return [
-        Setting(section, key, value, f"{name}:{lines.get((section, key.lower()), '?')}")
+        Setting(section, unquoted(key), value, f"{name}:{lines.get((section, key.lower()), '?')}")
         for section in parser.sections()
         for key, value in parser[section].items()
     ]

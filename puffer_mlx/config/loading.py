@@ -9,6 +9,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -176,8 +177,7 @@ def parse_command_line(
     _note_code(config, [*read.settings, *arguments], typed_names)
     config.allow_code = vars(options).pop("allow_code")
     if named.layered:
-        again = argv, extra, files
-        config.again = lambda family: parse_command_line(*again, family, run, obeyed, training)[0]
+        config.again = partial(_read_again, argv, extra, files, run, obeyed, training)
     elif config.python and typed(config, FAMILY):
         config.notes.append(
             f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
@@ -310,10 +310,12 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
     """
     section, key, text, origin = setting
     name = setting.name
+    if origin == COMMAND_LINE:
+        config.origins[name] = origin
     if declared := DECLARED.get(name):
         value = read_value(setting, declared)
         setattr(getattr(config, section), key, value)
-        if value != declared.default or origin == COMMAND_LINE:
+        if value != declared.default:
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
@@ -321,7 +323,16 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
     elif section == "env" and texts:
-        config.env[key] = parse_argument(text) if config.python else parse_parameter(text)
+        was_typed = origin == COMMAND_LINE
+        config.env[key] = (
+            parse_argument(text, was_typed) if config.python else parse_parameter(text)
+        )
+        if config.python and not was_typed and parse_argument(text, True) != config.env[key]:
+            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
+            config.notes.append(note)
+        if not config.python and text.startswith("= ") and config.env[key] == text:
+            message = f"{name} is {text[2:]}, and environments in C take numbers and texts"
+            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
     elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
@@ -331,7 +342,8 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         if numeric and text not in ("auto", "time"):
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
-        if origin == COMMAND_LINE:
+        config.origins[name] = origin
+        if origin == COMMAND_LINE and name not in ("sweep.metric", "sweep.goal"):
             config.unused.append(f"{name} (nothing is swept)")
     elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
         config.bot_eval[key] = parse_parameter(text)
@@ -347,6 +359,19 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         hint = f"did you mean {near}?" if near else "--help all explains every key"
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)
+
+
+def _read_again(
+    argv: Sequence[str],
+    extra: Callable[[argparse.ArgumentParser], object] | None,
+    files: Sequence[str | Path],
+    run: Path | None,
+    obeyed: Sequence[str] | None,
+    training: bool,
+    family: str,
+) -> Config:
+    """``parse_command_line`` with the family last; a partial of it can be pickled."""
+    return parse_command_line(argv, extra, files, family, run, obeyed, training)[0]
 
 
 def undecided(config: Config) -> bool:

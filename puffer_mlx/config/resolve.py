@@ -99,12 +99,18 @@ def plain_path(path: Path) -> str:
 
 
 def env_names(path: Path) -> list[str]:
-    """The environments a file is about: the words of its [base] env_name, else its own name."""
+    """Return the environments a file is about: the words of its env_name, else its own name.
+
+    A literal, ``env_name := 'my envs/boat.py:Boat'``, is one name.
+    """
     try:
         text = read_text(path, "replace")
     except OSError:  # reading its settings will say what is wrong
         return [path.stem]
     line = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
+    text = line[1].strip() if line else ""
+    if text.startswith("=") and (name := unquoted(text)) != text:
+        return [name]
     words = [word.strip("'\"") for word in re.split("[#;]", line[1])[0].split()] if line else []
     return words if words and words != ["None"] else [path.stem]
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from puffer_mlx.config.key import INT_MAX
 from puffer_mlx.config.parts import algorithms, facts
-from puffer_mlx.config.schema import DECLARED, Config, Wrap, minibatches
+from puffer_mlx.config.schema import DECLARED, GOALS, Config, Wrap, minibatches
 from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
 from puffer_mlx.errors import UserError
 
@@ -83,6 +83,13 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
             value = getattr(config.base, name.partition(".")[2])
             message = f"{name} {value} is of evaluations while training, and there are none"
             report([name, "base.eval_interval"], message, "--eval-interval 100_000, say")
+    if config.goal not in GOALS:
+        message = f"sweep.goal {config.goal} does not exist here"
+        report(["sweep.goal"], message, " or ".join(GOALS))
+    names = "base.stop_at_score", "sweep.metric"
+    if interval and config.base.stop_at_score != "none" and not config.evaluation_metric:
+        message = "base.stop_at_score is of evaluations, and evaluations don't report"
+        report(names, f"{message} {config.metric}", "--sweep.metric score, say")
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
     names = ("vec.total_agents", "vec.num_buffers")
     if sound(*names) and agents % buffers:

@@ -1,9 +1,14 @@
-"""A setting's text as a value: the types of keys, numbers, truth values, quotes."""
+r"""A setting's text as a value: the types of keys, numbers, truth values, quotes, literals.
 
+A text that begins with ``=`` is a Python literal: ``key := 'two\nlines'``, ``key := None``. Files
+hold in that form what a plain line can't.
+"""
+
+import ast
 import math
+from typing import Any
 
-from puffer_mlx.config.key import Key, Setting
-from puffer_mlx.config.schema import COMMAND_LINE
+from puffer_mlx.config.key import COMMAND_LINE, Key, Setting
 from puffer_mlx.errors import UserError
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True}
@@ -64,12 +69,50 @@ def parse_number(text: str) -> int | float | None:
     return None
 
 
-def parse_argument(text: str) -> int | float | bool | str:
-    """A text as an argument of a Python function: a number, True, False, else the text itself."""
+def parse_argument(text: str, typed: bool = False) -> Any:
+    """Return a text as an argument of a Python function.
+
+    Args:
+        text: A number, True, False, a literal after ``=``, or any text, which stays one.
+        typed: True if it was typed: None, a list, a tuple or a dictionary needs no ``=`` then. In
+            files they have always been texts.
+    """
     if (word := without_comment(text).lower()) in ("true", "false"):
         return BOOLS[word]
     number = parse_number(text)
-    return unquoted(text) if number is None else number
+    if number is not None:
+        return number
+    if text.startswith("=") or (typed and (text == "None" or text[:1] in ("[", "(", "{"))):
+        value = parse_literal(text.removeprefix("="))
+        if value is None or isinstance(value, list | tuple | dict):
+            return value
+    return unquoted(text)
+
+
+def parse_literal(text: str) -> Any:
+    """Return the value of a Python literal; the text itself if it is none."""
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+    return value if is_argument(value) else text
+
+
+def is_argument(value: Any, inside: bool = False) -> bool:
+    """Return True if a value can be an environment's argument in a file.
+
+    Args:
+        value: None, a bool, a number, a text; or a list, a tuple or a dictionary of these.
+        inside: True for a part of a list, a tuple or a dictionary.
+    """
+    if isinstance(value, dict):
+        keys = all(type(key) in (str, int) for key in value)
+        return keys and all(is_argument(each, True) for each in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_argument(each, True) for each in value)
+    if inside and isinstance(value, float):
+        return math.isfinite(value)  # others have no literal
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def parse_parameter(text: str) -> float | str:
@@ -87,5 +130,8 @@ def without_comment(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """A text without the quotes around it."""
+    """Return a text without the quotes around it; that of a literal after ``=``."""
+    if text.startswith("=") and text[1:].strip()[:1] in ("'", '"'):
+        value = parse_literal(text[1:])
+        return value if isinstance(value, str) and value != text[1:] else text
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -1,11 +1,14 @@
 """A configuration as an .ini file that reads back as an equal one, and as plain dictionaries."""
 
+import re
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from puffer_mlx.config.ini_files import CONTROL, uncommented
 from puffer_mlx.config.schema import KEYS, Config
-from puffer_mlx.config.values import parse_argument, unquoted
+from puffer_mlx.config.values import parse_argument, parse_parameter, unquoted
 from puffer_mlx.system.files import publish
 
 NOT_SETTINGS = {item.name for item in fields(Config) if not item.compare}
@@ -29,18 +32,21 @@ def ini_text(config: Config, comments: bool = False) -> str:
     for section, keys in KEYS.items():
         block = [f"[{section}]"]
         if section == "base" and config.env_name:
-            block.append(f"env_name = {config.env_name}")
+            block.append(_line("env_name", _name_text(config.env_name)))
         for key, declared in keys.items():
             facts = "; ".join(filter(None, (declared.unit, declared.bounds)))
             if comments:
                 block.append(f"# {declared.help}" + (f" ({facts})" if facts else ""))
-            block.append(f"{key} = {_text(getattr(getattr(config, section), key))}")
+            block.append(_line(key, _text(getattr(getattr(config, section), key))))
         blocks.append(block)
-    source = [f"source = {_text(config.source)}"] if config.source else []
-    parameters = (f"{k} = {parameter_text(v, config.python)}" for k, v in config.env.items())
+    source = [_line("source", _source_text(config.source))] if config.source else []
+    parameters = (
+        _line(_key_text(k, config.python), parameter_text(v, config.python))
+        for k, v in config.env.items()
+    )
     blocks.append(["[env]", *source, *parameters])
     if config.bot_eval:
-        others = (f"{k} = {parameter_text(v, False)}" for k, v in config.bot_eval.items())
+        others = (_line(k, parameter_text(v, False)) for k, v in config.bot_eval.items())
         blocks.append(["[bot_eval]", *others])
     for section, lines in config.sweep.items():
         texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
@@ -48,18 +54,66 @@ def ini_text(config: Config, comments: bool = False) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
+def _line(key: str, text: str) -> str:
+    """Return a key's line; a literal's is ``key := literal``."""
+    return f"{key} :{text}" if text.startswith("= ") else f"{key} = {text}"
+
+
+def _key_text(key: str, python: bool) -> str:
+    """Return an argument's name; in quotes it keeps its capitals, which files otherwise lose."""
+    return f'"{key}"' if python and key != key.lower() else key
+
+
+def _name_text(name: str) -> str:
+    """Return an environment's name; files may list several, with blanks between them."""
+    plain = _fits_line(name) and not re.search(r"[\s#;='\"]", name)
+    return name if plain else f"= {_literal(name)}"
+
+
+def _source_text(folder: str) -> str:
+    return _spelled(folder, unquoted, lambda text: unquoted(uncommented(text)))
+
+
 def _text(value: int | float | bool | str) -> str:
-    """A value as a file spells it: the text that reads back as the same value."""
+    """Return a declared key's value as the text that reads back as the same value."""
     if isinstance(value, str):
-        return value if value == unquoted(value) else f'"{value}"'
+        return _spelled(value, unquoted)
     return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
 
 
-def parameter_text(value: int | float | bool | str, python: bool) -> str:
-    """An environment's parameter: the text that reads back as the same, type included."""
+def parameter_text(value: Any, python: bool) -> str:
+    """Return an environment's parameter as the text that reads back as the same, type included."""
     if isinstance(value, str):
-        return value if parse_argument(value) == value else f'"{value}"'
+        return _spelled(value, parse_argument, lambda t: parse_argument(t, True), parse_parameter)
+    if python and not isinstance(value, bool | int | float):
+        return f"= {value!r}"
     return repr(value) if python else repr(value).removesuffix(".0")
+
+
+def _fits_line(text: str) -> bool:
+    """Return True if a text can stand in a line of a file in UTF-8."""
+    return not (CONTROL.search(text) or re.search(r"[\n\r\ud800-\udfff]", text))
+
+
+def _spelled(value: str, *readers: Callable[[str], Any]) -> str:
+    """Return a text as it is, or in quotes, if all readers read it back; else as a literal."""
+    for text in value, f'"{value}"':
+        plain = text == text.strip() and _fits_line(text)
+        if plain and not text.startswith("=") and all(read(text) == value for read in readers):
+            return text
+    return f"= {_literal(value)}"
+
+
+def _literal(value: str) -> str:
+    """Return a text as a Python literal in which ``#``, ``;`` and quotes are escaped, too."""
+
+    def escaped(letter: str) -> str:
+        if letter in "#;'\"":
+            return f"\\x{ord(letter):02x}"
+        plain = letter.isprintable() and letter != "\\"
+        return letter if plain else letter.encode("unicode_escape").decode()
+
+    return f"'{''.join(map(escaped, value))}'"
 
 
 def write_ini(config: Config, path: str | Path) -> None:

@@ -97,7 +97,7 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
         observations = random_observations(checkpoint.spec, checkpoint.memory)
     else:  # as the environment shows them
         observations = normalization.undo(checkpoint.memory, np.array(recorded))
-    with publish(path) as temporary:
+    with publish(path, named=True) as temporary:
         file.write(contents, temporary)
         theirs = file.run(opened(temporary, file), contents.policy, observations)
         least = math.inf if losses else file.tolerance

@@ -1,8 +1,12 @@
 """A trained policy as a program uses it: observations in, actions of the environment out."""
 
+import copy
+import pickle
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import mlx.core as mx
 import numpy as np
@@ -18,29 +22,42 @@ from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.devices import building, refuse_forked
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.layout import Layout, saved_layout
 from puffer_mlx.vec.spaces import leaves, nested, path_text
 
 
-class Form(NamedTuple):
-    """How one environment's observations and actions look.
+class Form(Protocol):
+    """How an environment's observations and actions look; picklable."""
 
-    Args:
-        rows: observation -> its rows (n, D), and whether it was a single one.
-        actions: (n, heads) float32 and whether one is wanted -> what the environment takes.
-    """
+    def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Return an observation's rows (n, D), and whether it was a single observation."""
+        ...
 
-    rows: Callable[[Any], tuple[np.ndarray, bool]]
-    actions: Callable[[np.ndarray, bool], Any]
+    def actions(self, chosen: np.ndarray, single: bool) -> Any:
+        """Return what the environment takes.
+
+        Args:
+            chosen: (n, heads) float32, as the policy chooses them.
+            single: whether one action is wanted instead of a batch.
+        """
+        ...
 
 
-def of_layout(layout: Layout, spec: EnvSpec) -> Form:
-    """Of an environment in Python: its spaces say it."""
-    observation_space, action_space = layout.spaces
-    parts = list(leaves(spec.name, observation_space, "observation"))
+class LayoutForm:
+    """Observations and actions of an environment in Python, as its spaces describe them."""
 
-    def rows(observation: Any) -> tuple[np.ndarray, bool]:
+    def __init__(self, layout: Layout, spec: EnvSpec) -> None:
+        observation_space, action_space = layout.spaces
+        self._layout = layout
+        self._spec = spec
+        self._parts = list(leaves(spec.name, observation_space, "observation"))
+        self._action_paths = [path for path, _, _ in leaves(spec.name, action_space, "action")]
+
+    def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """See ``Form``."""
+        spec, parts = self._spec, self._parts
         values = {path: _at(spec, observation, path) for path, _, _ in parts}
         path, space, _ = parts[0]
         single = values[path].shape == tuple(space.shape)
@@ -52,38 +69,43 @@ def of_layout(layout: Layout, spec: EnvSpec) -> Form:
                 raise _misfit(
                     spec, values[path].shape[single:], tuple(space.shape), path_text(path)
                 )
-        out = np.zeros((n, spec.observation_size), layout.exact_dtype)
-        layout.write(nested(observation_space, values), out)
+        out = np.zeros((n, spec.observation_size), self._layout.exact_dtype)
+        self._layout.write(nested(self._layout.spaces[0], values), out)
         return out, single
 
-    def actions(chosen: np.ndarray, single: bool) -> Any:
-        batch = layout.actions(chosen)
+    def actions(self, chosen: np.ndarray, single: bool) -> Any:
+        """See ``Form``."""
+        batch = self._layout.actions(chosen)
         if not single:
             return batch
-        paths = (path for path, _, _ in leaves(spec.name, action_space, "action"))
-        return nested(action_space, {path: _at(spec, batch, path)[0] for path in paths})
-
-    return Form(rows, actions)
+        first = {path: _at(self._spec, batch, path)[0] for path in self._action_paths}
+        return nested(self._layout.spaces[1], first)
 
 
-def plain(spec: EnvSpec) -> Form:
-    """Of an environment in C: rows are what it shows, heads what it takes; one head has no axis."""
-    shapes = [(spec.observation_size,)]
-    shapes += [spec.observation_shape] if spec.observation_shape else []
+class PlainForm:
+    """Observations and actions of an environment in C: rows and heads; one head has no axis."""
 
-    def rows(observation: Any) -> tuple[np.ndarray, bool]:
+    def __init__(self, spec: EnvSpec) -> None:
+        self._spec = spec
+        self._shapes: list[tuple[int, ...]] = [(spec.observation_size,)]
+        if spec.observation_shape:
+            self._shapes.append(spec.observation_shape)
+
+    def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """See ``Form``."""
+        spec, shapes = self._spec, self._shapes
         values = np.asarray(observation)
         single = values.shape in shapes
         if not single and (values.shape[1:] not in shapes or not len(values)):
             raise _misfit(spec, values.shape, shapes[0], "")
         return values.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
 
-    def actions(chosen: np.ndarray, single: bool) -> Any:
-        batch = chosen if spec.action.continuous else chosen.astype(np.int64)
-        batch = batch if spec.action.continuous or spec.action.heads > 1 else batch[:, 0]
+    def actions(self, chosen: np.ndarray, single: bool) -> Any:
+        """See ``Form``."""
+        action = self._spec.action
+        batch = chosen if action.continuous else chosen.astype(np.int64)
+        batch = batch if action.continuous or action.heads > 1 else batch[:, 0]
         return batch[0] if single else batch
-
-    return Form(rows, actions)
 
 
 def _at(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
@@ -143,6 +165,7 @@ class Policy:
         self._form = _form_of(trainer.vec, trainer.vec.spec)
 
     def _begin(self, saved: checkpoint.Checkpoint) -> None:
+        refuse_forked()
         _, self.config, self.spec, self.architecture, self.weights, self.step, self.memory = saved
         self._form: Form | None = None
         self._state: Any = None
@@ -180,7 +203,7 @@ class Policy:
         acting = cls.__new__(cls)
         acting._begin(saved._replace(config=with_environment(saved.config, env)))
         if env is None and (layout := saved_layout(saved.spec)):
-            acting._form = of_layout(layout, saved.spec)
+            acting._form = LayoutForm(layout, saved.spec)
         return acting
 
     def predict(
@@ -212,6 +235,7 @@ class Policy:
             UserError: the observation isn't the environment's, or of another number of agents than
                 the memory.
         """
+        refuse_forked()
         form = self._known_form()
         rows, single = form.rows(observation)
         n = len(rows)
@@ -222,14 +246,18 @@ class Policy:
         keep = None
         if episode_start is not None:
             keep = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
-        noise = None
-        if not deterministic:
-            self._random, key = mx.random.split(self._random)
-            noise = self.architecture.distribution.noise(key, (n,))
         mask = self._mask(action_masks, n)
-        actions, _, _, after = self.architecture.act(
-            self.weights, mx.array(rows), before, noise, mask, keep
-        )
+        with building:  # calls of other threads draw by the same keys, one after the other
+            noise = None
+            random = self._random
+            if not deterministic:
+                random, key = mx.random.split(random)
+                noise = self.architecture.distribution.noise(key, (n,))
+            actions, _, _, after = self.architecture.act(
+                self.weights, mx.array(rows), before, noise, mask, keep
+            )
+            mx.async_eval(actions, after, random)  # another thread can't evaluate what is lazy
+            self._random = random
         mx.eval(actions, after)
         self._state, self._agents = after, n
         chosen = form.actions(np.ascontiguousarray(actions), single)
@@ -248,6 +276,25 @@ class Policy:
     def go_on_from(self, other: "Policy") -> None:
         """Remember what another policy of the same kind does, and draw as it would."""
         self._state, self._agents, self._random = other._state, other._agents, other._random
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: without functions of the program that pickle refuses.
+
+        ``predict`` needs none of them, so the spaces are looked up before.
+        """
+        with suppress(UserError):
+            self._known_form()
+        config = replace(self.config, objects={}, again=None)
+        try:
+            pickle.dumps(config.factory)
+        except Exception:
+            config = replace(config, factory=None)
+        return {**self.__dict__, "config": config}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def _recalled(self, n: int, state: Any) -> Any:
         """The memory that n agents act with."""
@@ -295,6 +342,7 @@ def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
 
 def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
     """A policy, or a trainer's newest, and the seed of a game: its run's if none is given."""
+    refuse_forked()
     acting = policy if isinstance(policy, Policy) else Policy(policy)
     return acting, acting.config.base.seed if seed is None else seed
 
@@ -326,11 +374,11 @@ def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]
 def _asked(config: Config, spec: EnvSpec) -> Form:
     """The form of a configuration's environments; one in C need not be there."""
     if not config.python:
-        return plain(spec)
+        return PlainForm(spec)
     with vec.probe(config) as environments:
         return _form_of(environments, spec)
 
 
 def _form_of(environments: Any, spec: EnvSpec) -> Form:
     layout = getattr(environments, "layout", None)
-    return of_layout(layout, spec) if layout else plain(spec)
+    return LayoutForm(layout, spec) if layout else PlainForm(spec)

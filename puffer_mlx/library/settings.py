@@ -17,6 +17,7 @@ from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
 from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, KEYS, NO_TRACKER, SECTIONS
+from puffer_mlx.config.values import is_argument
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import rate_at
@@ -40,7 +41,7 @@ PARTS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.c
 Schedule = Callable[[float], float]  # of the epochs done as a part of all, from 0 to below 1
 
 Value = int | float | bool | str
-Settings = dict[str, Value]  # by section.key
+Settings = dict[str, Any]  # by section.key
 
 
 class Objects(NamedTuple):
@@ -126,8 +127,13 @@ def called(make: Callable[[], Config]) -> Config:
     typed = {name: ARGUMENT for name, origin in config.origins.items() if origin == COMMAND_LINE}
     config.origins |= typed
     if again := config.again:
-        config.again = lambda family: called(partial(again, family))
+        config.again = partial(_called_again, again)
     return config
+
+
+def _called_again(again: Callable[[str], Config], family: str) -> Config:
+    """``called`` of what reads a configuration with the settings of a family."""
+    return called(partial(again, family))
 
 
 def _for_callers(text: str) -> str:
@@ -140,7 +146,7 @@ def _for_callers(text: str) -> str:
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in source.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "." not in name:  # {"env.layout": {…}} is a value
             yield from ((f"{name}.{key}", inner) for key, inner in value.items())
         else:
             yield name, value
@@ -166,8 +172,10 @@ def _full_name(name: str) -> str:
     raise UserError(f"there is no setting {name}", hint)
 
 
-def _plain(name: str, value: Any) -> Value:
-    """A value that a file could say; numbers of NumPy are Python's."""
+def _plain(name: str, value: Any) -> Any:
+    """Return a value that a file can hold; numbers of NumPy are Python's."""
+    if name.startswith(ENV) and is_argument(value):
+        return value
     if isinstance(value, list | tuple):
         value = _joined(name, value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
@@ -175,7 +183,8 @@ def _plain(name: str, value: Any) -> Value:
     if not isinstance(value, Value):
         hint = "a number, a text, True or False"
         if name.startswith(ENV):
-            hint += "; for others, a function that makes the environment: lambda: MyEnv(…)"
+            hint = "a number, a text, True, False, None, or a list, tuple or dictionary of these;"
+            hint += " for others, a function that makes the environment: lambda: MyEnv(…)"
         else:
             section, _, key = _full_name(name).partition(".")
             hint += KEYS[section][key].advice
@@ -317,8 +326,15 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
             kind = type(KEYS[section][key].default)
             whole = kind is int and isinstance(value, float) and value.is_integer()
             setattr(getattr(copy, section), key, int(value) if whole else value)
-            copy.origins[name] = ARGUMENT
+        copy.origins[name] = ARGUMENT
     validate(copy, training)
     if again := config.again:
-        copy.again = lambda family: changed(again(family), settings, training)
+        copy.again = partial(_changed_again, again, settings, training)
     return copy
+
+
+def _changed_again(
+    again: Callable[[str], Config], settings: Settings, training: bool, family: str
+) -> Config:
+    """``changed`` of what reads a configuration with the settings of a family."""
+    return changed(again(family), settings, training)

@@ -1,5 +1,6 @@
 """Training in a few lines: the trainer with its environments, its policy and its files."""
 
+import os
 import sys
 import warnings
 import weakref
@@ -39,7 +40,7 @@ from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output
-from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.devices import building, refuse_forked, select_device
 from puffer_mlx.tracking.tracked_run import refuse_missing, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
@@ -129,6 +130,7 @@ class Trainer:
         like: checkpoint.Checkpoint | None = None,
         **settings: Any,
     ) -> None:
+        refuse_forked()
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
@@ -149,7 +151,7 @@ class Trainer:
             chosen, environments, policy, weights=weights, resumed=like, schedule=schedule
         )
         self._run, self._evaluator = run, Evaluator(run.trainer)
-        weakref.finalize(self, run.close)  # where nobody does
+        weakref.finalize(self, _close_in, os.getpid(), run)  # if the caller doesn't close it
         run.track()
         self.history: list[Logs] = []
         _warn_of_unused(self.config, self.vec, like is not None)
@@ -186,6 +188,8 @@ class Trainer:
             UserError: there is nothing to go on from, or it is of another environment or policy.
         """
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
+        if (newest := checkpoint.find(str(path), Config())) != folder:
+            _warn(f"{newest} is newer, but has weights only: going on with {folder}")
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)
         objects, (settings,) = without_objects(settings)
@@ -212,6 +216,7 @@ class Trainer:
         Raises:
             UserError: it can't be written.
         """
+        refuse_forked()
         folder = Path(path)
         write_ini(self.config, folder / checkpoint.CONFIG)
         return checkpoint.save(folder, self._run.trainer, self._evaluator.score)
@@ -236,6 +241,7 @@ class Trainer:
             UserError: the format can't hold the policy, a package is missing, or the file can't be
                 written.
         """
+        refuse_forked()
         if self.config.torch.decoder == OWN:
             raise UserError(
                 "the policy is an mlx.nn.Module of your own, which no format holds",
@@ -263,6 +269,7 @@ class Trainer:
         Returns:
             The epoch's record, such as ``agent_steps``, ``SPS``, ``env/score`` and ``loss/total``.
         """
+        refuse_forked()
         mx.set_default_device(self._device)
         evaluator, trackers = self._evaluator, self._run.trackers
         logs = self._run.trainer.step()
@@ -289,13 +296,14 @@ class Trainer:
         Returns:
             The action and the memory.
         """
-        now = Policy(self)
-        if self._player is not None:
-            now.go_on_from(self._player)
-        self._player = now
-        return now.predict(
-            observation, state, episode_start, deterministic, action_masks=action_masks
-        )
+        with building:  # a call of another thread goes on from this one's random key
+            now = Policy(self)
+            if self._player is not None:
+                now.go_on_from(self._player)
+            self._player = now
+            return now.predict(
+                observation, state, episode_start, deterministic, action_masks=action_masks
+            )
 
     def close(self) -> None:
         """Close the environments that this made, and tell trackers that the run is over.
@@ -366,6 +374,12 @@ def train(
         trainer.close()
         raise
     return trainer
+
+
+def _close_in(pid: int, run: Run) -> None:
+    """Close a run in its process; a forked one that ends must leave the parent's environments."""
+    if os.getpid() == pid:
+        run.close()
 
 
 def _ends(returned: Any) -> bool:

@@ -157,7 +157,9 @@ def _all_come(name: str, patience: float) -> Iterator[None]:
         "  hint: was each rank started, and do its addresses lead to it?\n"
     )
     words = program.python("-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), error)
-    watch = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    # In a new session: a Ctrl-C would be a traceback of its own.
+    watch = subprocess.Popen(words, start_new_session=True, **streams)
     assert watch.stdin is not None
     try:
         yield

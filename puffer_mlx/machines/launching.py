@@ -102,18 +102,16 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
     Returns:
         The exit code of the first rank that failed, else 0.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        settings = _group(count, on_gpus, Path(folder))
+    ranks: list[subprocess.Popen] = []
+    with tempfile.TemporaryDirectory() as folder, _passed_on(ranks):
         common = {**os.environ, STARTER: str(os.getpid()), SAID: folder}
-        ranks = [
-            subprocess.Popen(words, env={**common, **variables, "MLX_RANK": str(rank)})
-            for rank, variables in enumerate(settings)
-        ]
-        for rank, process in enumerate(ranks):
-            share_cores(process.pid, rank, count)
         try:
-            with _passed_on(ranks):
-                return _wait(ranks)
+            for rank, variables in enumerate(_group(count, on_gpus, Path(folder))):
+                variables = {**common, **variables, "MLX_RANK": str(rank)}
+                # In a separate group, so that the terminal signals this process alone.
+                ranks.append(subprocess.Popen(words, env=variables, process_group=0))
+                share_cores(ranks[rank].pid, rank, count)
+            return _wait(ranks)
         finally:
             for process in ranks:
                 if process.poll() is None:
@@ -161,14 +159,23 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def _passed_on(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """Signals to this process go to all ranks; a terminal sends them Ctrl-C by itself."""
+    """Pass on to all ranks what this process is signalled, Ctrl-Z included."""
 
-    def pass_on(number: int, _: object) -> None:
+    def pass_on(number: int, _: object = None) -> None:
         for process in ranks:
             if process.poll() is None:
                 process.send_signal(number)
 
-    with handled_by(pass_on, signal.SIGTERM), handled_by(signal.SIG_IGN, signal.SIGINT):
+    def suspend(*_: object) -> None:
+        pass_on(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
+        pass_on(signal.SIGCONT)
+
+    with ExitStack() as stack:
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup's
+                stack.enter_context(handled_by(pass_on, number))
+        stack.enter_context(handled_by(suspend, signal.SIGTSTP))
         yield
 
 

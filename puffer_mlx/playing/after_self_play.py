@@ -25,7 +25,6 @@ from puffer_mlx.playing.ladder import (
 from puffer_mlx.playing.matches import Games, agents_of, without_statistics
 from puffer_mlx.playing.players import Player, policy_player
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.tracking.scores import metric
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
@@ -113,7 +112,7 @@ def logs_of(ladder: Ladder, trainer: Trainer) -> Logs:
     """The record of a run's end: its score is the ladder's, and each rung's is beside it."""
     rungs = {RUNGS + key_of(rung.name): rung.score for rung in ladder.rungs}
     games = float(sum(rung.games for rung in ladder.rungs))
-    score = {metric(trainer.config): ladder.score}
+    score = {trainer.config.metric: ladder.score}
     return {"agent_steps": trainer.global_step, **score, "env/n": games, **rungs}
 
 

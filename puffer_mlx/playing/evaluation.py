@@ -40,7 +40,7 @@ from puffer_mlx.playing.episodes import (
 )
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.tracking.scores import EVALUATION, metric, sign
+from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.training.collector import Collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
 from puffer_mlx.training.placement import Acting
@@ -78,7 +78,7 @@ class Evaluator:
         """
         if self._evaluated != self._trainer.epoch:
             return None
-        return self._logs.get(name(self._trainer.config))
+        return self._logs.get(self._trainer.config.evaluation_metric)
 
     def after_epoch(self) -> Logs:
         """Evaluate if it is time to; what there is to add to the epoch's record.
@@ -125,11 +125,6 @@ def stepper_of(trainer: Trainer, environments: Environments) -> AgentStepper:
     return AgentStepper(trainer.policy, trainer.weights, environments, *how)
 
 
-def name(config: Config) -> str:
-    """The number by which an evaluation judges a policy, by its name in a record."""
-    return EVALUATION + metric(config).removeprefix("env/")
-
-
 def is_due(config: Config, epoch: int) -> bool:
     """Whether there is an evaluation after so many epochs."""
     interval, steps = config.base.eval_interval, epoch * config.batch_size
@@ -143,14 +138,13 @@ def reached(config: Config, score: float | None) -> bool:
     bound = config.base.stop_at_score
     if isinstance(bound, str) or score is None:
         return False
-    return sign(config) * (score - bound) >= 0
+    return config.sign * (score - bound) >= 0
 
 
 def reached_text(config: Config, score: float | None) -> str:
     """The fact that an evaluation's score has ``reached`` where the run ends."""
-    return (
-        f"{name(config)} {score:.3f} has reached base.stop_at_score {config.base.stop_at_score:g}"
-    )
+    name, bound = config.evaluation_metric, config.base.stop_at_score
+    return f"{name} {score:.3f} has reached base.stop_at_score {bound:g}"
 
 
 def settings(config: Config, vec: VecEnv) -> Config:
@@ -178,7 +172,8 @@ def logs_of(scores: Scores, config: Config) -> Logs:
     Raises:
         UserError: see ``Evaluator.after_epoch``.
     """
-    summary, judged = scores.summary(), metric(config).removeprefix("env/")
+    summary = scores.summary()
+    judged = config.evaluation_metric.removeprefix(EVALUATION)
     if summary and judged not in summary and config.base.stop_at_score != "none":
         raise UserError(
             f"base.stop_at_score is of {judged}, which {config.env_name} doesn't report",

@@ -16,7 +16,7 @@ whose product the module has made. None of them has a form in C or as a kernel: 
 """
 
 import copy
-import threading
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -27,6 +27,7 @@ from puffer_mlx import config
 from puffer_mlx.config.schema.policy import FORGETFUL, OWN
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import dtype_of
+from puffer_mlx.policy.custom import PerThread
 from puffer_mlx.policy.decoders import Decoder
 from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.policy import Policy
@@ -97,17 +98,30 @@ class PassingEncoder:
 class ModuleNetwork:
     """A module as a network (``networks.catalog.Network``) from observations to a product.
 
-    The product (n, A + 1) has the outputs first, then the value. Each thread has a module of its
-    own to put weights into: a policy may act in one while it is trained in another.
+    The product (n, A + 1) has the outputs first, then the value.
 
     Args:
         module: is copied.
         spec: the environment's.
+
+    Raises:
+        UserError: If another thread made the module and didn't evaluate its arrays.
     """
 
     def __init__(self, module: nn.Module, spec: EnvSpec) -> None:
         self.hidden = spec.action.logits + 1
-        self._module, self._spec, self._of_thread = copy.deepcopy(module), spec, threading.local()
+        self._spec = spec
+        self._module = copy.deepcopy(module)
+        try:
+            mx.eval(self._module)  # it may act or be trained in other threads
+        except RuntimeError as error:
+            if "There is no Stream" not in str(error):
+                raise
+            raise UserError(
+                f"{self._name} was made in another thread, and its arrays aren't evaluated",
+                "mx.eval(module) in the thread that makes it",
+            ) from None
+        self._per_thread = PerThread(partial(copy.deepcopy, self._module))
         self._remembers = remembers(module)
 
     def init(self, key: mx.array) -> Weights:
@@ -136,18 +150,17 @@ class ModuleNetwork:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """One step of n agents: (n, D) -> (n, A + 1) and their next state."""
-        if not hasattr(self._of_thread, "module"):
-            self._of_thread.module = copy.deepcopy(self._module)
-        self._of_thread.module.update(weights)
+        module = self._per_thread.module
+        module.update(weights)
         n = len(h)
         seen = h.reshape(n, *(self._spec.observation_shape or (-1,)))
         seen = seen.astype(dtype_of(weights))
         if not self._remembers:
-            outputs, values = self._of_thread.module(seen)
+            outputs, values = module(seen)
         else:
             if keep is not None:
                 state = tree_map(lambda a: a * keep.reshape(n, *[1] * (a.ndim - 1)), state)
-            outputs, values, state = self._of_thread.module(seen, state)
+            outputs, values, state = module(seen, state)
         return mx.concatenate([outputs, values.reshape(n, 1)], axis=1), state
 
     def check(self) -> None:

@@ -1,7 +1,9 @@
 """Classes of the user's own, named ``module:Class`` in the configuration; ``mlx.nn`` modules."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -45,14 +47,37 @@ def _checked(name: str, part: Any, *methods: str) -> Any:
             f"{name} lacks {', '.join(missing)}",
             "docs/custom_policy.md shows what a part of a policy must have",
         )
+    mx.eval(getattr(part, "__dict__", {}))  # threads that act can't evaluate what this one made
     return part
+
+
+class PerThread(threading.local):
+    """One ``mlx.nn.Module`` for each thread, made when the thread first uses it.
+
+    A policy may act in one thread while it is trained in another. Pickled or copied, it starts
+    without modules.
+
+    Args:
+        make: returns a new module.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._module: Any = None
+
+    @property
+    def module(self) -> Any:
+        """This thread's module."""
+        if self._module is None:
+            self._module = self._make()
+        return self._module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerThread, (self._make,)
 
 
 class Module:
     """An ``mlx.nn.Module`` as an encoder: its parameters are the weights, passed at every call.
-
-    Each thread has a module of its own to put them into: a policy may act in one thread while it is
-    trained in another.
 
     Args:
         cls: the module's class.
@@ -61,8 +86,8 @@ class Module:
 
     def __init__(self, cls: type, arguments: tuple[int, int]) -> None:
         self.hidden = arguments[1]
-        self._make = lambda: cls(*arguments)
-        self._of_thread = threading.local()
+        self._make = partial(cls, *arguments)
+        self._per_thread = PerThread(self._make)
 
     def init(self, key: mx.array) -> dict:
         """A new module's parameters; what the module draws comes from ``key``.
@@ -86,7 +111,6 @@ class Module:
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
         """Observations (n, D), which the module gets in the weights' dtype -> features (n, H)."""
-        if not hasattr(self._of_thread, "module"):
-            self._of_thread.module = self._make()
-        self._of_thread.module.update(weights)
-        return self._of_thread.module(observations.astype(dtype_of(weights)))
+        module = self._per_thread.module
+        module.update(weights)
+        return module(observations.astype(dtype_of(weights)))

@@ -233,11 +233,12 @@ class BufferOnGPU:
         assert not finals
         self.horizon = horizon
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
-        self.observations = mx.zeros((horizon, agents, spec.observation_size), dtype)
+        self._empty = (horizon, agents, spec.observation_size), dtype
+        self._observations: mx.array | None = None
         rows, masks = mx.zeros((horizon, agents)), (horizon + 1, agents, spec.mask_size)
         arrived = mx.zeros((horizon + 1, agents))
         self._fields: dict[str, mx.array | None] = {  # before the first rollout
-            "observations": self.observations,
+            "observations": mx.zeros(*self._empty),
             "actions": mx.zeros((horizon, agents, spec.action.heads)),
             **{"logprobs": rows, "values": rows, "rewards": arrived, "terminals": arrived},
             "masks": mx.zeros(masks, mx.uint8) if spec.mask_size else None,
@@ -245,6 +246,13 @@ class BufferOnGPU:
         }
         self.first: Any = None  # what arrived before the first action, and what arrived last
         self.last: Any = None
+
+    @property
+    def observations(self) -> mx.array:
+        """(T, N, D) of the last rollout; zeros before the first one."""
+        if self._observations is None:  # not kept: another thread can't evaluate them
+            return mx.zeros(*self._empty)
+        return self._observations
 
     def reset(self, vec: VecEnv) -> None:
         """Start all environments; the rollout that begins next continues from here."""
@@ -256,14 +264,13 @@ class BufferOnGPU:
         """The rollout that comes next begins with what arrived last in the previous one."""
         self.first = previous.last
         if previous is not self:  # nobody reads what this had any more
-            self._fields, self.observations = {}, previous.observations
+            self._fields = {}
+            self._observations = previous._observations
 
     def fill(self, fields: dict[str, mx.array | None], last: Arrived) -> None:
         """Take a rollout: ``fields`` by name, and what arrived last."""
         self._fields, self.last = fields, last
-        observations = fields["observations"]
-        assert observations is not None
-        self.observations = observations
+        self._observations = fields["observations"]
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
         """What arrived last, which the next rollout begins with; with row 0 what arrived first."""

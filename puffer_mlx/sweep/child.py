@@ -19,6 +19,7 @@ import psutil
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Log, Outcome, Point, fault_of
 from puffer_mlx.system import program
+from puffer_mlx.system.signals import ends_with_this
 
 POLITE = 30.0  # seconds that a run has to end by itself after it was asked to
 KILLED = 5.0  # seconds until a process that was killed is gone
@@ -200,7 +201,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=place.environment(),
+                env=place.environment() | ends_with_this(),
                 start_new_session=True,  # a terminal's Ctrl-C is the sweep's
             )
         self.identity = Identity.of(self._process.pid)
@@ -239,19 +240,34 @@ class Child:
         """What came of it; None while it is going on."""
         if (code := self._process.poll()) is None:
             return None
-        with suppress(ProcessLookupError, PermissionError):  # workers that it has left
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._end_group()
         self._log.news()
+        self._log.close()
         points = self._log.points(self._points)
         asked = self._until is not None
         fault = self._fault or (self._reason(code) if code and not asked else "")
         fault = fault or self._log.bad or fault_of(points, self._metric)
         return Outcome([] if fault else points, fault, "" if fault else self._stopped)
 
-    def end(self) -> None:
-        """End it now; nothing of it counts."""
-        self.identity.end()
+    def is_running(self) -> bool:
+        """Return whether its process is still there."""
+        return self._process.poll() is None
+
+    def end(self, timeout: float | None = None) -> None:
+        """End it now; nothing of it counts.
+
+        Args:
+            timeout: seconds until it is killed; None: ``POLITE``.
+        """
+        self.identity.end(timeout)
         self._process.wait()
+        self._end_group()
+        self._log.close()
+
+    def _end_group(self) -> None:
+        """Kill processes that it has left."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _reason(self, code: int) -> str:
         """Why it says that it failed."""
@@ -259,7 +275,9 @@ class Child:
             name = signal.Signals(-code).name
             memory = "; was there too little memory?" if -code == signal.SIGKILL else ""
             return f"it was ended by {name}{memory} ({self._folder / OUTPUT})"
-        lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
+        lines: list[str] = []
+        with suppress(OSError):  # the folder was removed
+            lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
         error = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
         if error >= 0:
             return "; ".join(line.strip().removeprefix("error: ") for line in lines[error:])

@@ -15,11 +15,13 @@ import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from puffer_mlx.sweep.settings import MEDIAN, WORST
 from puffer_mlx.tracking.run_log import Record, means
+from puffer_mlx.tracking.tracker_process import whole_lines
 
 STEPS, COST = "agent_steps", "uptime"
 
@@ -54,41 +56,67 @@ class Outcome(NamedTuple):
 
 
 class Log:
-    """A run's log, read as it grows; only what makes a curve is kept.
+    """Reads a run's log as it grows; only what makes a curve is kept.
+
+    If the file is removed, the run begins a new one, and so does this.
 
     Args:
         folder: where the run will write it: the one ``.jsonl`` anywhere below.
         metric: the score's name in a record.
 
     Attributes:
-        bad: where the score wasn't a finite number; empty if it always was.
-        length: bytes read.
+        bad: why the log is no result: a score that isn't finite, say; empty if it may be one.
         changed: when something last happened to the file, by its own time in nanoseconds: a record,
             or a sign of life (``JsonLines.touch``). 0: there is none.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
-        self.bad, self.length, self.changed = "", 0, 0
+        self.bad, self.changed = "", 0
         self._folder, self._metric = folder, metric
-        self._path: Path | None = None
+        self._closed = False
+        self._file: BinaryIO | None = None  # stays open: its inode number isn't another file's
         self._last: Record = {}
         self._with_score: list[Record] = []
         self._evaluated = math.nan
 
     def news(self) -> list[Point]:
-        """Points of the epochs that were recorded since the last call and have a score."""
-        if self._path is None:
-            self._path = next(iter(self._folder.rglob("*.jsonl")), None)
-        if self._path is None:
-            return []
-        with open(self._path, "rb") as file:
-            self.changed = os.fstat(file.fileno()).st_mtime_ns
-            file.seek(self.length)
-            whole = file.read().rpartition(b"\n")[0]
-        if not whole:
-            return []
-        self.length += len(whole) + 1
-        return [point for line in whole.splitlines() if (point := self._take(json.loads(line)))]
+        """Return points of the epochs that were recorded since the last call and have a score."""
+        points: list[Point] = []
+        while file := self._file or self._open():
+            points += self._read_on(file)
+            if os.fstat(file.fileno()).st_nlink:
+                break
+            self._file = file.close()  # it was removed
+        return points
+
+    def close(self) -> None:
+        """Close the file: nothing is read any more."""
+        self._closed = True
+        if self._file:
+            self._file = self._file.close()
+
+    def _open(self) -> BinaryIO | None:
+        """Open and return the log; None if it isn't there."""
+        with suppress(OSError):
+            if self._closed:
+                return None
+            path = next(iter(self._folder.rglob("*.jsonl")), None)
+            self._file = open(path, "rb") if path else None  # noqa: SIM115
+        return self._file
+
+    def _read_on(self, file: BinaryIO) -> list[Point]:
+        """Return points of the records that follow those that were read."""
+        self.changed = os.fstat(file.fileno()).st_mtime_ns
+        points: list[Point] = []
+        for line in whole_lines(file):
+            try:
+                point = self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                text = line.decode(errors="replace").rstrip("\n")
+                self.bad = self.bad or f"a line of its log is no record: {text!r:.80}"
+            else:
+                points += [point] if point else []
+        return points
 
     def _take(self, record: dict[str, float | None]) -> Point | None:
         numbers = {name: math.nan if x is None else x for name, x in record.items()}

@@ -11,17 +11,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from puffer_mlx.config import Config
+from puffer_mlx.config.command_line import option
 from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
+from puffer_mlx.config.fit import typed
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.schema import DECLARED, KEYS, OLD_METRIC
 from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
-from puffer_mlx.sweep.settings import METHODS, PROTEIN, SweepSettings, default_ranges
+from puffer_mlx.sweep.settings import (
+    METHODS,
+    PROTEIN,
+    SweepSettings,
+    default_ranges,
+    further_ranges,
+)
 from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
 
-OLD_METRIC = "sweep.metric"  # the section that 3.0 had for metric and goal
 OF_A_RANGE = ("distribution", "min", "max", "scale")
 EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
 UNREAD = "mean"  # of a range, in PufferLib's files
@@ -49,19 +56,46 @@ class Sweep(NamedTuple):
 
 
 def read_sweep(config: Config) -> Sweep:
-    """What a checked configuration's ``[sweep]`` sections say, over PufferLib's default ranges.
+    """Return what a checked configuration's ``[sweep]`` sections say, over the default ranges.
+
+    Keys that were typed are not searched, unless their range was typed, too.
 
     Raises:
-        UserError: what can't be swept: an empty range, an unknown distribution, nothing at all.
+        UserError: An empty range, an unknown distribution, or nothing to search.
     """
     notes: list[str] = []
-    how = _read_settings(config.sweep, notes)
-    parameters = _read_parameters(config, how.words, notes)
+    how = _read_settings(config, notes)
+    texts, sections = _ranges(config, how.words, notes)
+    fixed = [name for name in texts if _is_fixed(config, name, sections.get(name, name))]
+    parameters = [
+        _read_parameter(config, name, each, notes)
+        for name, each in texts.items()
+        if name not in fixed
+    ]
     if not parameters:
         named = f" whose name contains {', '.join(how.words)}" if how.words else ""
         hint = "write a section [sweep.train.learning_rate], or another sweep_only"
+        if fixed:
+            named = f": {', '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} typed"
+            hint = f"leave it out, or type its range: {option('sweep', f'{fixed[0]}.min')}"
         raise UserError(f"there is no parameter{named} to sweep", hint)
+    for parameter in parameters:
+        _note_default(parameter, sections.get(parameter.name), notes)
     return Sweep(how, Space(parameters), notes)
+
+
+def description(config: Config, sweep: Sweep) -> tuple[str, str]:
+    """Return two lines for the start of a sweep: what is searched, and what is fixed."""
+    space = sweep.space
+    ranges = ", ".join(f"{p.name} {p.low:g} to {p.high:g}" for p in space.parameters)
+    values = {name: config.value(name) for name in DECLARED if not name.startswith("base.")}
+    values |= {f"env.{key}": value for key, value in config.env.items()}
+    given = {name: " (typed)" for name in values if typed(config, name)}
+    shown = {name: given.get(name, "") for name in [*given, COST] if name not in space.names}
+    words = [f"{name} {values[name]}{how}" for name, how in shown.items()]
+    rest = "and all other keys as configured" if words else "all other keys, as configured"
+    keys = "key" if len(space) == 1 else "keys"
+    return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join([*words, rest])}"
 
 
 def sections(config: Config, space: Space) -> dict[str, dict[str, str]]:
@@ -84,13 +118,14 @@ def _texts(spec: Sequence[str | float]) -> dict[str, str]:
 # ---- [sweep] -------------------------------------------------------------------------------------
 
 
-def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> SweepSettings:
-    """The settings of ``[sweep]``; what is odd in it goes to ``notes``."""
-    texts = {key: unquoted(text) for key, text in sections.get("sweep", {}).items()}
-    if old := sections.get(OLD_METRIC):
-        for key, name in (("metric", "name"), ("goal", "goal")):
-            if name in old:
-                texts.setdefault(key, unquoted(old[name]))
+def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
+    """Return the settings of ``[sweep]``; what is odd in it goes to ``notes``."""
+    texts = {key: unquoted(text) for key, text in config.sweep.get("sweep", {}).items()}
+    metric = texts.pop("metric", "")
+    texts |= {"metric": config.metric, "goal": config.goal}
+    if metric.startswith("environment/"):
+        notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name of {config.metric}")
+    if OLD_METRIC in config.sweep:
         notes.append(
             "[sweep.metric] is PufferLib 3.0's form, and is read as metric and goal of [sweep]"
         )
@@ -112,8 +147,6 @@ def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> Swe
             notes.append(f"[sweep] {key} does nothing: {ELSEWHERE[key]}")
     if "method" in values:
         values["method"] = _known_method(values["method"], notes)
-    if "metric" in values:
-        values["metric"] = _record_name(values["metric"], notes)
     how = SweepSettings(**values)
     if values.get("early_stop_quantile") and how.method == PROTEIN:
         notes.append(
@@ -138,34 +171,42 @@ def _known_method(text: str, notes: list[str]) -> str:
     return name or PROTEIN
 
 
-def _record_name(metric: str, notes: list[str]) -> str:
-    """A metric's name in a record: of a text with / as it is, else of env/."""
-    if metric.startswith("environment/"):
-        name = f"env/{metric.partition('/')[2]}"
-        notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name of {name}")
-        return name
-    return metric if "/" in metric else f"env/{metric}"
-
-
 # ---- [sweep.SECTION.KEY] -------------------------------------------------------------------------
 
 
-def _read_parameters(config: Config, only: tuple[str, ...], notes: list[str]) -> list[Parameter]:
-    """The parameters in the order of their names' first mention; odd ones go to ``notes``."""
+def _ranges(
+    config: Config, only: tuple[str, ...], notes: list[str]
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return the ranges' texts in the order of their names' first mention, typed keys' too.
+
+    Args:
+        config: The configuration.
+        only: Words of ``sweep_only``.
+        notes: Gets a line for each odd section.
+
+    Returns:
+        The texts by the keys' names here; and, of the ranges that a file or an option gives, the
+        section's name there, which may be another one.
+    """
+    further = {name: _texts(spec) for name, spec in further_ranges(config).items()}
     texts = {name: _texts(spec) for name, spec in default_ranges(config).items()}
-    written: dict[str, str] = {}  # a parameter's name here -> its section in the file
+    texts |= further if only else {}
+    sections: dict[str, str] = {}
     for section, keys in config.sweep.items():
         if section in ("sweep", OLD_METRIC):
             continue
         file_name = section.partition(".")[2]
         if name := _our_name(config, file_name, notes):
-            texts[name] = {**texts.get(name, {}), **keys}
-            written[name] = file_name
-    chosen = [name for name in texts if not only or any(word in name for word in only)]
-    parameters = [_read_parameter(config, name, texts[name], notes) for name in chosen]
-    for parameter in parameters:
-        _note_default(parameter, written.get(parameter.name), notes)
-    return parameters
+            texts[name] = {**texts.get(name, further.get(name, {})), **keys}
+            sections[name] = file_name
+    chosen = (name for name in texts if not only or any(word in name for word in only))
+    return {name: texts[name] for name in chosen}, sections
+
+
+def _is_fixed(config: Config, name: str, section: str) -> bool:
+    """Return True if a key was typed, and no part of its range ``[sweep.SECTION]`` was."""
+    ranges = (f"sweep.{section}.{key}" for key in OF_A_RANGE)
+    return typed(config, name) and not any(typed(config, each) for each in ranges)
 
 
 def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
@@ -272,13 +313,20 @@ def _read_scale(where: str, text: str, p: Parameter, notes: list[str]) -> float:
 
 
 def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None:
-    """Say what of the configuration's own value and a range, written in a file, don't fit."""
+    """Note where a range doesn't contain the configuration's own value, or isn't legal.
+
+    Args:
+        p: The parameter.
+        file_name: Its section's name in a file or an option; None if nobody gave a range.
+        notes: Gets the lines.
+    """
     where = f"[sweep.{file_name or p.name}]"
     if p.default is not None and not p.low <= p.default <= p.high:
-        usual = "" if file_name else ", PufferLib's default"
+        usual = "" if file_name else ", the default"
+        shown = "" if p.recorded_default == p.default else f", shown as {p.recorded_default:g}"
         notes.append(
             f"{p.name} {p.default:g} is outside of {where} {p.low:g} to {p.high:g}{usual}:"
-            " the first run has it, later ones don't"
+            f" the first run has it{shown}, later ones don't"
         )
     declared = KEYS.get(p.section, {}).get(p.key)
     for end in (p.to_value(-1), p.to_value(1)):

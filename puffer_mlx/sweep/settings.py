@@ -154,7 +154,59 @@ OF_5 = _SHARED | {
 
 
 def default_ranges(config: Config) -> dict[str, Range]:
-    """The ranges of the release whose trainer a configuration has, without keys it doesn't read."""
+    """Return the ranges that are searched if nobody gives others.
+
+    For environments in C they are those of the release whose trainer the configuration has. An
+    environment in Python is searched around its own values, which its family's file chose, and for
+    as long as it is configured to run.
+    """
+    return _read_by_trainer(config, _around(config) if config.python else _released(config))
+
+
+def further_ranges(config: Config) -> dict[str, Range]:
+    """Return the ranges of keys that are searched only if they are asked for."""
+    if not config.python:
+        return {}
+    steps = config.train.total_timesteps
+    length: Range = ("log_normal", _rounded(steps / 10), float(steps), "time")
+    searched = default_ranges(config)
+    further = _read_by_trainer(config, _released(config) | {"train.total_timesteps": length})
+    return {name: each for name, each in further.items() if name not in searched}
+
+
+def _released(config: Config) -> dict[str, Range]:
+    return OF_5 if config.facts.release == "5.0" else OF_4
+
+
+def _around(config: Config) -> dict[str, Range]:
+    """Return ranges around a configuration's own values."""
+    train = config.train
+    gamma_gap = min(max(1 - train.gamma, 1e-4), 0.1)
+    lambda_gap = min(max(1 - train.gae_lambda, 1e-3), 0.25)
+    entropy = (train.ent_coef / 100, train.ent_coef * 10) if train.ent_coef > 0 else (1e-5, 0.01)
+    ranges: dict[str, Range] = {
+        "train.learning_rate": (
+            *("log_normal", train.learning_rate / 10, train.learning_rate * 10, "auto"),
+        ),
+        "train.gamma": ("logit_normal", 1 - 10 * gamma_gap, 1 - gamma_gap / 10, "auto"),
+        "train.gae_lambda": ("logit_normal", 1 - 4 * lambda_gap, 1 - lambda_gap / 10, "auto"),
+        "train.ent_coef": ("log_normal", *entropy, "auto"),
+        "train.clip_coef": ("uniform", train.clip_coef / 4, train.clip_coef * 2, "auto"),
+        "train.replay_ratio": ("uniform", train.replay_ratio / 4, train.replay_ratio * 2, "auto"),
+        "train.minibatch_size": (
+            *("uniform_pow2", max(1, train.minibatch_size / 2), train.minibatch_size * 4, "auto"),
+        ),
+        "train.horizon": ("uniform_pow2", max(2, train.horizon / 4), train.horizon * 2, "auto"),
+    }
+    return {n: (how, _rounded(a), _rounded(b), scale) for n, (how, a, b, scale) in ranges.items()}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _read_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Range]:
+    """Return ranges without those of keys that the configuration's trainer doesn't read."""
     from puffer_mlx.ppo import optimizers  # which imports MLX
 
     read = {f"train.{key}" for key in optimizers.of(config).reads}
@@ -162,5 +214,4 @@ def default_ranges(config: Config) -> dict[str, Range]:
     idle |= {*config.facts.unread}
     if not config.train.vtrace:
         idle |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
-    ranges = OF_5 if config.facts.release == "5.0" else OF_4
     return {name: each for name, each in ranges.items() if name not in idle}

@@ -92,6 +92,17 @@ class Parameter:
         return f"{self.section}.{self.key}"
 
     @property
+    def recorded_default(self) -> float | None:
+        """The default as a trial records it; None if there is none.
+
+        Optuna takes the logarithm of what is searched on a log scale, which 0 doesn't have: the
+        trial of a run with 0 has the nearer end of the range, as its vector does (``to_unit``).
+        """
+        if self.default is None or self._shape.above < self.default:
+            return self.default
+        return self.to_value(self.to_unit(self.default))
+
+    @property
     def _shape(self) -> Distribution:
         return DISTRIBUTIONS[self.distribution]
 

@@ -21,6 +21,7 @@ from puffer_mlx.system.backend import gpu_backend, stand_in
 from puffer_mlx.system.private_folders import cache_directory, refuse_full, temporary
 
 building = threading.RLock()
+_pid: int | None = None  # of the process that computes with MLX
 CUBIN = ".cubin"  # of a file with a kernel that NVRTC compiled
 
 
@@ -37,6 +38,26 @@ def select_device(name: str) -> mx.Device:
         )
     mx.set_default_device(mx.gpu if has_gpu() and name != "cpu" else mx.cpu)
     return mx.default_device()
+
+
+def refuse_forked() -> None:
+    """Refuse to compute in a process that was forked from one that computed with MLX.
+
+    MLX's streams are threads, which a forked process doesn't have: it would wait for them forever.
+
+    Raises:
+        UserError: If this is such a process.
+    """
+    global _pid
+    pid = os.getpid()
+    if _pid is None:
+        _pid = pid
+    elif _pid != pid:
+        raise UserError(
+            "this process was forked from one that has computed with MLX, whose threads it lacks",
+            'start it with multiprocessing.get_context("spawn"), or fork before the first policy'
+            " or trainer is made",
+        )
 
 
 def kernels_note() -> str:

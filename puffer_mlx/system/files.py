@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,21 +18,46 @@ NO_SPACE = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 
 @contextlib.contextmanager
-def publish(path: Path | str) -> Iterator[Path]:
+def publish(path: Path | str, named: bool = False) -> Iterator[Path]:
     """Write a file under a temporary name, and rename it when the block ends without an error.
 
     Args:
-        path: where the file is to be; missing folders are made.
+        path: The file; missing folders are made.
+        named: True if the user named this file. What it links to is written then, and a device or
+            a pipe gets the text. Other links are replaced: a run's folder may be a stranger's, and
+            its links may lead anywhere.
 
     Yields:
-        The temporary path, whose suffix is ``path``'s own.
+        The temporary path, with the suffix of ``path``.
 
     Raises:
-        UserError: the folder can't be made or the file can't be written (no permission, disk full,
+        UserError: The folder can't be made or the file can't be written (no permission, disk full,
             ...). What was at ``path`` before is still there, and no temporary file is left.
     """
-    with _replacing(Path(path), folder=False) as temporary:
+    path = Path(path)
+    if named and (stream := _stream(path)):
+        with stream, tempfile.TemporaryDirectory() as folder:
+            temporary = Path(folder) / f"file{path.suffix}"
+            yield temporary
+            with _reporting(path):
+                stream.write(temporary.read_bytes())
+        return
+    target = Path(os.path.realpath(path)) if named and path.is_symlink() else path
+    with _replacing(target, folder=False) as temporary:
         yield temporary
+
+
+def _stream(path: Path) -> BinaryIO | None:
+    """Open a device, a pipe, or what standard output goes to; None if ``path`` is another file."""
+    with _reporting(path):
+        if not path.exists() or path.is_dir():
+            return None
+        for own in sys.stdout, sys.stderr:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or replaced
+                if os.path.samestat(path.stat(), os.fstat(own.fileno())):
+                    own.flush()
+                    return os.fdopen(os.dup(own.fileno()), "wb")  # shares the position
+        return None if path.is_file() else open(path, "wb")
 
 
 def to_write(name: str) -> Path:
@@ -40,11 +66,14 @@ def to_write(name: str) -> Path:
     It is absolute because an environment may change the working directory until then.
 
     Raises:
-        UserError: it couldn't be written now.
+        UserError: It couldn't be written now.
     """
     path = Path(name).absolute()
     with _reporting(path):
-        folder = next(each for each in path.absolute().parents if each.exists())
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe
+            return path
+        target = Path(os.path.realpath(path))
+        folder = next(each for each in target.parents if each.exists())
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(folder, os.W_OK | os.X_OK):

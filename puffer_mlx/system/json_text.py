@@ -38,8 +38,8 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(record: Any, path: Path, indent: int | None = 1) -> None:
-    """Write a record to a file, all of it or none."""
-    with publish(path) as temporary:
+    """Write a record to a file that the user named, all of it or none."""
+    with publish(path, named=True) as temporary:
         temporary.write_text(json_text(record, indent) + "\n")
 
 

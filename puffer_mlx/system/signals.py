@@ -31,6 +31,9 @@ PATIENCE = 0.5  # seconds until a main thread that hasn't answered is taken to b
 GRACE = 2.0  # seconds that the main thread has to end after a second signal
 RESCUE = 20.0  # seconds that saving may take after that
 SAYING = 5.0  # seconds to say what was saved, to whoever reads that
+LOOKS = 0.5  # seconds between two looks at whether the parent is still there
+ORPHANED = 30.0  # seconds that a command has to end after its parent
+ENDS_WITH = "PUFFER_MLX_ENDS_WITH"  # the number of the process that a command ends with
 ASKING = "stopping after this epoch; again to stop at once"
 
 _CALM, _ASKED, _INTERRUPTED = range(3)
@@ -71,15 +74,26 @@ class Watch:
     def open(self) -> None:
         """Begin."""
         self._reader, self._writer = os.pipe()
+        self._pipe = os.fstat(self._reader)
         for end in self._reader, self._writer:
             os.set_blocking(end, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread.start()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether other code has closed its pipe, as what closes all descriptors does."""
+        try:
+            return not os.path.samestat(os.fstat(self._reader), self._pipe)
+        except OSError:
+            return True
+
     def close(self) -> None:
         """End the thread, and leave signals to others."""
         signal.set_wakeup_fd(self._before)
         self._closed = True
+        if self.is_broken:  # The thread is never woken, and the numbers may be other files' now.
+            return
         self._nudge()
         self._thread.join()
         os.close(self._reader)
@@ -210,13 +224,89 @@ def in_main_thread() -> bool:
 
 @contextmanager
 def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
-    """Have a handler get signals meanwhile; in another thread than the main one it gets none."""
+    """Have a handler get signals during a block, instead of ``watched``.
+
+    Outside the main thread this does nothing.
+    """
     before = {each: signal.signal(each, handler) for each in numbers if in_main_thread()}
+    watched_numbers = _active.minded if _active else []
+    taken_over = [each for each in before if each in watched_numbers]
+    for number in taken_over:
+        watched_numbers.remove(number)
     try:
         yield
     finally:
+        watched_numbers += taken_over
         for number, old in before.items():
             signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+def ends_with_this() -> dict[str, str]:
+    """Return the variables of a command that is to end when this process does, even by SIGKILL."""
+    return {ENDS_WITH: str(os.getpid())}
+
+
+def end_with_parent() -> None:
+    """Have this command end when its parent does, if that started it with ``ends_with_this``."""
+    if parent := os.environ.pop(ENDS_WITH, None):  # not for what this process starts
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: str) -> None:
+    while str(os.getppid()) == parent:
+        time.sleep(LOOKS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHANED)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Interrupts:
+    """Turns the first signal into a KeyboardInterrupt, which a block can hold back; counts others.
+
+    Attributes:
+        count: signals so far; those that come together are one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_held = self._is_due = False
+        self._together = 0.0  # time until which further signals are the same one
+
+    def signal(self, number: int, *_: object) -> None:
+        """Handle a signal."""
+        now = time.monotonic()
+        if now < self._together or (number == signal.SIGHUP and self.count):
+            return
+        self._together = now + TOGETHER
+        self.count += 1
+        self._is_due = self._is_due or self.count == 1
+        if not self._is_held:
+            self.check()
+
+    def check(self) -> None:
+        """Raise the KeyboardInterrupt that was held back, once."""
+        if self._is_due:
+            self._is_due = False
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Hold back the KeyboardInterrupt until ``check``, or the end of the block."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        self.check()
+
+
+@contextmanager
+def interrupting(*numbers: int) -> Iterator[Interrupts]:
+    """Have ``Interrupts`` handle signals during a block, except those that are ignored."""
+    interrupts = Interrupts()
+    minded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
+    with handled_by(interrupts.signal, *minded):
+        yield interrupts
 
 
 _active: Watch | None = None

@@ -11,7 +11,6 @@ from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading
 from puffer_mlx.system.json_text import record_of
-from puffer_mlx.tracking.scores import metric
 
 Record = dict[str, float]
 POINTS = 5  # of every number in upstream's logs, if [sweep] doesn't say
@@ -45,8 +44,8 @@ class RunLog:
 
     @property
     def metric(self) -> str:
-        """The number that is asked of a run, by its name in a record."""
-        return metric(self.config)
+        """The number that ranks policies, by its name in a record."""
+        return self.config.metric
 
     @property
     def points(self) -> int:

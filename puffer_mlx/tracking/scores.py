@@ -1,27 +1,12 @@
-"""By which number a policy is judged, and the score of Python's environments as people read it."""
+"""Names of scores in records, and the mean score of the last episodes of Python environments."""
 
 from collections import deque
 
 import numpy as np
 
-from puffer_mlx.config import Config
-from puffer_mlx.config.values import unquoted
-
 EPISODES = 100
 SCORE = f"env/score_{EPISODES}"  # its name in a record
 EVALUATION = "eval/"  # before the names of what evaluations while training report
-
-
-def metric(config: Config) -> str:
-    """The number that says which policy is best, by its name in a record: ``[sweep] metric``."""
-    name = unquoted(config.sweep.get("sweep", {}).get("metric", "score"))
-    return name if name.startswith("env/") else f"env/{name}"
-
-
-def sign(config: Config) -> int:
-    """What a score is multiplied by so that more is better: ``[sweep] goal``."""
-    goal = unquoted(config.sweep.get("sweep", {}).get("goal", "maximize"))
-    return -1 if goal == "minimize" else 1
 
 
 class LastScores:

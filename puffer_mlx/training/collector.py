@@ -239,7 +239,9 @@ class Collector:
                 acting = [acting, *self._opponents(opponents)]
             T, draw = self.buffer.horizon, self.policy.distribution.noise
             noise = self._ranks.columns(lambda N: draw(mine, (T, N)), self.vec.num_agents)
-        if not self.ahead:
+        if self.ahead:
+            mx.async_eval(after)  # the next step may run in another thread
+        else:
             mx.eval(after, noise, acting)
         buffer = self.buffers[(self.buffers.index(self.buffer) + 1) % len(self.buffers)]
         self._work = partial(self._collect, buffer, weights, acting, key, noise, fresh)

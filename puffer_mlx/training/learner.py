@@ -10,6 +10,7 @@ equal results:
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -209,10 +210,15 @@ class Update:
         self.is_graph = False
         self.extra_seconds = 0.0
         self._forward_seconds = 0.0
+        self._thread = threading.current_thread()
 
     def is_for(self, rollout: Rollout, before: TrainState, scheduled: Scheduled) -> bool:
-        """Return True if the update was prepared for these."""
-        return self.rollout is rollout and self.before is before and self.scheduled == scheduled
+        """Return True if the update was prepared for these, by the calling thread.
+
+        Another thread couldn't evaluate its lazy arrays.
+        """
+        same = self.rollout is rollout and self.before is before and self.scheduled == scheduled
+        return same and self._thread is threading.current_thread()
 
     def submit(self) -> None:
         """Start the update on the device. Returns before it is computed."""

@@ -142,9 +142,12 @@ class RolloutQueue:
         """Return the key of the update on a rollout: the same again after a failed step."""
         if rollout.update_key is None:
             with building:
-                self.key, rollout.update_key = mx.random.split(self.key)
-            if backend() == "metal":  # what is computed beside training is lost if that is ended
-                mx.eval(self.key, rollout.update_key)
+                key, update_key = mx.random.split(self.key)
+            # Both are kept after this step, and another thread can't evaluate lazy arrays of this
+            # one. On Metal, what is computed beside training is lost if macOS stops the training.
+            evaluate = mx.eval if backend() == "metal" else mx.async_eval
+            evaluate(key, update_key)
+            self.key, rollout.update_key = key, update_key
         return rollout.update_key
 
     def release(self) -> None:

@@ -284,6 +284,7 @@ class Trainer:
 
     @weights.setter
     def weights(self, weights: Any) -> None:
+        mx.eval(weights)  # the next step may run in another thread
         self.train_state = replace(self.train_state, weights=weights)
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.instances import Recipe
-from puffer_mlx.vec.pool import SingleProcess
+from puffer_mlx.vec.pool import SingleProcess, pickled
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.rows import random_actions
 
@@ -96,6 +96,10 @@ def _form(
     text = f"{lost}a step takes {_duration(seconds)}"
     at_once = seconds if recipe.by_environment else seconds * instances
     if at_once - at_once / processes > ROUND_TRIP:
+        try:
+            pickled(recipe)
+        except UserError as error:
+            return "sync", f"{text}, but {error.message.removeprefix(f'{recipe.name}: ')}"
         return "async", text
     return "sync", f"{text}, which processes wouldn't make faster"
 

@@ -3,9 +3,10 @@
 ``SingleProcess`` and ``Workers`` are alike. Agents and instances are numbered through over the
 processes, so both give the same rows.
 
-Processes share the buffers' memory with the trainer. They ignore Ctrl-C, which the trainer answers,
-and end with it. Each says in shared memory which environment it is stepping: so one that dies or
-hangs is named, and a hanging one is asked where it is. Afterwards no process is left.
+Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
+the trainer answers, and end when it ends. Each writes to shared memory which environment it is
+stepping, so that one that dies or hangs can be named. A hanging one is asked where it is. After
+``close`` no process is left.
 """
 
 import multiprocessing
@@ -14,18 +15,27 @@ import pickle
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec import registries
 from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes, tell_unclosed
-from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
-from puffer_mlx.vec.python_faults import RAISED, Fault, describe
+from puffer_mlx.vec.processes import (
+    CONTEXT,
+    allow_children,
+    begin_child,
+    how_it_ended,
+    starting_children,
+)
+from puffer_mlx.vec.python_faults import Fault, describe
 
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environments
 _MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
@@ -35,6 +45,8 @@ _WHY_DEAD = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
 )
+_LOST = 76  # exit code of a process that can't answer
+_WHY_LOST = "an environment must not close all descriptors (os.closerange, code for daemons)"
 _ASK = signal.SIGUSR1  # what a hanging process is asked with
 _CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
 _NOTHING = pickle.dumps([])
@@ -137,21 +149,24 @@ class Workers:
         self._count = count // workers  # instances of a process
         self._pipes: list[Connection] = []
         self.processes: list[Any] = []
+        # Also run when the program ends: multiprocessing would send SIGTERM, which they ignore.
+        ending = recipe.name, self._pipes, self.processes
+        self._end = Finalize(self, _end, ending, exitpriority=0)
         context: Any = multiprocessing.get_context(CONTEXT)
         context.set_forkserver_preload([__name__, type(recipe).__module__, "gymnasium"])
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
         memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
         self.buffers, self._current, self._busy = _view(memory, shapes)
         self._n = len(self.buffers.rewards) // workers
-        pickled = _pickled(recipe)
+        sent = pickled(recipe)
+        method = multiprocessing.get_start_method()
         try:
             for w in range(workers):
                 first = number + w * self._count
                 rest = {**arguments, "seed": seed, "count": self._count, "number": first}
                 pipe, end = context.Pipe()
-                process = context.Process(
-                    target=_work, args=(w, self._n, end, pickled, memory, shapes, rest), daemon=True
-                )
+                what = w, self._n, end, method, sent, memory, shapes, rest
+                process = context.Process(target=_work, args=what, daemon=True)
                 with starting_children():
                     process.start()
                 end.close()
@@ -199,21 +214,8 @@ class Workers:
         return float(self._busy.sum())
 
     def close(self) -> None:
-        """End all processes: politely, then not. None is left when this returns."""
-        pipes, self._pipes = self._pipes, []
-        for pipe in pipes:
-            with suppress(OSError):  # it is dead already
-                pipe.send_bytes(_CLOSE)  # after a step under way, whose result nobody reads
-        for end, seconds in ((None, _GRACE), ("terminate", 1.0), ("kill", 10.0)):
-            deadline = time.monotonic() + seconds
-            for process in self.processes:
-                if end and process.is_alive():
-                    getattr(process, end)()
-            for process in self.processes:
-                process.join(max(0.0, deadline - time.monotonic()))
-        for pipe in pipes:
-            tell_unclosed(self._place[0], _last_word(pipe))
-            pipe.close()
+        """Ask all processes to end, then kill those that don't. None is left when this returns."""
+        self._end()
 
     def _wait_at_most(self, seconds: float) -> None:
         """Let reading from a process fail after some time (BlockingIOError).
@@ -245,8 +247,11 @@ class Workers:
     def _died(self, w: int) -> UserError:
         process = self.processes[w]
         process.join(_LAST_WORDS)
-        text = f"its process {how_it_ended(process.exitcode or 0)}"
-        return self._report(w, Fault("died", text, int(self._current[w]), _WHY_DEAD))
+        code = process.exitcode or 0
+        text, hint = f"its process {how_it_ended(code)}", _WHY_DEAD
+        if code == _LOST:
+            text, hint = "its process lost its connection to this one", _WHY_LOST
+        return self._report(w, Fault("died", text, int(self._current[w]), hint))
 
     def _hang(self, w: int) -> UserError:
         pipe = self._pipes[w]
@@ -259,6 +264,29 @@ class Workers:
             text += f"; it was at\n{lines}" if lines else ""
         hint = "raise vec.timeout if it is only slow"
         return self._report(w, Fault("hangs", text, int(self._current[w]), hint))
+
+
+def _end(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
+    """End a group's processes, and report what ``close`` of the environments ``name`` raised."""
+    try:
+        for pipe in pipes:
+            with suppress(OSError):  # its process has ended
+                pipe.send_bytes(_CLOSE)  # answered after the current step, whose result is unused
+        _join(processes, _GRACE)
+    finally:  # also after a second Ctrl-C
+        for process in processes:
+            process.kill()
+        _join(processes, _GRACE)
+        for pipe in pipes:
+            tell_unclosed(name, _last_word(pipe))
+            pipe.close()
+
+
+def _join(processes: Sequence[Any], timeout: float) -> None:
+    """Wait until processes have ended, at most so many seconds for all of them."""
+    deadline = time.monotonic() + timeout
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
 
 
 def open_group(
@@ -274,7 +302,8 @@ def _work(
     w: int,
     n: int,
     pipe: Connection,
-    pickled: bytes,
+    method: str,
+    sent: bytes,
     memory: dict[str, Any],
     shapes: Shapes,
     arguments: dict[str, Any],
@@ -282,11 +311,14 @@ def _work(
     """A process: make environments, and do what is asked until it is to close."""
     begin_child()
     signal.signal(_ASK, _say_where)
+    allow_children(pipe, method)
     buffers, current, busy = _view(memory, shapes)
     buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
-        recipe = pickle.loads(pickled)
+        registered, made = pickle.loads(sent)
+        recipe = pickle.loads(made)
+        registries.receive(registered)  # in place of what was registered by importing modules
         instances = Instances(recipe, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
         while (task := pipe.recv())[0] != "close":
@@ -297,11 +329,13 @@ def _work(
                 pipe.send(result)
     except EOFError:  # the trainer is gone
         pass
-    except RAISED as error:  # also if what makes them can't be read, or a result not be sent
+    except BaseException as error:  # also if a recipe can't be read, or a result can't be sent
         known = isinstance(error, Fault | UserError)
         word = error if known else Fault("failed in its process", describe(error), int(current[0]))
-        with suppress(OSError):
+        try:
             pipe.send(word)
+        except OSError:
+            sys.exit(_LOST)
     finally:
         if instances is not None and (fault := instances.close_all()):
             with suppress(OSError):
@@ -337,15 +371,17 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def _pickled(recipe: Recipe) -> bytes:
+def pickled(recipe: Recipe) -> bytes:
+    """Return what makes a recipe's environments, and what the program registered, for a process.
+
+    Raises:
+        UserError: If it can't be pickled.
+    """
     try:
-        import cloudpickle as pickler  # comes with Gymnasium; takes the main script's functions too
-    except ImportError:
-        pickler = pickle
-    try:
-        return pickler.dumps(recipe)
+        made = registries.dumps(recipe)
     except Exception as error:
         raise UserError(
             f"{recipe.name}: what makes it can't be sent to another process: {error}",
             "name a class or function of a module, or set vec.backend to sync",
         ) from None
+    return pickle.dumps((registries.registered(), made))

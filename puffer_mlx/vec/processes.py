@@ -5,15 +5,18 @@ forking is no good (macOS): never from the trainer's own process, whose threads 
 survive it.
 """
 
+import ctypes
+import fcntl
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from types import ModuleType
 
 from puffer_mlx.system import output
@@ -21,6 +24,8 @@ from puffer_mlx.system import output
 SAFE_PATH = "PYTHONSAFEPATH"  # no files of the working folder as modules
 OURS = "puffer_mlx"  # its value where it isn't the person's
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
+FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent answers
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
 ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up
 
 
@@ -31,39 +36,86 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def allow_children(pipe: Connection, start_method: str) -> None:
+    """Let this process, a daemon, have child processes, which an environment may need.
+
+    On Linux, what its main thread forks ends when this process ends. It keeps no copy of the pipe,
+    whose end tells the parent that this process died.
+
+    Args:
+        pipe: this process's end of the pipe.
+        start_method: of ``multiprocessing`` in the parent, where environments expect to be.
+    """
+    multiprocessing.current_process().daemon = False  # the parent still ends it as a daemon
+    multiprocessing.set_start_method(start_method, force=True)
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    forks_from_main = False
+
+    def before() -> None:
+        nonlocal forks_from_main
+        forks_from_main = threading.current_thread() is threading.main_thread()
+
+    def after_in_child() -> None:
+        with suppress(OSError):  # code that makes daemons may have closed it
+            pipe.close()
+        if prctl is not None and forks_from_main:  # else it would end with that thread
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    os.register_at_fork(before=before, after_in_child=after_in_child)
+
+
 @contextmanager
 def starting_children() -> Iterator[None]:
-    """Start child processes meanwhile that import nothing which they don't need.
+    """Let child processes start without importing what they don't need.
 
-    Not the main script, which ``multiprocessing`` has them run again: they need nothing of it (what
-    it defines is pickled by value); it may import MLX, which costs each of them half a second, and
-    need not be guarded against being run twice. Nor a ``random.py`` of the working folder, which
-    comes first on the path of a Python that ``multiprocessing`` starts.
+    ``multiprocessing`` would run the main script again in each child. The children need nothing
+    from it (what it defines is pickled by value), it may import MLX, which costs half a second, and
+    it may lack ``if __name__ == "__main__"``. A Python that ``multiprocessing`` starts also has the
+    working folder first on its path, where a ``random.py`` would replace Python's own.
 
-    Ctrl-C is blocked, which they inherit: it would be a traceback of theirs until ``begin_child``.
+    ``FOR_PARENT`` is blocked in the new processes: in a child until ``begin_child``, in the fork
+    server and in the resource tracker for good.
     """
     main, safe = sys.modules["__main__"], os.environ.get(SAFE_PATH)
     sys.modules["__main__"] = ModuleType("__main__")
     os.environ[SAFE_PATH] = safe or OURS
-    resource_tracker.ensure_running()  # where it is begun Ctrl-C is unblocked again
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
     try:
+        resource_tracker.ensure_running()  # unblocks SIGINT and SIGTERM, which it ignores
+        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
         if not safe:
             del os.environ[SAFE_PATH]
 
 
 def begin_child() -> None:
-    """In a new process: leave Ctrl-C and lost output to the parent, and end when it is gone."""
+    """Set up a new process: leave signals and lost output to the parent, and end when it ends.
+
+    A terminal and a batch system signal all processes at once, and the parent may need the
+    environments until its epoch ends.
+    """
     output.never_raise()
-    if os.environ.get(SAFE_PATH) == OURS:  # programs that an environment starts are its own
+    if os.environ.get(SAFE_PATH) == OURS:  # not for programs that an environment starts
         del os.environ[SAFE_PATH]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # SIGTERM ends what an environment starts: programs don't inherit a handler, forks lose it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(
+        before=partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM}),
+        after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM}),
+        after_in_child=_restore_sigterm,
+    )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_PARENT)
+    _end_with_parent()
+
+
+def _restore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def how_it_ended(code: int) -> str:
@@ -74,7 +126,17 @@ def how_it_ended(code: int) -> str:
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+    """Have this process end when its parent does, whatever it does then."""
+    if (parent := multiprocessing.parent_process()) is None:
+        return
+    if sys.platform == "linux":  # even where C code holds Python's lock
+        signal.signal(signal.SIGIO, signal.SIG_DFL)  # ends the process
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
+    threading.Thread(target=_wait_for_end, args=(parent.sentinel,), daemon=True).start()
+
+
+def _wait_for_end(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)

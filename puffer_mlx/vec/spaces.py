@@ -133,7 +133,18 @@ def _space(data: dict[str, Any], most: int) -> Any:
             bounds = (np.array(data[name], dtype) for name in ("low", "high"))
             low, high = (each.reshape(shape if each.ndim else ()) for each in bounds)
             fields |= {"low": np.broadcast_to(low, shape), "high": np.broadcast_to(high, shape)}
-    return type(kind, (SimpleNamespace,), {})(**fields)
+    return _read_space(kind, fields)
+
+
+class _ReadSpace(SimpleNamespace):
+    """A space read from a file; its class, a subclass, is named after the space's kind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read_space, (type(self).__name__, vars(self))
+
+
+def _read_space(kind: str, fields: dict[str, Any]) -> Any:
+    return type(kind, (_ReadSpace,), {})(**fields)
 
 
 def path_text(path: Path) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from kept import edit, kept_copy
-from running import run
+from running import command, run, started, wait_until
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
 from puffer_mlx.check.env.gymnasium_check import bounds, gymnasium_says
@@ -438,3 +439,20 @@ def test_numbers_in_words():
     assert numbers(list(range(0, 20, 2)), most=2) == "numbers 0, 2 and 8 more"
     assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
     assert [percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]
+
+
+def test_its_processes_end_when_it_is_killed(tmp_path):
+    """Also while an environment hangs, with its own process."""
+    (tmp_path / "hanging.py").write_text(
+        "import gymnasium, os, time\n"
+        "class Hangs(gymnasium.Env):\n"
+        "    def __init__(self):\n"
+        "        open('pid', 'w').write(f'{os.getpid()} ')\n"
+        "        time.sleep(600)\n"
+    )
+    with started(command("check_env", "hanging:Hangs"), tmp_path) as process:
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        child = psutil.Process(int((tmp_path / "pid").read_text()))
+        assert child.pid != process.popen.pid
+        process.popen.kill()
+        wait_until(lambda: not child.is_running())

@@ -214,6 +214,27 @@ def test_the_metric_and_its_direction_are_those_of_sweep(config):
     assert os.readlink(folder / BEST) == "0000000000000002"
 
 
+@pytest.mark.parametrize("interval", [0, 8])
+def test_the_best_is_chosen_by_a_number_of_training(config, interval):
+    """Evaluations don't report it."""
+    config.sweep = {"sweep": {"metric": "loss/total", "goal": "minimize"}}
+    config.base.eval_interval = interval
+    keeper, policy = (
+        CheckpointManager(checkpoint.prepare(config, "1"), config),
+        make_policy(SPEC, config.policy),
+    )
+    for step, loss in (1, 3.0), (2, 1.0), (3, 2.0):
+        keeper.observe({"agent_steps": step, "loss/total": loss, "env/score": 0.0})
+        keeper.save(step, SPEC, policy, policy.init(mx.random.key(step)), STATE)
+    assert os.readlink(keeper.folder / BEST) == "0000000000000002"
+
+
+def test_the_best_is_chosen_by_the_name_that_PufferLib_3_has(config):
+    config.sweep = {"sweep": {"metric": "environment/perf"}}  # perf = -score
+    folder = keep(config, [[(7, 1)], [(5, 1)], [(6, 1)]])
+    assert os.readlink(folder / BEST) == "0000000000000002"
+
+
 def test_a_resumed_run_knows_the_best(config):
     folder = keep(config, [[(5, 1)]])
     keeper, policy = CheckpointManager(folder, config), make_policy(SPEC, config.policy)

@@ -66,6 +66,44 @@ def test_a_picture_is_part_of_the_card(trained, run, monkeypatch):
     assert not (trained / "other").exists() and only(trained, "checkpoints/squared/*").exists()
 
 
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"notes.txt": "mine"},
+        {"README.md": "mine"},
+        dict.fromkeys([*FILES, "notes.txt"], "mine"),
+    ],
+)
+def test_a_folder_of_the_users_is_refused_before_the_evaluation(tmp_path, there):
+    out = tmp_path / "results"
+    out.mkdir()
+    for name, text in there.items():
+        (out / name).write_text(text)
+    with pytest.raises(UserError, match=r"results is there, and holds"):
+        hub.refuse_foreign(out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == there
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "results").write_text("mine")
+    with pytest.raises(UserError, match="results is a file"):
+        hub.refuse_foreign(tmp_path / "results")
+
+
+def test_a_folder_that_the_command_made_is_replaced(trained, run):
+    (trained / "results").mkdir()
+    (trained / "card").symlink_to("results")
+    assert exported(run) == (0, "")
+    first = (trained / "results" / "scores.json").read_text()
+    assert exported(run) == (0, "")
+    assert (trained / "card").is_symlink() and files(trained / "results") == FILES
+    assert (trained / "results" / "scores.json").read_text() == first
+    (trained / "results" / "notes.txt").write_text("mine")
+    code, said = exported(run)
+    assert code == 2 and "notes.txt" in said
+    assert files(trained / "results") == {*FILES, "notes.txt"}
+
+
 # ---- Uploading -----------------------------------------------------------------------------------
 
 

@@ -67,6 +67,39 @@ def test_an_exception_that_isnt_ours_loses_no_weights(
         assert script.main([*TINY, *words]) == 0  # the line promises no more than there is
 
 
+@pytest.mark.parametrize("interval", ["1000", "0"], ids=["same run", "older run"])
+def test_resume_names_newer_weights_that_it_leaves_behind(
+    script, here, monkeypatch, capsys, interval
+):
+    """``latest`` is the newest checkpoint with everything, maybe of an older run."""
+    if interval == "0":
+        assert script.main([*TINY, "--stop-at", str(BATCH)]) == 0
+    with monkeypatch.context() as failing:
+        fail_in(failing, script, 4, KeyError("a bug"))
+        with pytest.raises(KeyError):
+            script.main([*TINY, "--checkpoint-interval", interval])
+    whole, newer = only(Path(), f"*/*/*/{BATCH:016d}"), only(Path(), f"*/*/*/{3 * BATCH:016d}")
+    capsys.readouterr()
+    assert script.main([*TINY, "--resume", "latest"]) == 0
+    out = capsys.readouterr().out
+    assert f"going on with {whole} after 1 epoch\n" in out
+    assert f"{newer} is newer, but has weights only, which --resume can't use" in out
+    assert f"--load-model-path {newer} starts a new run from them\n" in out
+    assert script.main([*TINY, "--resume", "latest"]) == 0
+    assert "weights only" not in capsys.readouterr().out  # this run is the newest by now
+
+
+def test_resume_of_a_named_checkpoint_leaves_nothing_behind(script, here, monkeypatch, capsys):
+    fail_in(monkeypatch, script, 4, KeyError("a bug"))
+    with pytest.raises(KeyError):
+        script.main([*TINY, *RARELY])
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    capsys.readouterr()
+    assert script.main([*TINY, "--resume", str(only(Path(), f"*/*/*/{BATCH:016d}"))]) == 0
+    assert "weights only" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_a_gpus_driver_that_ends_training_costs_an_epoch(
     script, here, monkeypatch, capsys, overlap
@@ -172,6 +205,22 @@ def test_a_stop_in_a_long_epoch_says_when_it_ends():
         assert outside.stop() is None
 
 
+def test_an_environment_that_closes_descriptors_is_one_message(tmp_path):
+    """As code does that makes a daemon. Training ends, and the weights are saved."""
+    python = f"{ROOT}/tests/envs/python/gym_faults.py:Faulty"
+    words = command("train", *TINY, *RARELY, "--vec.backend", "sync")
+    words[words.index("squared")] = python
+    words.remove("--env.size")
+    words.remove("3")
+    words += ["--env.fault", "closes descriptors", "--env.limit", "20", "--env.at", "19"]
+    words += ["--vec.seed", "2"]
+    with started(words, tmp_path) as process:
+        code, out, err = process.end()
+    assert code == 2
+    assert err.startswith("error: files that this process had opened were closed")
+    assert len(err.splitlines()) == 2 and "Traceback" not in out
+
+
 # ---- standard output -----------------------------------------------------------------------------
 
 
@@ -205,9 +254,15 @@ def test_standard_output_that_cant_be_written_ends_nothing(script, here, monkeyp
     assert made(here)[EPOCHS] and "Traceback" not in capsys.readouterr().err
 
 
-def test_a_closed_terminal_ends_the_run_after_its_epoch(tmp_path):
+@pytest.mark.parametrize("backend", ["C", "async"])
+def test_a_closed_terminal_ends_the_run_after_its_epoch(backend, tmp_path):
     controller, terminal = pty.openpty()
     words = command("train", *LONG)
+    if backend != "C":
+        words[words.index("squared")] = f"{ROOT}/tests/envs/python/gym_walk.py:Walk"
+        words.remove("--env.size")
+        words.remove("3")
+        words += ["--vec.backend", backend]
 
     def own() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup

@@ -13,6 +13,8 @@ from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
 from puffer_mlx.config.resolve import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.reading import read_sweep
+from puffer_mlx.tracking.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "data"
@@ -301,3 +303,45 @@ def test_to_dict_is_plain_and_complete():
     for section, cls in SECTIONS.items():
         assert list(plain[section]) == [item.name for item in fields(cls)]
     assert "origins" not in plain
+
+
+# ---- what ranks policies -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "sign"),
+    [
+        ("", "env/score", 1),
+        ("[sweep]\nmetric = perf\ngoal = minimize\n", "env/perf", -1),
+        ("[sweep]\nmetric = 'env/perf'\ngoal = 'minimize'\n", "env/perf", -1),
+        ("[sweep]\nmetric = environment/perf\n", "env/perf", 1),  # PufferLib 3.0's name
+        ("[sweep]\nmetric = loss/total\n", "loss/total", 1),
+        ("[sweep]\nmetric = achievement/wood\n", "env/achievement/wood", 1),
+        ("[sweep.metric]\nname = environment/perf\ngoal = minimize\n", "env/perf", -1),  # 3.0's
+        ("[sweep]\nmetric = elo\n[sweep.metric]\nname = perf\ngoal = minimize\n", "env/elo", -1),
+    ],
+)
+def test_training_and_sweeps_read_the_metric_by_one_rule(ini, text, metric, sign):
+    config = c.load("squared", files=[ini(text)])
+    settings = read_sweep(config).settings
+    assert (config.metric, config.sign) == (settings.metric, settings.sign) == (metric, sign)
+    assert RunLog(config, "1", Path("1.jsonl"), overlap=False).metric == metric
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sweep.goal", "largest"], r"sweep\.goal largest does not exist here"),
+        (
+            ["--sweep.metric=loss/total", "--eval-interval", "8", "--stop-at-score", "1"],
+            r"evaluations don't report loss/total",
+        ),
+    ],
+)
+def test_a_metric_that_can_not_be_used_is_refused_before_training(words, said):
+    with pytest.raises(UserError, match=said):
+        c.load("squared", words)
+
+
+def test_a_typed_metric_is_used_by_training():
+    assert c.load("squared", ["--sweep.metric", "perf", "--sweep.goal", "minimize"]).unused == []

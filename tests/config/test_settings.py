@@ -13,7 +13,7 @@ from golden import entries, placed, write_toy
 
 from puffer_mlx import config as c
 from puffer_mlx.config.notes import trainer_note, unread
-from puffer_mlx.config.schema import COMMAND_LINE
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shipped
 
@@ -52,6 +52,8 @@ def lines_about(config: c.Config, given: list[str]) -> Iterator[str]:
     words = given[0]
     whole = words == f"$ {config.env_name}"  # then all that isn't at its default
     for name, origin in config.origins.items():
+        if name not in DECLARED:  # typed keys of [env], below, and ranges of a sweep
+            continue
         if whole or origin == COMMAND_LINE or origin.startswith(OWN):
             yield f"{name} = {config.value(name)!r}" + f" ({origin})" * (not whole)
     for key, value in config.env.items():

@@ -84,6 +84,17 @@ def test_going_on_is_exact(tmp_path):
         ]
 
 
+def test_load_names_newer_weights_that_it_leaves_behind(tmp_path):
+    """Of a run on the command line that ended with an error."""
+    with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
+        first, second = [trainer.save(tmp_path) for _, _ in zip(range(2), trainer, strict=False)]
+    (second / "state.safetensors").unlink()
+    with pytest.warns(UserWarning, match=f"{second} is newer, but has weights only"):
+        trainer = puffer_mlx.Trainer.load(tmp_path)
+    with trainer:
+        assert trainer.epoch == 1 and trainer.global_step == int(first.name)
+
+
 def test_each_save_adds_one_and_the_newest_is_loaded(tmp_path):
     with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
         folders = [trainer.save(tmp_path) for _ in trainer]

@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 import psutil
 import pytest
+import running
 
 from puffer_mlx.config import load
 from puffer_mlx.machines import joining, launching
@@ -277,25 +278,113 @@ def test_a_rank_that_dies_while_the_first_one_waits(tmp_path, monkeypatch, capfd
     assert capfd.readouterr().err == "rank 1 was killed by SIGKILL\n"
 
 
-def test_ranks_end_when_what_started_them_is_killed(tmp_path):
+COUNTING = """
+import os, pathlib, signal, time
+came, parent = [], os.getppid()
+for name in "SIGINT", "SIGTERM", "SIGHUP":
+    signal.signal(getattr(signal, name), lambda number, _: came.append(number))
+mine = pathlib.Path("rank" + os.environ["MLX_RANK"])
+while signal.SIGTERM not in came and os.getppid() == parent:
+    mine.write_text(f"{came} ")
+    time.sleep(0.02)
+mine.write_text(f"{came} ")
+"""
+LAUNCHING = f"""
+import sys
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.machines.launching import start_ranks
+words = [sys.executable, "-c", {COUNTING!r}]
+sys.exit(reported(lambda _: start_ranks(2, words, on_gpus=False))([]))
+"""
+
+
+@pytest.mark.parametrize("to", [os.kill, os.killpg], ids=["the launcher", "all processes"])
+def test_each_rank_gets_each_signal_once(to, tmp_path):
+    """A second one would end the ranks before they have saved everything."""
+    numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+    ranks = [tmp_path / "rank0", tmp_path / "rank1"]
+
+    def came(expected: list[signal.Signals]) -> bool:
+        texts = [path.read_text() if path.exists() else "" for path in ranks]
+        return texts == [f"{[int(number) for number in expected]} "] * 2
+
+    words = [sys.executable, "-c", LAUNCHING]
+    with running.started(words, tmp_path, start_new_session=True) as process:
+        for sent in range(len(numbers) + 1):
+            running.wait_until(lambda sent=sent: came(numbers[:sent]))
+            if sent < len(numbers):
+                to(process.popen.pid, numbers[sent])
+        assert process.end() == (0, "", "")
+
+
+def test_ctrl_z_stops_ranks_until_they_are_continued(tmp_path):
+    words = [sys.executable, "-c", LAUNCHING]
+    with running.started(words, tmp_path, start_new_session=True) as process:
+        running.wait_until(lambda: len([*tmp_path.glob("rank?")]) == 2)
+        ranks = psutil.Process(process.popen.pid).children()
+
+        def are_stopped() -> set[bool]:
+            return {rank.status() == psutil.STATUS_STOPPED for rank in ranks}
+
+        process.popen.send_signal(signal.SIGTSTP)
+        running.wait_until(lambda: are_stopped() == {True})
+        process.popen.send_signal(signal.SIGCONT)
+        running.wait_until(lambda: are_stopped() == {False})
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end() == (0, "", "")
+
+
+PLAIN = """
+import gymnasium, numpy as np
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(3, np.float32), {}
+    def step(self, action):
+        self.t += 1
+        return np.zeros(3, np.float32), 1.0, self.t >= 20, False, {}
+"""
+
+
+@pytest.mark.parametrize("ended_by", ["kill -9", "closed terminal"])
+def test_ranks_are_saved_and_end_when_what_started_them_does(ended_by, tmp_path):
     words = [*SMALL, *LONG, "--train.gpus", "2"]
+    if ended_by == "closed terminal":  # also the processes that environments step in
+        (tmp_path / "plain.py").write_text(PLAIN)
+        words[1] = "plain:Env"
+        words.remove("--env.size")
+        words.remove("3")
+        words += ["--vec.backend", "async", "--wrap.max-episode-steps", "50"]
     with open(tmp_path / "out0", "w") as out:
-        parent = subprocess.Popen(program.of_package(*words), cwd=tmp_path, stdout=out, stderr=out)
-    ranks = []
+        parent = subprocess.Popen(
+            program.of_package(*words), cwd=tmp_path, stdout=out, stderr=out, start_new_session=True
+        )
+    left = []
     try:
         wait_for_epochs(tmp_path, parent)
-        ranks = psutil.Process(parent.pid).children()
-        parent.kill()
-        parent.wait()
-        assert len(ranks) == 2 and not psutil.wait_procs(ranks, WAITS)[1]
+        left = psutil.Process(parent.pid).children(recursive=True)
+        if ended_by == "kill -9":
+            parent.kill()
+        else:
+            os.killpg(parent.pid, signal.SIGHUP)
+        parent.wait(WAITS)
+        assert len(left) >= 2 and not psutil.wait_procs(left, WAITS)[1]
     finally:
-        for process in (parent, *ranks):
+        for process in (parent, *left):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         parent.wait()
-    assert "ranks.1" in arrays(tmp_path, "state")
+    (run,) = (tmp_path / "checkpoints").glob("*/*")
+    last = sorted(run.glob("0*"))[-1]
+    assert (last / "state.safetensors").exists()
     said = text(tmp_path)
-    assert said.count("the process that started the ranks has ended") == 1
+    if ended_by == "kill -9":
+        assert said.count("the process that started the ranks has ended") == 1
+    else:
+        assert parent.returncode == 128 + signal.SIGHUP
     assert re.search(r"saved \S+$", said, re.MULTILINE)
 
 

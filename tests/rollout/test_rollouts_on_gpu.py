@@ -1,5 +1,7 @@
 """Whole rollouts in one launch, which runs as C++, beside environments and policies of the host."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
@@ -514,6 +516,30 @@ def test_training_on_it_is_built_then(on_gpu, monkeypatch):
         assert ours.prepared and ours.prepared.is_graph and not serial.queue.rollout
         assert results(ours.step()) == results(serial.step())
         assert_same(ours, serial)
+
+
+@pytest.mark.parametrize("options", [(), ("--train.lr-schedule", "adaptive")])
+def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
+    """Also where the training on the next rollout was built by the thread before."""
+    monkeypatch.setattr(update, "device_memory", lambda: 2**30)
+    built, used = [], []
+
+    def in_new_thread(call: Callable[[], Any]) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(call).result()
+
+    with emulated_gpu():
+        ours, serial = (make_trainer("connect4", *options) for _ in range(2))
+        train = ours.learner.train
+        ours.learner.train = lambda *a: used.append(a[-1]) or train(*a)  # type: ignore
+        in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
+        for expected in serial:
+            assert results(in_new_thread(ours.step)) == results(expected)
+            built.append(ours.pending is not None and ours.pending.built is not None)
+            in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
+        assert_same(ours, serial)
+    assert any(built) == (not options)
+    assert used == [None] * len(built)  # it holds what only that thread can evaluate
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])

@@ -3,9 +3,11 @@
 import json
 import math
 import os
+import shutil
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,12 @@ from puffer_mlx.sweep.observations import Observations
 SCORE = "env/score"
 
 
+@pytest.fixture
+def log(tmp_path):
+    with closing(Log(tmp_path / "logs", SCORE)) as log:
+        yield log
+
+
 def record(epoch: int, score: float | None = None, **more: float) -> str:
     values = {"epoch": epoch, "agent_steps": 100 * epoch, "uptime": 2.0 * epoch, **more}
     return json.dumps(values | ({SCORE: score} if score is not None else {})) + "\n"
@@ -37,9 +45,9 @@ def record(epoch: int, score: float | None = None, **more: float) -> str:
 # ---- curves --------------------------------------------------------------------------------------
 
 
-def test_a_curve_is_means_of_parts_and_the_result(tmp_path):
-    (tmp_path / "a").mkdir()
-    path, log = tmp_path / "a" / "1.jsonl", Log(tmp_path, SCORE)
+def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
+    path = tmp_path / "logs" / "1.jsonl"
+    path.parent.mkdir()
     assert log.news() == [] and log.points(5) == []
     path.write_text(record(1) + record(2, 1.0) + record(3, 2.0)[:-9])
     assert log.news() == [Point(1.0, 4.0, 200)]  # half a line is none yet
@@ -52,6 +60,30 @@ def test_a_curve_is_means_of_parts_and_the_result(tmp_path):
     with open(path, "a") as file:
         file.write(json.dumps({"agent_steps": 1000, SCORE: 8.5}) + "\n")
     assert log.news() == [] and log.points(1) == [Point(8.5, 18.0, 900)]  # the evaluation's score
+
+
+@pytest.mark.parametrize("removed", ["file", "folder"])
+def test_a_log_that_is_removed_and_begun_anew_is_read_on(log, tmp_path, removed):
+    path = tmp_path / "logs" / "squared" / "1.jsonl"
+    path.parent.mkdir(parents=True)
+    for epochs in range(1, 4):
+        path.write_text("".join(record(epoch, epoch) for epoch in range(epochs)))
+        log.news()
+    path.unlink()
+    if removed == "folder":
+        shutil.rmtree(tmp_path / "logs")
+    assert log.news() == []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record(3, 9.0))
+    assert [point.score for point in log.news()] == [9.0]
+    assert log.points(1)[-1].score == 9.0 and not log.bad
+
+
+def test_a_log_that_is_no_log_is_a_fault(log, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
+    log.news()
+    assert log.bad == "a line of its log is no record: '{ '"
 
 
 def test_curves_of_several_seeds_are_matched_from_their_ends():
@@ -168,6 +200,12 @@ def test_a_run_that_ends_well(here, monkeypatch):
 def test_a_run_that_fails_says_why(here, monkeypatch, script, log, said):
     outcome = ended(started(here, monkeypatch, script, log))
     assert outcome.points == [] and said in outcome.fault
+
+
+def test_a_run_whose_folder_is_removed_is_a_failed_run(here, monkeypatch):
+    run = started(here, monkeypatch, "sleep 0.1; exit 3", GOOD)
+    shutil.rmtree(here / "run")
+    assert ended(run).fault.startswith("it says nothing (exit code 3")
 
 
 def test_a_run_that_hangs_is_ended(here, monkeypatch):

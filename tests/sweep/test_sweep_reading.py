@@ -3,23 +3,29 @@
 import pytest
 
 from puffer_mlx import config
+from puffer_mlx.cli.sweep_options import OBEYED, add_options
 from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import reading
-from puffer_mlx.sweep.reading import read_sweep
+from puffer_mlx.sweep.reading import description, read_sweep
 from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.space import Parameter
 
 
 @pytest.fixture
 def swept(tmp_path):
-    """What the sweep of an .ini file's text is."""
+    """Return a function that reads the sweep of an .ini file's text and of options."""
 
     def read(text, *argv, env="breakout"):
         path = tmp_path / "more.ini"
         path.write_text(text)
-        return read_sweep(config.load(env, argv, files=[path]))
+        return read_sweep(typed(env, *argv, files=[path]))
 
     return read
+
+
+def typed(*words, files=()):
+    return config.parse_command_line(words, add_options, files, obeyed=OBEYED)[0]
 
 
 def parameter(sweep, name):
@@ -146,3 +152,134 @@ def test_what_can_not_be_swept_is_one_error(swept):
         with pytest.raises(UserError) as error:
             swept(text)
         assert message in str(error.value) and error.value.hint, text
+
+
+# ---- what is typed stays fixed -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["--train.gamma", "0.9"], "train.gamma"),
+        (["--train.total_timesteps", "1e6"], "train.total_timesteps"),
+        (["--policy.hidden-size=64"], "policy.hidden_size"),
+        (["--train.momentum", "0.9"], "train.beta1"),  # PufferLib 5.0's name
+        (["--env.paddle-width", "60"], "env.paddle_width"),
+    ],
+)
+def test_a_typed_key_is_not_searched(swept, argv, name):
+    text = f"[sweep.env.paddle_width]\n{RANGE}[sweep.train.momentum]\nmin = 0.6\n"
+    usual, sweep = swept(text), swept(text, *argv)
+    assert {*usual.space.names} - {*sweep.space.names} == {name}
+    assert not any(name in note for note in sweep.notes)
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["--train.gamma", "0.9", "--sweep.train.gamma.min", "0.85"], "train.gamma"),
+        (["--train.gamma", "0.9", "--sweep.train.gamma.scale", "0.1"], "train.gamma"),
+        (["--train.momentum", "0.9", "--sweep.train.momentum.max", "0.95"], "train.beta1"),
+        (["--env.paddle_width", "4", "--sweep.env.paddle_width.max=9"], "env.paddle_width"),
+    ],
+)
+def test_a_typed_key_is_searched_if_its_range_is_typed(swept, argv, name):
+    sweep = swept(f"[sweep.env.paddle_width]\n{RANGE}", *argv)
+    assert parameter(sweep, name).default == float(argv[1])
+
+
+def test_a_sweep_of_typed_keys_alone_is_refused_with_the_options_that_search_them(swept):
+    with pytest.raises(UserError, match=r": train\.gamma is typed") as error:
+        swept("", "--train.gamma", "0.9", "--sweep.sweep-only", "train.gamma")
+    assert "--sweep.train.gamma.min" in error.value.hint
+
+
+def test_a_programs_settings_stay_fixed(swept):
+    from puffer_mlx.library.settings import configured
+
+    config = configured({"train.gamma": 0.9}, "breakout", {"learning_rate": 0.01})
+    names = read_sweep(config).space.names
+    assert names and not {"train.gamma", "train.learning_rate"} & {*names}
+
+
+# ---- environments in Python ----------------------------------------------------------------------
+
+IN_PYTHON = {
+    *("train.learning_rate", "train.gamma", "train.gae_lambda", "train.ent_coef"),
+    *("train.clip_coef", "train.replay_ratio", "train.minibatch_size", "train.horizon"),
+}
+FAMILIES = "discrete", "continuous", "images", "continuous_images"
+FOUND_BY_SPACES = [("module:make", "--base.family", family) for family in FAMILIES]
+OWN_FILES = [
+    *("gym:CartPole-v1", "gym:Pendulum-v1", "gym:Swimmer-v5", "gym:HalfCheetah-v5"),
+    *("gym:ALE/Breakout-v5", "pettingzoo:mpe2.simple_spread_v3"),
+]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *FOUND_BY_SPACES,
+        *((*words, "--torch.network", "MinGRU") for words in FOUND_BY_SPACES),
+        *((env,) for env in OWN_FILES),
+    ],
+)
+def test_ranges_in_python_lie_around_the_configurations_values(swept, words):
+    sweep = swept("", *words[1:], env=words[0])
+    assert {*sweep.space.names} == IN_PYTHON
+    for p in sweep.space.parameters:
+        assert p.default is not None
+        assert p.low <= p.default <= p.high or (p.name, p.default) == ("train.ent_coef", 0), p
+    assert len(sweep.notes) <= 1 and all("ent_coef 0 " in note for note in sweep.notes)
+
+
+@pytest.mark.parametrize("gamma", ["0.5", "0", "1"])
+def test_ranges_in_python_are_ranges_of_any_value(swept, gamma):
+    text = f"[train]\ngamma = {gamma}\ngae_lambda = {gamma}\nhorizon = 2\nminibatch_size = 2\n"
+    sweep = swept(text, "--vec.total-agents", "1", env="module:make")
+    assert {*sweep.space.names} == IN_PYTHON
+    assert parameter(sweep, "train.horizon").to_value(-1) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "argv"),
+    [
+        ("", ["--sweep.train.total-timesteps.min", "1e5"]),
+        ("[sweep.train.total_timesteps]\nmax = 1e7\n", []),
+        ("", ["--sweep.sweep-only", "total_timesteps"]),
+    ],
+)
+def test_the_length_of_runs_in_python_is_searched_if_it_is_asked_for(swept, text, argv):
+    p = parameter(swept(text, *argv, env="module:make"), "train.total_timesteps")
+    assert p.low <= 1_000_000 <= p.high and p.high < 3e7
+
+
+def test_a_complete_file_of_python_has_the_same_ranges(swept, tmp_path):
+    """A run's own, in which families' files don't count, and that has no ranges."""
+    saved = config.load("module:make", ["--family", "continuous"])
+    config.write_ini(saved, tmp_path / "config.ini")
+    again = swept("", env=str(tmp_path / "config.ini"))
+    before = swept("", "--family", "continuous", env="module:make")
+    assert again.space.parameters == before.space.parameters
+
+
+# ---- what a sweep says at its start --------------------------------------------------------------
+
+
+def test_what_is_searched_and_what_is_fixed_is_said(swept):
+    argv = ["--train.total-timesteps", "30_000", "--sweep.sweep-only", "gamma,learning"]
+    conf = typed("module:make", *argv, "--family", "discrete")
+    searched, fixed = description(conf, read_sweep(conf))
+    assert searched.startswith("searching 2 keys: train.learning_rate 3e-05 to 0.003, train.gamma")
+    assert fixed == "fixed: train.total_timesteps 30000 (typed), and all other keys as configured"
+    conf = typed("module:make", "--sweep.train.total-timesteps.min", "1e4")
+    assert "train.total_timesteps" not in description(conf, read_sweep(conf))[1]
+
+
+# ---- zero on a logarithmic scale -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.0, 1e-5), (-1.0, 1e-5), (0.1, 0.1), (9.0, 9.0)])
+def test_a_trial_holds_the_ranges_end_for_a_value_without_a_logarithm(value, shown):
+    p = Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=value)
+    assert p.recorded_default == shown

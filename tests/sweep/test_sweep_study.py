@@ -40,6 +40,8 @@ from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
 from puffer_mlx.sweep.settings import FEW, FIRST_HELD_OUT
+from puffer_mlx.sweep.space import Parameter, Space
+from puffer_mlx.system import signals
 
 COST = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"
@@ -107,6 +109,23 @@ def points_of(sweep, run):
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["Protein", "ParetoGenetic", "Random", "TPE", "NSGAII"])
+def test_defaults_of_zero_on_a_logarithmic_scale_begin_a_sweep(here, method):
+    """The first run is trained with 0, of which no trial of Optuna's can have the logarithm."""
+    zeros = [
+        Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=0.0),
+        Parameter("train", "eps", "uniform_pow2", 0.25, 4.0, default=0.0),
+        Parameter("env", "lives", "uniform_pow2", 1, 8, whole=True, default=0.0),
+    ]
+    how = settings(max_runs=4, method=method)
+    sweep = open_study("j.log", how, space=Space([*SPACE.parameters, *zeros]))
+    assert len(drive(sweep, how)) == 4
+    first = sweep.runs()[0]
+    assert [first.params[p.name] for p in zeros] == [1e-5, 0.25, 1]
+    assert len(points_of(sweep, first)) == 2
+    assert first.user_attrs["default"]
 
 
 def test_runs_and_their_points_are_trials(here):
@@ -567,7 +586,89 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here, capsys):
         drive(sweep, settings(), start, places=[Place(0), Place(1)])
     assert [run.ends for run in began] == [["ended"], ["ended"]]
     assert "ending the runs under way: 30 s at most" in capsys.readouterr().err
-    assert {run.state for run in sweep.runs()} == {TrialState.RUNNING}  # --resume begins them again
+    assert {run.state for run in sweep.runs()} == {TrialState.WAITING}  # --resume begins them again
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_what_a_sweep_has_not_finished_is_begun_again_with_its_values(here, seeds):
+    """By the next sweep on any machine, or by one that goes on meanwhile."""
+    how = seeded(max_runs=8, seeds=seeds) if seeds > 1 else settings(method="Random")
+    whole = swept(how, Lucky, "whole.log")
+    began = []
+
+    def start(run, place, seed):
+        began.append(seed)
+        if len(began) == 4:
+            raise KeyboardInterrupt
+        return Lucky(run, place, seed)
+
+    sweep = open_study("j.log", how)
+    with pytest.raises(KeyboardInterrupt):
+        drive(sweep, how, start)
+    assert not sweep.runs(TrialState.RUNNING) and sweep.runs(TrialState.WAITING)
+    drive(open_study("j.log", how), how, Lucky)
+    assert known(open_study("j.log", how)) == known(whole)
+
+
+def test_what_was_given_back_is_taken_once(here):
+    sweep = open_study("j.log", settings())
+    run = sweep.ask()
+    sweep.release()
+    waiting, *_ = sweep.runs(TrialState.WAITING)
+    assert waiting.number == run.number
+    assert sweep.take(waiting) and not open_study("j.log", settings()).take(waiting)
+    sweep.tell(run, Outcome([], "a fault"))
+    assert not sweep.take(waiting)
+    assert not sweep.take(open_study("other.log", settings()).runs()[0])  # never begun
+
+
+def test_a_held_out_seed_that_is_interrupted_is_nobodys(here):
+    how = settings(method="Random", max_runs=2, confirm=2)
+    whole = swept(how, Lucky, "whole.log")
+
+    def start(run, place, seed):
+        if seed > FIRST_HELD_OUT:
+            raise KeyboardInterrupt
+        return Lucky(run, place, seed)
+
+    sweep = open_study("j.log", how)
+    with pytest.raises(KeyboardInterrupt):
+        drive(sweep, how, start)
+    assert all(sweep.holder(run, 1) is None for run in sweep.runs())
+    drive(sweep, how, Lucky)
+    assert [held_out_of(sweep, run) for run in sweep.runs()] == [
+        held_out_of(whole, run) for run in whole.runs()
+    ]
+
+
+def test_signals_wait_until_a_run_is_known_and_another_one_ends_it_at_once(here, monkeypatch):
+    """However many come, no process is left that the study doesn't know of."""
+    monkeypatch.setattr(f"{DRIVER}.POLITE", 600.0)
+    monkeypatch.setattr(signals, "TOGETHER", -1.0)
+    interrupts = signals.Interrupts()
+    sweep, began = open_study("j.log", settings()), []
+
+    class Stubborn(Formula):
+        def outcome(self):
+            return None
+
+        def is_running(self):
+            interrupts.signal(signal.SIGINT)
+            return not self.ends
+
+        def end(self, timeout=None):
+            interrupts.signal(signal.SIGINT)
+            super().end()
+
+    def start(run, place, seed):
+        interrupts.signal(signal.SIGINT)
+        began.append(Stubborn(run, place))
+        return began[-1]
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(sweep, settings(), start, places=[Place(0)], interrupts=interrupts)
+    assert [run.ends for run in began] == [["ended"]]
+    assert {run.state for run in sweep.runs()} == {TrialState.WAITING}
 
 
 def test_a_run_below_what_its_cost_buys_is_ended(here):

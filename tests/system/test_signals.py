@@ -81,6 +81,45 @@ def test_signals_that_others_mind_ask_for_nothing(name):
         signal.signal(number, before)
 
 
+def test_a_signal_with_another_handler_is_not_watched():
+    """The second one would end a launcher, and not its ranks."""
+    handled = []
+    with signals.watched() as watch:
+        with signals.handled_by(lambda *_: handled.append(1), signal.SIGINT):
+            signal.raise_signal(signal.SIGINT)
+            assert handled == [1] and not watch.came()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_that_is_held_back_is_raised_at_a_check(monkeypatch):
+    monkeypatch.setattr(signals, "TOGETHER", -1.0)
+    interrupts = signals.Interrupts()
+    with interrupts.held_back():
+        interrupts.signal(signal.SIGTERM)
+        interrupts.signal(signal.SIGHUP)  # a shell sends it again
+        assert interrupts.count == 1
+        interrupts.signal(signal.SIGINT)
+        assert interrupts.count == 2
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+        interrupts.check()
+
+
+def test_an_interrupt_that_is_held_back_is_raised_in_the_end():
+    interrupts = signals.Interrupts()
+    with pytest.raises(KeyboardInterrupt), interrupts.held_back():
+        interrupts.signal(signal.SIGINT)
+
+
+def test_the_first_interrupt_is_raised_at_once():
+    interrupts = signals.Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.signal(signal.SIGINT)
+    interrupts.signal(signal.SIGINT)  # they came together
+    assert interrupts.count == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_hangs_is_asked_then_rescued_and_ended(tmp_path, number):
     with started([*WORDS, "rescued"], tmp_path) as process:

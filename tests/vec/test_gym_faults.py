@@ -175,7 +175,7 @@ class UnclosedWalks(Walks):
         sys.exit(3)
 
 
-UNCLOSED = {
+FAILING_CLOSE = {
     "sync": (Unclosed, "RuntimeError: the simulator doesn't answer"),
     "auto": (Unclosed, "RuntimeError: the simulator doesn't answer"),  # measured before
     "async": (Unclosed, "RuntimeError: the simulator doesn't answer"),
@@ -183,9 +183,9 @@ UNCLOSED = {
 }
 
 
-@pytest.mark.parametrize("backend", UNCLOSED)
+@pytest.mark.parametrize("backend", FAILING_CLOSE)
 def test_close_that_fails_is_told_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
-    factory, said = UNCLOSED[backend]
+    factory, said = FAILING_CLOSE[backend]
     monkeypatch.setattr(instances, "_TOLD", set())
     with GymVec(factory, name="late", total_agents=4, num_buffers=2, backend=backend) as vec:
         rows = started(vec)
@@ -362,9 +362,11 @@ def test_what_cannot_be_sent_is_no_fault_where_nobody_reads_it(nothing_left):
     [
         ("killed", r"died: its process was killed by SIGKILL\n.*memory"),
         ("leaves well", r"died: its process ended with exit code 0"),
+        ("closes descriptors", r"died: its process lost its connection to this one\n.*closerange"),
+        ("interrupts", r"failed in its process: KeyboardInterrupt\n(.*\n)*.* in interrupts: raise"),
     ],
 )
-def test_a_process_that_dies(fault: str, message: str, nothing_left):
+def test_a_process_that_dies(fault: str, message: str, nothing_left, capfd):
     vec = make(fault, "async")
     with pytest.raises(UserError, match=rf"environment 3 \(seed 3\) {message}"):
         play(vec)
@@ -372,6 +374,7 @@ def test_a_process_that_dies(fault: str, message: str, nothing_left):
     vec.close()
     with pytest.raises(RuntimeError, match="closed"):
         vec.wait(0)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_that_dies_between_steps(nothing_left):
@@ -413,13 +416,23 @@ def test_closing_while_a_step_is_under_way(nothing_left, tmp_path: Path, monkeyp
 # ---- From outside --------------------------------------------------------------------------------
 
 
-def test_processes_leave_ctrl_c_to_their_parent(nothing_left):
-    """Which may want to finish something first."""
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM"])
+def test_processes_leave_signals_to_their_parent(name: str, nothing_left):
+    """A terminal and a batch system signal every process; the parent may finish its epoch first."""
     with make("none", "async", env={"at": -1}) as vec:
         play(vec, 1)
-        for process in children(vec):
-            os.kill(process.pid, signal.SIGINT)
+        others = psutil.Process().children(recursive=True)  # the fork server, too
+        for other in others:
+            other.send_signal(signal.Signals[name])
         play(vec, 5)
+        for other in others:
+            assert other.status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("fault", ["ends a program", "ends a fork"])
+def test_sigterm_still_ends_what_an_environment_starts(fault: str, nothing_left):
+    with make(fault, "async", timeout=30.0) as vec:
+        play(vec)
 
 
 def test_ctrl_c_while_processes_start_is_their_parents(tmp_path: Path):
@@ -465,14 +478,30 @@ def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
         assert done.stderr == ""
 
 
+UNCLOSED = (
+    SCRIPT.partition("with ")[0]
+    + """
+vec = GymVec(Mine, name="mine", total_agents=2, backend="async")
+print(*step(vec, started(vec), 1).rewards)
+"""
+)
+
+
+def test_a_program_ends_that_does_not_close_its_environments(tmp_path: Path):
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    words = [sys.executable, str(tmp_path / "script.py"), str(HERE), str(TESTS)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "run\n7.0 7.0\n")
+
+
 PROGRAM = """
 import signal, sys
-sys.path += sys.argv[3:]
+sys.path += sys.argv[3:5]
 from gym_faults import Faulty
 from stepping import started, step
 from puffer_mlx.vec.gym.vec import GymVec
 signal.signal(signal.SIGINT, signal.default_int_handler)
-env = {"fault": "hangs", "at": int(sys.argv[2]), "who": 1, "path": sys.argv[1]}
+env = {"fault": sys.argv[5], "at": int(sys.argv[2]), "who": 1, "path": sys.argv[1]}
 with GymVec(Faulty, name="faulty", total_agents=3, backend="async", env=env) as vec:
     rows = started(vec)
     print("pids", *(process.pid for process in vec._envs[0].processes), flush=True)
@@ -482,20 +511,27 @@ with GymVec(Faulty, name="faulty", total_agents=3, backend="async", env=env) as 
 
 
 @pytest.mark.parametrize(
-    ("number", "at"),
-    [(signal.SIGINT, 1), (signal.SIGINT, 99), (signal.SIGKILL, 1)],
-    ids=["Ctrl-C, hanging", "Ctrl-C, stepping", "kill -9, hanging"],
+    ("number", "at", "fault"),
+    [
+        (signal.SIGINT, 1, "hangs"),
+        (signal.SIGINT, 99, "hangs"),
+        (signal.SIGKILL, 1, "hangs"),
+        (signal.SIGKILL, 1, "hangs in c"),
+    ],
+    ids=["Ctrl-C, hanging", "Ctrl-C, stepping", "kill -9, hanging", "kill -9, hanging in C"],
 )
-def test_ended_from_outside(number: signal.Signals, at: int, tmp_path: Path):
+def test_ended_from_outside(number: signal.Signals, at: int, fault: str, tmp_path: Path):
     """Whatever becomes of the parent, its processes end, and print nothing."""
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "pid"), str(at), str(HERE), str(TESTS)]
+    words += [fault]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()[1:]]
         assert len(pids) == 3
-        time.sleep(0.3)
+        while at == 1 and not (tmp_path / "pid").is_file():
+            time.sleep(0.01)
         if number == signal.SIGINT:  # as a terminal does: to all of them
             os.killpg(parent.pid, number)
         else:

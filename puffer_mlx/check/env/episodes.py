@@ -7,7 +7,6 @@ import numpy as np
 from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, skip, warn
 from puffer_mlx.check.env.random_play import Notes
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.tracking import scores
 
 FEW = 64  # rows whose distances are looked at
 ENOUGH = 20  # episodes that a statement about all of them needs
@@ -161,8 +160,8 @@ def log(subject: Subject) -> Findings:
             f"n says {number(count)} episodes, but {notes.terminals:,} ended",
             "log.n += 1 where an episode ends, once for each; fine if some aren't to be counted",
         )
-    metric = scores.metric(subject.config).removeprefix("env/")
-    if metric not in names:
+    kind, _, metric = subject.config.metric.partition("/")
+    if kind == "env" and metric not in names:
         yield warn(
             f"there is no {metric}, by which the best checkpoint is chosen",
             f'dict_set(out, "{metric}", log->{metric}) in my_log, or metric = ... in [sweep]'

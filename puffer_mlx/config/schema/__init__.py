@@ -21,7 +21,15 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 
 from puffer_mlx.config.key import ARGUMENT, COMMAND_LINE
 from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
-from puffer_mlx.config.schema.config import DECLARED, KEYS, SECTIONS, Config, minibatches
+from puffer_mlx.config.schema.config import (
+    DECLARED,
+    GOALS,
+    KEYS,
+    OLD_METRIC,
+    SECTIONS,
+    Config,
+    minibatches,
+)
 from puffer_mlx.config.schema.policy import Policy, Torch, says_memory
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.config.schema.train import OPTIMIZERS, Train

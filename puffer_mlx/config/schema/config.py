@@ -13,6 +13,11 @@ from puffer_mlx.config.schema.policy import Policy, Torch, says_memory
 from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, RELEASES, RULES, Selfplay
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec, Wrap
+from puffer_mlx.config.values import unquoted
+
+RECORDED = "env", "eval", "loss", "memory", "perf", "pool", "util"  # groups of a record's numbers
+GOALS = {"maximize": 1, "minimize": -1}  # of [sweep], with their signs
+OLD_METRIC = "sweep.metric"  # PufferLib 3.0's section for metric and goal
 
 
 @dataclass
@@ -22,13 +27,14 @@ class Config(Named):
     Args:
         env_name: the environment.
         base: section [base]; likewise vec, wrap, policy, torch, train and selfplay.
-        env: the environment's own parameters; floats, and for Python's also int, bool and str.
+        env: the environment's own parameters; floats, and for Python's also int, bool, str, None
+            and lists, tuples and dictionaries of these.
         bot_eval: section [bot_eval]: those that are others in games against its scripted opponents.
         source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
         unused: names of keys that were given, are accepted and do nothing here.
         origins: name of a key that isn't at its default, or was typed -> where it was set:
-            "breakout.ini:12", or ``COMMAND_LINE``.
+            "breakout.ini:12", or ``COMMAND_LINE``. Of [env] only what was typed.
         files: those that it was read from, the later ones winning.
         named_by: C sources and Python objects that only a file names, as it names them -> the
             file's line. ``trust.permit`` refuses them unless the person knows them.
@@ -132,6 +138,40 @@ class Config(Named):
 
     def _opponents_by(self, rules: str) -> int:
         return self.value(RULES[rules].count) - RULES[rules].none
+
+    @property
+    def metric(self) -> str:
+        """The number that ranks policies, by its name in a record: ``[sweep] metric``.
+
+        A name that doesn't begin with one of ``RECORDED`` is the environment's: ``score`` is
+        ``env/score``. PufferLib 3.0's form, ``environment/score`` or a section [sweep.metric],
+        means the same.
+        """
+        name = self._of_sweep("metric", "name") or "score"
+        group, slash, rest = name.partition("/")
+        if slash and group == "environment":
+            return f"env/{rest}"
+        return name if slash and group in RECORDED else f"env/{name}"
+
+    @property
+    def evaluation_metric(self) -> str:
+        """The metric's name in an evaluation's record; empty if evaluations don't report it."""
+        group, _, name = self.metric.partition("/")
+        return f"eval/{name}" if group in ("env", "eval") else ""
+
+    @property
+    def goal(self) -> str:
+        """``[sweep] goal``; ``validate`` checks that it is one of ``GOALS``."""
+        return self._of_sweep("goal", "goal") or "maximize"
+
+    @property
+    def sign(self) -> int:
+        """The factor by which a score is multiplied so that more is better."""
+        return GOALS.get(self.goal, 1)
+
+    def _of_sweep(self, key: str, old_key: str) -> str:
+        old = self.sweep.get(OLD_METRIC, {}).get(old_key, "")
+        return unquoted(self.sweep.get("sweep", {}).get(key, old))
 
     def value(self, name: str) -> Any:
         """The value of a key with its section: ``train.gamma``."""

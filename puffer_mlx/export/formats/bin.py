@@ -143,7 +143,7 @@ class Bin(FileFormat):
         if not normalization.normalises(contents.memory):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
-        with publish(beside) as temporary:
+        with publish(beside, named=True) as temporary:
             write_statistics(contents.memory, temporary)
         return [f"puffer_mlx reads their statistics from {beside}"]
 

@@ -15,6 +15,7 @@ from puffer_mlx.sweep.observations import EarlyStop, threshold
 from puffer_mlx.sweep.settings import FIRST_HELD_OUT, SweepSettings
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import voice
+from puffer_mlx.system.signals import Interrupts
 
 FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
 INVALID = 100  # suggestions in a row that can't be run
@@ -56,6 +57,7 @@ class Driver:
         ended: called with a run that is over with all of its seeds, and when one of its held-out
             seeds is; the trial says how.
         judge: makes, of a run that begins, what says when it is to end early.
+        interrupts: end the sweep; another one meanwhile ends its runs at once.
         pause: seconds between two looks.
     """
 
@@ -68,47 +70,72 @@ class Driver:
         draw: Callable[[Sequence[ActiveRun]], None],
         ended: Callable[[FrozenTrial], None],
         judge: Callable[[], Judge],
+        interrupts: Interrupts,
         pause: float = PAUSE,
     ) -> None:
         self._study, self._start, self._most = study, start, most
         self._draw, self._ended, self._judge, self._pause = draw, ended, judge, pause
+        self._interrupts = interrupts
         self._free = list(places)
         self._active: list[ActiveRun] = []
         self._open: set[int] = set()  # numbers of runs here that may get further seeds
         self._failed = self._invalid = 0  # in a row
 
     def run(self) -> None:
-        """Sweep until it is over and confirmed; what is under way when this raises is ended.
+        """Sweep until it is over and confirmed.
+
+        However this ends, it leaves no process and no trial that is RUNNING.
 
         Raises:
             UserError: too many runs failed one after the other.
+            KeyboardInterrupt: a signal came.
         """
+        with self._interrupts.held_back():  # else between a process's start and its note
+            try:
+                self._sweep()
+            finally:
+                self._end()
+
+    def _sweep(self) -> None:
         left = self.orphans()
-        try:
-            while True:
-                while self._free and self._begin(left):
-                    pass
-                if not self._active:
-                    return
-                for active in list(self._active):
-                    if active in self._active:  # it goes with another one of its run that failed
-                        self._look(active)
-                self._draw(self._active)
-                time.sleep(self._pause)
-        finally:
-            for active in self._active:  # all are asked before one is waited for
-                active.run.stop("the sweep was ended")
-            if self._active:
-                voice.note(f"ending the runs under way: {POLITE:.0f} s at most", error=True)
-            for active in self._active:
-                active.run.end()
+        while True:
+            while self._free and self._begin(left):
+                self._interrupts.check()
+            if not self._active:
+                return
+            for active in list(self._active):
+                if active in self._active:  # it goes with another one of its run that failed
+                    self._look(active)
+            self._draw(self._active)
+            time.sleep(self._pause)
+            self._interrupts.check()
+
+    def _end(self) -> None:
+        """End all runs under way: politely, then by force; give back what isn't finished."""
+        signals, deadline = self._interrupts.count, time.monotonic() + POLITE
+        for active in self._active:  # all are asked before one is waited for
+            active.run.stop("the sweep was ended")
+        if self._active:
+            line = f"ending the runs under way: {POLITE:.0f} s at most; again to end them at once"
+            voice.note(line, error=True)
+        while any(active.run.is_running() for active in self._active):
+            if time.monotonic() > deadline or self._interrupts.count > signals:
+                break
+            time.sleep(self._pause)
+        for active in self._active:
+            active.run.end(0.0)
+        self._study.release()
 
     # ---- beginning -------------------------------------------------------------------------------
 
     def orphans(self) -> list[FrozenTrial]:
-        """Runs that a sweep left here when it died, now this one's; their processes are ended."""
+        """Take over runs that an ended sweep has left, and end the processes of those that died."""
         host, left = own_name()[0], []
-        for run in self._study.runs(TrialState.RUNNING):
+        for run in self._study.runs(TrialState.RUNNING, TrialState.WAITING):
+            if run.state == TrialState.WAITING:
+                if self._study.take(run):
+                    left.append(run)
+                continue
             owner, began = run.user_attrs.get(OWNER), run.datetime_start
             if owner and (owner[0] != host or Identity(*owner[1:]).find()):
                 continue  # another sweep has it
@@ -126,15 +153,15 @@ class Driver:
             run, seed = further
         elif left:
             run, seed = self._study.again(left.pop(0)), 0
-            if curves(run):  # it has come further than its first seed
-                self._open.add(run.number)
-                return True
         elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._most:
             run, seed = self._study.ask(), 0
         elif held_out := self._held_out():
             run, seed = held_out
         else:
             return False
+        if seed == 0 and curves(run):  # it has come further than its first seed
+            self._open.add(run.number)
+            return True
         try:
             child = self._start(run, self._free[0], seed)
         except UserError as error:

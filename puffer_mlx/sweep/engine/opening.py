@@ -50,7 +50,8 @@ def open_study(
     """
     if about(storage, name) is None:
         space, goal = swept.space, "maximize" if swept.settings.sign > 0 else "minimize"
-        defaults = {p.name: p.default for p in space.parameters if p.default is not None}
+        recorded = {p.name: p.recorded_default for p in space.parameters}
+        defaults = {name: value for name, value in recorded.items() if value is not None}
         with quiet(), contextlib.suppress(DuplicatedStudyError):  # another process begins it, too
             study = optuna.create_study(
                 storage=storage, study_name=name, directions=[goal, "minimize"]

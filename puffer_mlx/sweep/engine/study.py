@@ -13,12 +13,13 @@ import os
 import socket
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from puffer_mlx.sweep.child import Identity
@@ -306,6 +307,28 @@ class Study:
     def claim(self, run: FrozenTrial) -> None:
         """Make a run this process's, which one that is no more had begun."""
         self._set(run, OWNER, own_name())
+
+    def release(self) -> None:
+        """Give back what this process has begun and not finished: another sweep begins it again."""
+        mine = own_name()
+        for run in self.runs(TrialState.RUNNING):
+            if run.user_attrs.get(OWNER) == mine:
+                self._set(run, OWNER, None)
+                self.optuna._storage.set_trial_state_values(run._trial_id, TrialState.WAITING)
+        for name, known in self.optuna.user_attrs.items():
+            if name.startswith(f"{HELD} ") and known.get(OWNER) == mine:
+                self.optuna.set_user_attr(name, {})
+
+    def take(self, run: FrozenTrial) -> bool:
+        """Take a run that was given back. Returns whether it is this process's now."""
+        if OWNER not in run.user_attrs:  # it was never begun
+            return False
+        with suppress(UpdateFinishedTrialError):  # another sweep was faster
+            storage = self.optuna._storage
+            if storage.set_trial_state_values(run._trial_id, TrialState.RUNNING):
+                self.claim(run)
+                return True
+        return False
 
     def again(self, run: FrozenTrial) -> FrozenTrial:
         """Begin a run again, with the same values."""

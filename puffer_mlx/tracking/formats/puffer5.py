@@ -99,11 +99,11 @@ def _section(name: str) -> str:
     return f"{first}.{RENAMED[key]}" if key in RENAMED else name
 
 
-def _value(value: int | float | bool | str) -> str:
-    """A value as 5.0's reader takes it: truth values are numbers, # and ; end what isn't quoted."""
-    if not isinstance(value, str):
+def _value(value: Any) -> str:
+    """Return a value as 5.0's reader takes it: bools are numbers, # and ; end unquoted text."""
+    if isinstance(value, bool | int | float):
         return repr(int(value) if isinstance(value, bool) else value).removesuffix(".0")
-    text = " ".join(value.split())
+    text = " ".join(str(value).split())
     quote = "'" if '"' in text else '"'
     return f"{quote}{text}{quote}" if set(text) & set("#;") else text
 

@@ -29,6 +29,7 @@ from puffer_mlx.vec.instances import (
     tell_unclosed,
 )
 from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.registries import Later, portable
 
 
 @dataclass
@@ -44,6 +45,7 @@ class GymRecipe(Recipe):
         total: environments that will be made, for what their observations need of memory.
 
     Attributes:
+        specification: Gymnasium's, of an id, as it was registered when the recipe was made.
         ready: what was looked at, the first instance in this process.
         vectorised: whether instances are the vectorised form.
     """
@@ -51,6 +53,7 @@ class GymRecipe(Recipe):
     finals: bool = False
     wrap: Wrap = field(default_factory=Wrap)
     total: int = 1
+    specification: Any = field(default=None, init=False)
     ready: Any = field(default=None, init=False)
     vectorised: bool = field(default=False, init=False)
     by_environment = True
@@ -61,8 +64,8 @@ class GymRecipe(Recipe):
             need_newer(f"{self.name}: wrap.{key}")
         if isinstance(self.make, str):
             with self.explained():
-                specification = _specification(self.make)
-            if specification.namespace == "ALE":
+                self.specification = _specification(self.make)
+            if self.specification.namespace == "ALE":
                 self.wrap, self.keywords, self.unread = wrapping.of_game(
                     self.name, self.wrap, self.keywords
                 )
@@ -138,7 +141,7 @@ class GymRecipe(Recipe):
         with self.explained(number, seed):
             if isinstance(self.make, str):
                 arguments = {"disable_env_checker": True, **self.arguments()}
-                env = wrapping.make(_specification(self.make), **arguments)
+                env = wrapping.make(self.specification, **arguments)
             else:
                 env = self.make(**self.arguments())
             gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
@@ -161,7 +164,7 @@ class GymRecipe(Recipe):
         with self.explained():
             if isinstance(self.make, str):
                 env = gymnasium().make_vec(
-                    _specification(self.make),
+                    self.specification,
                     num_envs=num_envs,
                     vectorization_mode="vector_entry_point",
                     **self.arguments(),
@@ -183,7 +186,7 @@ class GymRecipe(Recipe):
             return "", f"Gymnasium {gymnasium().__version__} has none that say when episodes begin"
         form: Any = self.make
         if isinstance(form, str):
-            specification = _specification(form)
+            specification = self.specification
             if specification.vector_entry_point is None:
                 return "", f"{specification.id} has no vectorised form of its own"
             if specification.additional_wrappers:
@@ -205,7 +208,7 @@ class GymRecipe(Recipe):
         """Those of the function or class that an id stands for."""
         if not isinstance(self.make, str):
             return super().takes()
-        return named_parameters(_loaded(_specification(self.make).entry_point))
+        return named_parameters(_loaded(self.specification.entry_point))
 
     @contextmanager
     def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
@@ -232,16 +235,16 @@ class GymRecipe(Recipe):
         refuse_observations(self.name, env.observation_space, self.total)
 
     def __getstate__(self) -> dict[str, Any]:
-        """With ``make`` as bytes, so that what fails when they are read fails where it is told."""
-        import cloudpickle  # a dependency of Gymnasium
-
-        make = self.make if isinstance(self.make, str) else cloudpickle.dumps(self.make)
-        return {**self.__dict__, "make": make, "ready": None}
+        """Return the recipe with what makes an environment, which isn't looked up again."""
+        state = {**self.__dict__, "ready": None}
+        if self.specification is None:
+            return {**state, "make": Later(self.make)}
+        return {**state, "specification": portable(self.specification)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(pickled := state["make"], bytes):
-            self.make = lambda **keywords: _unpickled(pickled)(**keywords)
+        if str(getattr(self.specification, "entry_point", "")).startswith("ale_py"):
+            _silence_ale()
 
 
 def _specification(name: str) -> Any:
@@ -262,14 +265,19 @@ def _specification(name: str) -> Any:
     elif name not in gym.registry and importlib.util.find_spec("ale_py"):
         if name.startswith("ALE/"):
             need_newer(name)
-        ale = importlib.import_module("ale_py")  # Atari's
-        gym.register_envs(ale)
-        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # else each process greets
+        gym.register_envs(_silence_ale())
     namespace, base, version = registration.parse_env_id(name)
     if version is None and name not in gym.registry:
         newest = registration.find_highest_version(namespace, base)
         name = registration.get_env_id(namespace, base, newest)
     return gym.spec(name)
+
+
+def _silence_ale() -> Any:
+    """Import Atari's package and keep it from greeting in each process; return it."""
+    ale = importlib.import_module("ale_py")
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
+    return ale
 
 
 def _loaded(entry_point: Any) -> Any:
@@ -293,12 +301,6 @@ def _tells_finals(name: str, vector: Any) -> bool:
         f'{name}: its metadata["autoreset_mode"] is {autoreset}, expected NEXT_STEP or SAME_STEP',
         "begin the next episode by itself, and say when: gymnasium.vector.AutoresetMode.NEXT_STEP",
     )
-
-
-def _unpickled(pickled: bytes) -> Any:
-    import cloudpickle
-
-    return cloudpickle.loads(pickled)
 
 
 def _where(make: str) -> str:

@@ -1,7 +1,9 @@
 """A walk that goes wrong, in the way it is told to, for one seed and in one step."""
 
+import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -96,6 +98,30 @@ class Faulty(Walk):
         self.write_pid()
         while True:
             time.sleep(0.05)
+
+    def interrupts(self, *_: Any) -> tuple:
+        raise KeyboardInterrupt
+
+    def closes_descriptors(self, *found: Any) -> tuple:
+        os.closerange(3, 256)
+        return found
+
+    def hangs_in_c(self, *_: Any) -> tuple:
+        self.write_pid()
+        ctypes.PyDLL(None).sleep(600)  # keeps Python's lock
+        return ()
+
+    def ends_a_program(self, *found: Any) -> tuple:
+        with subprocess.Popen(["sleep", "600"]) as program:
+            program.terminate()
+        return found
+
+    def ends_a_fork(self, *found: Any) -> tuple:
+        if not (child := os.fork()):
+            time.sleep(600)
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+        return found
 
     def deaf(self, *found: Any) -> tuple:
         try:

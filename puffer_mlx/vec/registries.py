@@ -1,0 +1,159 @@
+"""Environments that the program registered, for the processes that step them.
+
+A process starts without what the program did. An id is only a text: it would find nothing there,
+or another environment of that name. So the registries of Gymnasium and PettingZoo go along.
+"""
+
+import copy
+import pickle
+import sys
+from functools import partial
+from typing import Any
+
+from puffer_mlx.errors import UserError
+
+_REGISTRIES = (  # of a module, a dictionary: id -> specification
+    ("gymnasium.envs.registration", "registry"),
+    ("pettingzoo.env_registry.registration", "parallel_registry"),
+    ("pettingzoo.env_registry.registration", "aec_registry"),
+)
+_MAIN = "__main__:"  # of an entry point's name: the program's own script
+_ENTRIES = "entry_point", "vector_entry_point"
+_received: list[tuple[str, str, dict[str, Any]]] = []  # in a process that steps
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value; with cloudpickle, which comes with Gymnasium, also the script's functions."""
+    try:
+        import cloudpickle as pickler
+    except ImportError:
+        pickler = pickle
+    return pickler.dumps(value)
+
+
+class Later:
+    """What makes an environment, unpickled when it is first used.
+
+    So a process imports only what it needs, and an error is raised where it can be reported.
+
+    Args:
+        make: a class or a function.
+
+    Raises:
+        Exception: If it can't be pickled.
+    """
+
+    def __init__(self, make: Any) -> None:
+        self._pickled = dumps(make)
+        self._name = str(getattr(make, "__qualname__", make))
+        self._module = str(getattr(make, "__module__", ""))
+        self._file = _file_of(self._module)
+
+    def load(self) -> Any:
+        """Return what makes the environment.
+
+        Raises:
+            UserError: If its module is another file in this process.
+        """
+        make = pickle.loads(self._pickled)
+        file = _file_of(self._module)
+        if self._file and file and file != self._file:
+            raise UserError(
+                f"{self._name} is in {self._file}, but a process imports {file} as {self._module}",
+                "rename one of the files, or set vec.backend to sync",
+            )
+        _register()  # importing its module may have registered other environments
+        return make
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Make an environment."""
+        return self.load()(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:  # Gymnasium reads a class's metadata
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+
+def _refuse(name: str, reason: str, **_: Any) -> Any:
+    """In place of what makes an environment that can't be pickled."""
+    message = f"{name} can't be sent to another process: {reason}"
+    raise UserError(message, "set vec.backend to sync")
+
+
+def portable(specification: Any) -> Any:
+    """Return a copy of a registered environment's specification that processes can use.
+
+    Raises:
+        Exception: If what makes the environment can't be pickled.
+    """
+    copied = copy.copy(specification)
+    for name in _ENTRIES:
+        entry = getattr(copied, name, None)
+        if isinstance(entry, str) and entry.startswith(_MAIN):
+            found: Any = sys.modules["__main__"]
+            for part in entry.removeprefix(_MAIN).split("."):
+                found = getattr(found, part, None)
+            entry = entry if found is None else found
+        if callable(entry) and not isinstance(entry, Later):
+            entry = Later(entry)
+        if entry is not None:
+            _set(copied, name, entry)
+    return copied
+
+
+def registered() -> bytes:
+    """Return the registries of this process, for ``receive``."""
+    found = []
+    for module, name in _REGISTRIES:
+        if registry := getattr(sys.modules.get(module), name, None):
+            found.append((module, name, {key: _portable_or_not(registry[key]) for key in registry}))
+    try:
+        return dumps(found)
+    except Exception:  # of one of many, which may not be in use
+        for _, _, specifications in found:
+            for key, each in specifications.items():
+                specifications[key] = _portable_or_not(each, whole=True)
+        return dumps(found)
+
+
+def _portable_or_not(specification: Any, whole: bool = False) -> Any:
+    """``portable``, or a specification whose environment can't be made.
+
+    Args:
+        specification: of a registered environment.
+        whole: whether to try its arguments, too.
+    """
+    try:
+        copied = portable(specification)
+        if whole:
+            dumps(copied)
+    except Exception as error:
+        copied = copy.copy(specification)
+        left_out = {"vector_entry_point": None, "additional_wrappers": (), "kwargs": {}}
+        for name in left_out:
+            if hasattr(copied, name):
+                _set(copied, name, left_out[name])
+        _set(copied, "entry_point", partial(_refuse, copied.id, str(error)))
+    return copied
+
+
+def _set(specification: Any, name: str, value: Any) -> None:
+    object.__setattr__(specification, name, value)  # PettingZoo's are frozen
+
+
+def receive(pickled: bytes) -> None:
+    """Use another process's registries in this one."""
+    _received[:] = pickle.loads(pickled)
+    _register()
+
+
+def _register() -> None:
+    for module, name, specifications in _received:
+        getattr(sys.modules[module], name).update(specifications)
+
+
+def _file_of(module: str) -> str | None:
+    if module == _MAIN.removesuffix(":"):  # pickled by value
+        return None
+    return getattr(sys.modules.get(module), "__file__", None)

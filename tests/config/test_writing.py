@@ -1,0 +1,259 @@
+"""What is written is read back as the same, and files of earlier versions are read as before."""
+
+import os
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="pip install -e '.[test]'")
+
+from hypothesis import assume, given, reject, settings
+from hypothesis import strategies as st
+
+from puffer_mlx import config as c
+from puffer_mlx.config.resolve import env_names
+from puffer_mlx.config.schema import DECLARED
+from puffer_mlx.config.values import parse_argument, parse_parameter, unquoted
+from puffer_mlx.config.writing import parameter_text
+from puffer_mlx.errors import UserError
+from puffer_mlx.library.settings import configured
+
+settings.register_profile("writing", deadline=None, derandomize=True, max_examples=200)
+settings.load_profile("writing")
+through_a_file = settings(max_examples=40)  # each is written and loaded
+
+GLIDER = Path(__file__).parents[1] / "envs" / "upstream_5" / "ocean" / "glider"  # 5.0's: texts, too
+AWKWARD = [
+    *("#", ";", "=", ":", "'", '"', "\\", ",", "[", "]", "{", "}", "(", ")", "%"),
+    *(" ", "\n", "\r", "\t", "\x01", "\x85", "\u2028", "\ud800", "None", "True", "1", "a", "-"),
+]
+TEXT = st.one_of(
+    st.text(max_size=12),
+    st.lists(st.sampled_from(AWKWARD), max_size=6).map("".join),
+    st.text(st.characters(codec=None, categories=["Cs", "Cc", "Zs", "Zl", "Po"]), max_size=6),
+)
+NUMBERS = st.one_of(
+    st.booleans(), st.integers(), st.floats(allow_nan=False), st.sampled_from([10**30, 1e300, -0.0])
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), NUMBERS, TEXT),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(TEXT, st.integers()), inner, max_size=3),
+    ).filter(lambda value: "inf" not in repr(value)),
+    max_leaves=6,
+)
+KEYS = st.text(string.ascii_letters + "_", min_size=1, max_size=8).filter(
+    lambda key: key not in ("source", "env_name")
+)
+
+
+def exact(value: Any) -> str:
+    """All of a value, its type and a zero's sign included."""
+    return repr(value)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return a function that writes a configuration and loads it again."""
+    path = tmp_path_factory.mktemp("saved") / "config.ini"
+
+    def again(config):
+        c.write_ini(config, path)
+        return c.load_saved(path)
+
+    return again
+
+
+@pytest.fixture(scope="module")
+def python():
+    return c.load("module:make", ["--family", "discrete"])
+
+
+@pytest.fixture(scope="module")
+def native():
+    return c.load("squared")
+
+
+@through_a_file
+@given(env=st.dictionaries(KEYS, VALUES, max_size=3))
+def test_arguments_of_python_are_read_back(saved, python, env):
+    python.env = env
+    assert exact(saved(python).env) == exact(env)
+
+
+@through_a_file
+@given(value=VALUES)
+def test_a_programs_arguments_are_the_environments(value):
+    config = configured({"env.key": value}, "module:make", {})
+    assert exact(config.env) == exact({"key": value})
+
+
+@given(value=VALUES)
+def test_an_arguments_text_is_read_back(value):
+    """From a file, and as typed: a program's arguments go that way."""
+    text = parameter_text(value, True)
+    assert exact(parse_argument(text)) == exact(parse_argument(text, typed=True)) == exact(value)
+
+
+@given(value=st.one_of(TEXT, st.floats(allow_nan=False)))
+def test_parameters_of_c_are_read_back(value):
+    read = parse_parameter(parameter_text(value, False))
+    assert read == value and type(read) is type(value)
+
+
+@through_a_file
+@given(name=TEXT)
+def test_names_of_environments_are_read_back(saved, python, name):
+    python.env_name = f"{name}/boat.py:Boat"
+    assume("*" not in name and "\0" not in name)
+    python.env = {}
+    assert saved(python).env_name == python.env_name
+
+
+@through_a_file
+@given(name=TEXT)
+def test_folders_of_sources_are_read_back(saved, native, name):
+    assume(not {"/", "\0"} & {*name} and name not in ("", ".", ".."))
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # it is no file's name
+        reject()
+    native.source = f"/nowhere/{name}"
+    assert saved(native).source == native.source
+
+
+@through_a_file
+@given(text=TEXT)
+@pytest.mark.parametrize("name", ["base.tag", "base.checkpoint_dir"])
+def test_texts_of_declared_keys_are_read_back(saved, python, name, text):
+    assume(DECLARED[name].fault(text) is None)
+    section, _, key = name.partition(".")
+    setattr(getattr(python, section), key, text)
+    python.env = {}
+    assert saved(python).value(name) == text
+
+
+@through_a_file
+@given(value=st.floats(min_value=0, max_value=1, exclude_min=True), count=st.integers(1, 2**31 - 1))
+def test_numbers_of_declared_keys_are_read_back(saved, python, value, count):
+    python.train.gamma, python.train.total_timesteps, python.env = value, count, {}
+    again = saved(python).train
+    assert (again.gamma, again.total_timesteps) == (value, count)
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("None", None),
+        ("'None'", "None"),
+        ("none", "none"),
+        ("[1, 'a', None]", [1, "a", None]),
+        ("(1, 2)", (1, 2)),
+        ("{'a': [1.5]}", {"a": [1.5]}),
+        ("[S.]", "[S.]"),  # no literal
+        ("1, 2", "1, 2"),
+        ("{1, 2}", "{1, 2}"),  # a set: nothing that a file of settings holds
+        ("(1)", "(1)"),
+        ("1_000", 1000),
+        ("true", True),
+        ("= 'a\\nb'", "a\nb"),
+    ],
+)
+def test_typed_arguments_are_pythons(typed, value):
+    config = c.load("module:make", ["--env.key", typed])
+    assert exact(config.env["key"]) == exact(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("key := None", None),
+        ("key = = None", None),
+        ("key := ['a#b', 'c;d']", ["a#b", "c;d"]),
+        ("key := 'S.\\n.G'", "S.\n.G"),
+        ("key = None", "None"),
+        ("key = [1, 2]", "[1, 2]"),
+        ("key = 'None'", "None"),
+        ("key : 5", 5),
+    ],
+)
+def test_a_file_says_other_values_with_a_colon(tmp_path, line, value):
+    (tmp_path / "mine.ini").write_text(f"[env]\n{line}\n")
+    config = c.load("module:make", files=[tmp_path / "mine.ini"])
+    assert exact(config.env["key"]) == exact(value)
+
+
+# ---- files of earlier versions -------------------------------------------------------------------
+
+
+def read_before(text: str) -> int | float | bool | str:
+    """Return what 0.1 read of an argument's text."""
+    word = text.partition("#")[0].strip()
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
+
+
+@given(text=st.one_of(TEXT, VALUES.map(repr), NUMBERS.map(str)))
+def test_a_files_arguments_are_read_as_before(text):
+    text = text.strip()
+    assume(not text.startswith("="))
+    now, before = parse_argument(text), read_before(text)
+    assert type(now) is type(before)
+    assert exact(now) == exact(before)  # NaN isn't equal to itself
+
+
+@given(text=TEXT)
+def test_a_files_texts_are_read_as_before(text):
+    assume(not text.startswith("="))
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    assert unquoted(text) == (text[1:-1] if quoted else text)
+
+
+@through_a_file
+@given(name=st.text(string.ascii_letters + string.digits + "._-:/*", min_size=1, max_size=20))
+def test_plain_names_and_arguments_are_written_as_before(python, name):
+    """Older versions read these files, too."""
+    python.env_name, python.env = f"{name}:make", {"key": name + "x", "other": 3, "on": True}
+    text = c.ini_text(python)
+    assert f"\nenv_name = {name}:make\n" in text
+    assert text.endswith(f"[env]\nkey = {name}x\nother = 3\non = True\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("gym:A-v1 gym:B-v1", ["gym:A-v1", "gym:B-v1"]),
+        ("'breakout'", ["breakout"]),
+        ('"one two"', ["one", "two"]),
+        ("breakout # mine", ["breakout"]),
+        ("None", ["named"]),
+    ],
+)
+def test_names_in_files_are_read_as_before(tmp_path, line, names):
+    path = tmp_path / "named.ini"
+    path.write_text(f"[base]\nenv_name = {line}\n")
+    assert env_names(path) == names
+
+
+def test_capitals_of_a_file_are_read_as_before(tmp_path):
+    path = tmp_path / "mine.ini"
+    path.write_text("[env]\nmaxSteps = 5\n[train]\nGamma = 0.5\n")
+    config = c.load("module:make", files=[path])
+    assert config.env == {"maxsteps": 5} and config.train.gamma == 0.5
+
+
+@pytest.mark.parametrize(("env", "key"), [("squared", "size"), (str(GLIDER), "max_steps")])
+def test_environments_in_c_take_no_lists(env, key):
+    with pytest.raises(UserError, match=rf"env\.{key}.*\[1, 2\].* number"):
+        configured({f"env.{key}": [1, 2]}, env, {})

@@ -1,0 +1,335 @@
+"""Trainers and policies in several threads, in other processes, pickled and copied."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium
+import mlx.core as mx
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from mlx import nn
+from oracles import named, same
+
+import puffer_mlx
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import devices
+
+BATCH = 8 * 16
+SMALL: dict[str, Any] = {
+    "total_agents": 8,
+    "horizon": 16,
+    "minibatch_size": 64,
+    "total_timesteps": 4 * BATCH,
+    "device": "cpu",
+}
+TINY = SMALL | {"hidden_size": 8, "num_threads": 1}
+PLAY = TINY | {"selfplay.enabled": True, "opp_timeout_steps": BATCH}
+OF_4 = {"num_frozen_banks": 1, "frozen_bank_pct": 0.25, "snapshot_interval": BATCH}
+OF_5 = {"num_policies": 2, "hist_policy_percent": 0.5}
+
+
+class Both(nn.Module):
+    """Actor and critic of 4 observations, with an array that is no parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.value = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 1)
+        self._scale = mx.ones(8) * 0.5
+
+    def __call__(self, x):
+        h = nn.tanh(self.body(x)) * self._scale
+        return self.head(h), self.value(h)
+
+
+class Seen(gymnasium.Env):
+    """Shows a dictionary."""
+
+    observation_space = Dict({"near": Box(-1, 1, (2, 2), np.float32), "kind": Discrete(3)})
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._seen(), float(action), self.steps == 5, False, {}
+
+    def _seen(self):
+        return {"near": np.full((2, 2), self.steps / 5, np.float32), "kind": self.steps % 3}
+
+
+class Embedded(nn.Module):
+    """An encoder with an array that is no parameter."""
+
+    def __init__(self, inputs: int, hidden: int):
+        super().__init__()
+        self.linear = nn.Linear(inputs, hidden)
+        self._scale = mx.ones(hidden) * 0.5
+
+    def __call__(self, x):
+        return self.linear(x) * self._scale
+
+
+class Scaled:
+    """A network without a memory, with an array of its own."""
+
+    def __init__(self, hidden: int, layers: int):
+        self.hidden = hidden
+        self.scale = mx.arange(hidden) * 0.1
+
+    def init(self, key):
+        return {"weight": mx.random.normal((self.hidden,), key=key)}
+
+    def initial_state(self, n):
+        return []
+
+    def step(self, weights, h, state, keep=None):
+        return h * weights["weight"] * self.scale, state
+
+    def scan(self, weights, h, state, keep=None):
+        return self.step(weights, h, state)
+
+
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+def here(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+CARTPOLE = "gym:CartPole-v1", SMALL | {"backend": "sync"}
+OWN_PARTS = {name: f"{__name__}:{name}" for name in ("Embedded", "Scaled")}
+SETTINGS = {
+    "puffer4": ("squared", TINY),
+    "overlap": ("squared", TINY | {"overlap": 1}),
+    "puffer5": ("squared", TINY | {"algorithm": "puffer5"}),
+    "ppo": ("squared", TINY | {"algorithm": "ppo", "target_kl": 0.01}),
+    "adaptive": ("squared", TINY | {"lr_schedule": "adaptive", "optimizer": "adam"}),
+    "half-precision": ("squared", TINY | {"precision": "fp16", "network": "GRU"}),
+    "noise-on-means": ("cartpole_continuous", TINY | {"rpo_alpha": 0.2, "replay_ratio": 1}),
+    "self-play-of-5": ("rock_paper_scissors", PLAY | OF_5 | {"algorithm": "puffer5"}),
+    "self-play-of-4": ("rock_paper_scissors", PLAY | OF_4 | {"overlap": 1}),
+    "evaluated": ("squared", TINY | {"eval_interval": BATCH, "eval_episodes": 4}),
+    "normalized": ("gym:Pendulum-v1", CARTPOLE[1] | {"normalize_rewards": 1}),
+    "module": (*CARTPOLE, Both),
+    "encoder": ("squared", TINY | {"encoder": OWN_PARTS["Embedded"]}),
+    "network": ("squared", TINY | {"network": OWN_PARTS["Scaled"]}),
+}
+
+
+def life(call: Callable[[Callable[[], Any]], Any], folder: Any, env: str, settings: Any, module):
+    """Train, save, go on and draw actions, by ``call``; returns what there is to compare."""
+    mx.random.seed(3)
+    module = module and module()
+    mx.eval(module or {})
+    trainer = call(lambda: puffer_mlx.Trainer(settings, env, module))
+    for _ in range(2):
+        call(trainer.step)
+    call(lambda: trainer.save(folder))
+    resumed = call(lambda: puffer_mlx.Trainer.load(folder, None, module, allow_code=True))
+    for each in (trainer, resumed):
+        for _ in range(2):
+            call(each.step)
+    policy = call(lambda: puffer_mlx.Policy.load(folder, policy=module, allow_code=True))
+    spec = trainer.vec.spec
+    seen = np.zeros((3, spec.observation_size), spec.observation_dtype)
+    drawn = [
+        call(lambda each=each: each.predict(seen, deterministic=False).action.tolist())
+        for each in (policy, policy, trainer, trainer)
+    ]
+    scores = [call(lambda: puffer_mlx.evaluate(policy, None, 2, max_steps=9)) for _ in "ab"]
+    result = named(trainer.weights), named(resumed.weights)
+    for each in (trainer, resumed):
+        call(each.close)
+    return result, drawn, [each.episodes for each in scores]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_call_may_come_from_another_thread(tmp_path, name):
+    env, settings, *module = SETTINGS[name]
+    arguments = env, settings, *(module or [None])
+    weights, *others = life(here, tmp_path / "one", *arguments)
+    again, *as_well = life(in_new_thread, tmp_path / "each", *arguments)
+    for one, other in zip(weights, again, strict=True):
+        assert same(dict(one), dict(other))
+    assert others == as_well
+
+
+def test_weights_of_another_thread_can_be_set():
+    with puffer_mlx.Trainer(TINY, "squared") as trainer:
+
+        def change():
+            trainer.weights = {name: part for name, part in trainer.weights.items()} | {
+                "decoder": {k: w * 0.5 for k, w in trainer.weights["decoder"].items()}
+            }
+
+        in_new_thread(change)
+        trainer.step()
+
+
+def test_a_module_that_another_thread_left_lazy_is_refused():
+    module = in_new_thread(Both)
+    with pytest.raises(UserError, match=r"Both was made in another thread.*\n.*mx\.eval\(module\)"):
+        puffer_mlx.Trainer(CARTPOLE[1], CARTPOLE[0], module)
+
+
+def test_threads_that_draw_at_once_share_one_stream_of_random_numbers():
+    """Each key is used once: the actions of one thread, in another order."""
+    settings = TINY | {"total_timesteps": BATCH, "replay_ratio": 1, "network": "MLP"}
+    with puffer_mlx.train("cartpole_continuous", settings) as trainer:
+        policies = [puffer_mlx.Policy(trainer) for _ in range(2)]
+        seen = np.zeros(4, np.float32)
+
+        def draw(source: Any) -> float:
+            return float(source.predict(seen, deterministic=False).action.item())
+
+        expected = [draw(policies[0]) for _ in range(200)]
+        assert len({*expected}) == 200
+        for source in (policies[1], trainer):
+            with ThreadPoolExecutor(4) as threads:
+                drawn = sorted(threads.map(draw, [source] * 200))
+            np.testing.assert_allclose(drawn, sorted(expected), rtol=1e-4, atol=1e-5)
+
+
+def tiny(env: Any) -> dict[str, Any]:
+    return TINY if env == "squared" else TINY | {"backend": "sync"}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    cases: dict[str, Any] = {
+        "c": "squared",
+        "id": "gym:CartPole-v1",
+        "class": Seen,
+        "function": lambda: Seen(),
+    }
+    trainers = {
+        name: puffer_mlx.train(env, tiny(env) | {"total_timesteps": BATCH})
+        for name, env in cases.items()
+    }
+    trainers["module"] = puffer_mlx.train(CARTPOLE[0], CARTPOLE[1], policy=Both())
+    own = TINY | {"total_timesteps": BATCH, "encoder": OWN_PARTS["Embedded"]}
+    trainers["encoder"] = puffer_mlx.train("squared", own)
+    yield trainers
+    for trainer in trainers.values():
+        trainer.close()
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def observation_of(policy: puffer_mlx.Policy) -> Any:
+    if policy.config.env_name.endswith(("Seen", "function")):
+        return {"near": np.ones((2, 2), np.float32), "kind": 1}
+    return np.ones(policy.spec.observation_size, policy.spec.observation_dtype)
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("name", ["c", "id", "class", "function", "module", "encoder"])
+def test_a_copy_of_a_policy_acts_as_the_policy_does(trained, tmp_path, name, loaded, copied):
+    policy = puffer_mlx.Policy(trained[name])
+    if loaded:
+        module = Both() if name == "module" else None
+        folder = trained[name].save(tmp_path)
+        policy = puffer_mlx.Policy.load(folder, policy=module, allow_code=True)
+    seen = observation_of(policy)
+    policy.predict(seen, deterministic=False)  # the copy goes on from the same random key
+    again = copied(policy)
+    assert same(again.weights, policy.weights) and again.config == policy.config
+    for _ in range(5):
+        drawn = [each.predict(seen, deterministic=False).action for each in (again, policy)]
+        np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+@pytest.mark.parametrize("name", ["c", "id", "class"])
+def test_a_copy_of_a_configuration_trains_as_it_does(trained, name, copied):
+    config = trained[name].config
+    again = copied(config)
+    assert again == config and again.factory is config.factory
+    env = config.factory or config.env_name
+    fresh = puffer_mlx.Trainer(tiny(env), env)
+    with fresh, puffer_mlx.Trainer(copied(fresh.config)) as trainer:
+        fresh.step()
+        trainer.step()
+        assert same(trainer.weights, fresh.weights)
+
+
+def test_a_pickled_policy_leaves_out_what_pickle_refuses(trained):
+    policy = puffer_mlx.Policy(trained["function"])
+    assert policy.config.factory is not None
+    assert pickled(policy).config.factory is None
+    assert copy.deepcopy(policy).config.factory is policy.config.factory
+    scores = [puffer_mlx.evaluate(each, Seen, 2) for each in (policy, pickled(policy))]
+    assert scores[0].episodes == scores[1].episodes
+
+
+USES: dict[str, Callable[[Any, puffer_mlx.Policy], Any]] = {
+    "predict": lambda trainer, policy: policy.predict(np.zeros(4, np.float32)),
+    "trainer's predict": lambda trainer, policy: trainer.predict(np.zeros(4, np.float32)),
+    "evaluate": lambda trainer, policy: puffer_mlx.evaluate(policy),
+    "step": lambda trainer, policy: trainer.step(),
+    "save": lambda trainer, policy: trainer.save("nowhere"),
+    "export": lambda trainer, policy: trainer.export("nowhere.bin"),
+    "new trainer": lambda trainer, policy: puffer_mlx.Trainer(TINY, "squared"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_forked_process_is_told_to_spawn(trained, monkeypatch, use):
+    trainer = trained["id"]
+    policy = puffer_mlx.Policy(trainer)
+    monkeypatch.setattr(devices, "_pid", os.getpid() + 1)
+    with pytest.raises(UserError, match=r'forked .*\n.*get_context\("spawn"\)'):
+        USES[use](trainer, policy)
+
+
+@pytest.mark.processes
+def test_a_policy_of_the_parent_raises_in_a_forked_process(trained):
+    policy = puffer_mlx.Policy(trained["id"])
+    ours, theirs = multiprocessing.Pipe()
+
+    def child() -> None:
+        try:
+            policy.predict(np.zeros(4, np.float32))
+        except UserError as error:
+            theirs.send(error)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    try:
+        assert ours.poll(60), "the forked process hangs"
+        error = ours.recv()
+        assert isinstance(error, UserError) and "spawn" in error.hint
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_an_event_loop_may_train_in_its_pool_of_threads():
+    """As ``asyncio.to_thread`` does: steps in turn, in whichever thread is free."""
+    idents = set()
+    with puffer_mlx.Trainer(TINY, "squared") as trainer, ThreadPoolExecutor(2) as pool:
+        both = threading.Barrier(2)
+        list(pool.map(lambda _: both.wait(60), range(2)))  # there are two threads
+
+        def step() -> None:
+            idents.add(threading.get_ident())
+            trainer.step()
+
+        while trainer._run.trainer.goes_on():
+            pool.submit(step).result()
+        assert trainer.epoch == 4

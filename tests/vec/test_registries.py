@@ -1,0 +1,358 @@
+"""Processes step what the program registered, and environments may have processes of their own."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.envs.registration import registry
+from stepping import played, started, step
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec import plan, registries
+from puffer_mlx.vec.gym.make import GymRecipe
+from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.zoo.names import find
+from puffer_mlx.vec.zoo.vec import ZooVec
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """What a test registers, or registers anew, is forgotten."""
+    before = dict(registry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's, that an id is registered anew
+        yield
+    registry.clear()
+    registry.update(before)
+
+
+def slope_env() -> Any:
+    """An environment of a class that only this program has: it shows its steps times a slope."""
+
+    class Slope(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, slope=1.0, render_mode=None):
+            self.slope = slope
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.steps = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            shown = np.full(1, self.slope * self.steps, np.float32)
+            return shown, 1.0, self.steps == 50, False, {}
+
+    return Slope
+
+
+def shown(make: Any, backend: str, steps: int = 3) -> list[float]:
+    """What the first of two environments shows, step by step."""
+    with GymVec(make, name="it", total_agents=2, backend=backend) as vec:
+        return [float(rows.observations[0, 0]) for rows in played(vec, steps)]
+
+
+def own_id() -> tuple[Any, list[float]]:
+    gymnasium.register("Mine-v0", entry_point=slope_env(), kwargs={"slope": 3.0})
+    return "Mine-v0", [0, 3, 6, 9]
+
+
+def without_a_version() -> tuple[Any, list[float]]:
+    gymnasium.register("Mine-v1", entry_point=slope_env(), kwargs={"slope": 1.0})
+    gymnasium.register("Mine-v2", entry_point=slope_env(), kwargs={"slope": 2.0})
+    return "Mine", [0, 2, 4, 6]
+
+
+def known_id() -> tuple[Any, list[float]]:
+    gymnasium.register("CartPole-v1", entry_point=slope_env(), kwargs={"slope": 5.0})
+    return "CartPole-v1", [0, 5, 10, 15]
+
+
+def function_of_an_id() -> tuple[Any, list[float]]:
+    name, expected = own_id()
+    return lambda: gymnasium.make(name), expected
+
+
+def function_of_a_known_id() -> tuple[Any, list[float]]:
+    name, expected = known_id()
+    return lambda: gymnasium.make(name), expected
+
+
+def of_the_script() -> tuple[Any, list[float]]:
+    sys.modules["__main__"].Sloping = slope_env()  # type: ignore
+    gymnasium.register("Mine-v0", entry_point="__main__:Sloping", kwargs={"slope": 4.0})
+    return "Mine-v0", [0, 4, 8, 12]
+
+
+def beside_one_that_cant_be_sent() -> tuple[Any, list[float]]:
+    gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": threading.Lock()})
+    return own_id()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        own_id,
+        without_a_version,
+        known_id,
+        function_of_an_id,
+        function_of_a_known_id,
+        of_the_script,
+        beside_one_that_cant_be_sent,
+    ],
+)
+def test_the_programs_environment_is_stepped(case, backend):
+    make, expected = case()
+    assert shown(make, backend) == expected
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_wrappers_and_limits_of_a_registration_count(backend):
+    entry = gymnasium.spec("CartPole-v1").entry_point
+    gymnasium.register("CartPole-v1", entry_point=entry, max_episode_steps=4)
+    with GymVec("CartPole-v1", name="it", total_agents=2, backend=backend) as vec:
+        played(vec, 12)
+        assert {record["episode_length"] for record in vec.episodes()} == {4}
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_pettingzoos_registrations_count(backend, monkeypatch):
+    pettingzoo = pytest.importorskip("pettingzoo")
+    if not hasattr(pettingzoo, "register"):
+        pytest.skip("this PettingZoo has no registry")
+    from pettingzoo.env_registry import registration
+
+    class Pair(pettingzoo.ParallelEnv):
+        metadata: Any = {"name": "pair"}
+        possible_agents: Any = ["a", "b"]
+
+        def observation_space(self, agent):
+            return gymnasium.spaces.Box(-99, 99, (1,), np.float32)
+
+        def action_space(self, agent):
+            return gymnasium.spaces.Discrete(2)
+
+        def reset(self, seed=None, options=None):
+            self.agents, self.steps = [*self.possible_agents], 0
+            return self._each(np.zeros(1, np.float32)), self._each({})
+
+        def step(self, actions):
+            self.steps += 1
+            seen = np.full(1, 7 * self.steps, np.float32)
+            flags = self._each(False)
+            return self._each(seen), self._each(1.0), flags, flags, self._each({})
+
+        def _each(self, value):
+            return {agent: value for agent in self.agents}
+
+    monkeypatch.setattr(registration, "parallel_registry", {**registration.parallel_registry})
+    monkeypatch.setattr(pettingzoo, "parallel_registry", registration.parallel_registry)
+    pettingzoo.register("parallel", "mine/pair-v0", Pair)
+    made = find("mine/pair-v0")
+    with ZooVec(made, name="pair", total_agents=4, backend=backend) as vec:
+        assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
+
+
+def held_lock() -> Any:
+    """A function that no pickle holds."""
+    lock, Slope = threading.Lock(), slope_env()
+
+    def make(render_mode=None):
+        with lock:
+            return Slope()
+
+    return make
+
+
+def test_what_cant_be_sent_is_refused_or_stepped_here(monkeypatch):
+    make = held_lock()
+    with pytest.raises(UserError, match=r"can't be sent to another process: .*lock.*\n.*sync"):
+        shown(make, "async")
+    monkeypatch.setattr(plan, "step_time", lambda *_: 1.0)
+    monkeypatch.setattr(plan, "cores", lambda: 2)
+    chosen = plan.plan(GymRecipe("it", make), 2, 1, "auto", 2, 0)
+    assert chosen.form == "sync" and chosen.workers == 0
+    said = "sync: a step takes 1 s, but what makes it can't be sent to another process: "
+    assert chosen.description.startswith(said) and "\n" not in chosen.description
+
+
+class Stubborn(float):
+    """A number that can be copied, but not pickled."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("it is stubborn")
+
+
+def test_one_that_cant_be_sent_is_refused_where_it_is_made():
+    gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": Stubborn(2)})
+    assert shown(lambda: gymnasium.make("Other-v0"), "sync") == [0, 2, 4, 6]
+    with pytest.raises(UserError, match=r"Other-v0 can't be sent to another process: it is stub"):
+        shown(lambda: gymnasium.make("Other-v0"), "async")
+
+
+def test_a_module_that_registers_when_it_is_imported_changes_nothing(tmp_path, monkeypatch):
+    """The program registered its id anew after that; a process imports the module later."""
+    (tmp_path / "registering.py").write_text(
+        textwrap.dedent(
+            """
+            import gymnasium
+            gymnasium.register("Mine-v0", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
+            def make(render_mode=None):
+                return gymnasium.make("Mine-v0")
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import registering  # type: ignore
+
+    monkeypatch.delitem(sys.modules, "registering")
+    sys.modules["registering"] = registering
+    gymnasium.register("Mine-v0", entry_point=slope_env(), kwargs={"slope": 3.0})
+    assert shown(registering.make, "async") == [0, 3, 6, 9]
+    del sys.modules["registering"]
+
+
+def test_a_module_that_is_another_file_in_a_process_is_refused(monkeypatch):
+    later = registries.Later(GymRecipe)
+    assert later.load() is GymRecipe
+    monkeypatch.setattr(sys.modules[GymRecipe.__module__], "__file__", "/elsewhere/make.py")
+    with pytest.raises(UserError, match=r"GymRecipe is in .*make\.py, but a process imports /else"):
+        later.load()
+
+
+ATARI = """
+from puffer_mlx.vec.gym.vec import GymVec
+env = {"obs_type": "ram"}
+GymVec("Pong-v4", name="it", total_agents=2, env=env, backend="async").close()
+"""
+
+
+@pytest.mark.processes
+def test_processes_of_atari_do_not_greet():
+    pytest.importorskip("ale_py")
+    done = subprocess.run([sys.executable, "-c", ATARI], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# ---- Environments with processes of their own ----------------------------------------------------
+
+
+def simulate(pipe) -> None:
+    while (steps := pipe.recv()) is not None:
+        pipe.send(steps + 1)
+
+
+class Simulated(gymnasium.Env):
+    """Steps in a process that it forks; ``close`` may forget it."""
+
+    observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, closes=True, daemon=True, thread=False, render_mode=None):
+        self.pipe, end = multiprocessing.Pipe()
+        context: Any = multiprocessing.get_context("fork")
+        daemon |= multiprocessing.parent_process() is None  # Python waits for others when it ends
+        self.process = context.Process(target=simulate, args=(end,), daemon=daemon)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(self.process.start).result() if thread else self.process.start()
+        self.closes = closes
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.pipe.send(self.steps)
+        self.steps = self.pipe.recv()
+        return np.full(1, self.steps, np.float32), 1.0, self.steps == 9, False, {"pid": os.getpid()}
+
+    def close(self):
+        if self.closes:
+            self.pipe.send(None)
+            self.process.join()
+
+
+def simulators(workers: list[Any]) -> list[psutil.Process]:
+    return [child for each in workers for child in psutil.Process(each.pid).children()]
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_an_environment_may_have_a_process(backend):
+    assert shown(Simulated, backend) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("env", [{}, {"closes": False}, {"closes": False, "daemon": False}])
+def test_no_process_of_an_environment_is_left(env):
+    with GymVec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
+        step(vec, started(vec))
+        forked = simulators(vec._envs[0].processes)  # type: ignore
+        assert len(forked) == 2
+    gone, left = psutil.wait_procs(forked, timeout=60)
+    assert len(gone) == 2 and not left
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_worker_that_dies_is_noticed_though_its_environments_process_lives(thread):
+    """What a thread forked lives on: it would otherwise end with the thread."""
+    env = {"thread": thread, "closes": False}
+    with GymVec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
+        rows = started(vec)
+        worker = vec._envs[0].processes[0]  # type: ignore
+        forked = simulators([worker])
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(UserError, match=r"died.*killed by SIGKILL"):
+            step(vec, rows)
+        for process in forked if thread else ():
+            process.kill()
+        assert not psutil.wait_procs(forked, timeout=60)[1]
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {paths!r}
+import test_registries
+from puffer_mlx.vec.gym.vec import GymVec
+vec = GymVec(test_registries.Simulated, name="it", total_agents=2, backend="async")
+test_registries.started(vec)
+workers = vec._envs[0].processes
+pids = [each.pid for each in workers + test_registries.simulators(workers)]
+print(*pids, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("end", ["killed", "ends"])
+def test_nothing_is_left_of_a_program_that_does_not_close(tmp_path, end):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(paths=sys.path))
+    pipe = subprocess.PIPE
+    words = [sys.executable, str(script)]
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdin is not None and program.stdout is not None
+        running = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
+        assert len(running) == 4
+        if end == "killed":
+            program.kill()
+        else:
+            program.stdin.write("\n")
+    assert not psutil.wait_procs(running, timeout=60)[1]
