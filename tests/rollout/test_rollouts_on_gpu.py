@@ -39,6 +39,7 @@ from puffer_mlx.rollout.on_gpu import (
 from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collector, placement, trainer
+from puffer_mlx.training.learner import Update
 from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -522,7 +523,8 @@ def test_training_on_it_is_built_then(on_gpu, monkeypatch):
 def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
     """Also where the training on the next rollout was built by the thread before."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
-    built, used = [], []
+    prepared, submitted, submit = [], [], Update.submit
+    monkeypatch.setattr(Update, "submit", lambda one: submitted.append(one) or submit(one))
 
     def in_new_thread(call: Callable[[], Any]) -> Any:
         with ThreadPoolExecutor(1) as thread:
@@ -530,16 +532,16 @@ def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
 
     with emulated_gpu():
         ours, serial = (make_trainer("connect4", *options) for _ in range(2))
-        train = ours.learner.train
-        ours.learner.train = lambda *a: used.append(a[-1]) or train(*a)  # type: ignore
         in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
         for expected in serial:
             assert results(in_new_thread(ours.step)) == results(expected)
-            built.append(ours.pending is not None and ours.pending.built is not None)
+            prepared.append(ours.prepared)
             in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
         assert_same(ours, serial)
-    assert any(built) == (not options)
-    assert used == [None] * len(built)  # it holds what only that thread can evaluate
+    graphs = [one for one in prepared if one is not None and one.is_graph]
+    assert bool(graphs) == (not options)
+    assert submitted  # Only the thread that prepared an update can evaluate its arrays.
+    assert not any(one is other for one in prepared for other in submitted)
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
