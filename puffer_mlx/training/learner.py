@@ -67,7 +67,8 @@ class Learner:
         algorithm: decides what minibatches are, and their loss.
         functions: compiled functions of an update. They may be replaced between two epochs; a
             graph doesn't call them, so ``graph`` must be None then.
-        graph: an epoch as one compiled function; None where an epoch can't be one.
+        graph: an epoch as one compiled function; None with several ranks or a limit of the KL, or
+            if it would store too much. ``Update.fits_graph`` decides for each epoch.
         reader: loads rollouts onto the device that trains.
         health: checks that results are finite.
         update: the update in progress, or the last one.
@@ -238,12 +239,11 @@ class Update:
             UserError: too many minibatches in a row were not finite, or weights aren't any more.
             GPUError: macOS ended the computation, and the retry in smaller pieces, too.
         """
-        health = self.learner.health
-        try:
-            return health.check(self.rollout, self.state, self.results)
-        except RuntimeError as error:
-            self._retry(error)
-            return health.check(self.rollout, self.state, self.results)
+        while True:
+            try:
+                return self.learner.health.check(self.rollout, self.state, self.results)
+            except RuntimeError as error:
+                self._retry(error)
 
     def _submit(self) -> None:
         learner, algorithm = self.learner, self.learner.algorithm

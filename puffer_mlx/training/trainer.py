@@ -156,9 +156,10 @@ class Trainer:
         that a GPU makes by itself is launched right after the update's last minibatch, before the
         results are read, and is in progress when this returns.
 
-        If the update raises, the rollout is kept, and the next call repeats the update. If the
-        rollout raises, nothing has changed but the environments: see ``Collector.resync``. After a
-        KeyboardInterrupt that comes while this waits for the next rollout, only a record is lost.
+        If the update raises, its rollout is kept, and the next call repeats the update. If
+        collecting this epoch's rollout raises, nothing has changed but the environments: see
+        ``Collector.resync``. A KeyboardInterrupt in ``queue.settle``, while another thread finishes
+        the next rollout, comes after the epoch: only its record is lost.
 
         Returns:
             The epoch's record.
@@ -168,7 +169,7 @@ class Trainer:
         self.profiler.begin(self.epoch)
         timer.start()
         try:
-            rollout = self.queue.current(self.weights, self._waits(self.epoch))
+            rollout = self.queue.current(self.weights, self._times_rollout(self.epoch))
             self._count_games(rollout)
             update_began = time.perf_counter()
             with self.ranks.guarded():
@@ -181,23 +182,26 @@ class Trainer:
                     following = self.queue.launch_ahead(update.state.weights)
                     if self.rate is None:  # else the next learning rate depends on this update
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
-                metrics = update.wait()  # the only wait for the device
+                metrics = update.wait()
                 self._share_logs(rollout, update)
             metrics |= self._next_learning_rate(metrics)
+            # The rollout is released first: it must not be trained on again by the new weights.
+            self.queue.release()
             self.train_state = update.state
             self.epoch += 1
             self.global_step += self.config.batch_size
             timer.lap("train_misc")
             seconds = time.perf_counter() - update_began - update.extra_seconds
             seconds = self._charge(rollout, update.sampled, seconds)
-            self.queue.release()
         except BaseException:
             self.queue.take_back()
             self.prepared = None
             raise
         finally:
-            self.queue.settle()
-            self._began = None
+            try:
+                self.queue.settle()
+            finally:
+                self._began = None
         self._last_seconds = time.perf_counter() - began if self._compiled else 0.0
         self._compiled = True
         self.ranks.settle(self.vec)
@@ -325,8 +329,8 @@ class Trainer:
             self.stop = True
         return ends
 
-    def _waits(self, epoch: int) -> bool:
-        """Return True if an epoch waits for its rollout, which shows how long that takes."""
+    def _times_rollout(self, epoch: int) -> bool:
+        """Return True if an epoch waits for its rollout, to time it by itself."""
         return self.profiler.samples(epoch) or self.profiler.due(epoch)
 
     def _opponents(self) -> tuple[Any, Any]:
@@ -347,7 +351,7 @@ class Trainer:
         """Return True if the next rollout is launched before this update's results are read."""
         following = self.epoch + 1
         possible = self.collector.ahead and self.self_play is None  # opponents are chosen first
-        return possible and following < self.config.epochs and not self._waits(following)
+        return possible and following < self.config.epochs and not self._times_rollout(following)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
         """Return the update on a rollout, which may be prepared already."""
@@ -388,10 +392,10 @@ class Trainer:
     def _charge(self, rollout: Rollout, sampled: bool, seconds: float) -> float:
         """Divide an update's time among the phases, and return the seconds of training alone.
 
-        A rollout that is launched ahead is computed during this update: the seconds that the host
-        took to launch the next one, and waited for the current one, are the rollout's.
+        Two parts of ``seconds`` are a rollout's: waiting for the current one, if it was launched
+        ahead (``late``), and launching the next one.
         """
-        following = self.queue.following
+        following = self.queue.rollout  # None unless it was launched ahead
         late = min(rollout.late, seconds)
         self.profiler.train.divide(sampled, late)
         self.profiler.rollout.charge("eval_act", late)

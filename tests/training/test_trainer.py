@@ -133,6 +133,19 @@ class OneOfTwo(SingleProcess):
     size = 2
 
 
+def test_results_that_are_always_ended_are_one_message(monkeypatch):
+    """macOS may end the computation when its results are waited for, in both tries."""
+    trainer = Trainer(configure(3), RandomVec())
+
+    def ended(*_):
+        raise RuntimeError(ENDED)
+
+    monkeypatch.setattr(trainer.learner.health, "check", ended)
+    with pytest.raises(GPUError, match="training twice, at last step by step"):
+        trainer.step()
+    assert trainer.epoch == 0 and trainer.queue.rollout is not None
+
+
 def test_one_of_several_ranks_tries_no_second_time():
     """The others are in the middle of the same sum: they would wait for another one."""
     trainer = Trainer(configure(3), RandomVec())
