@@ -176,7 +176,7 @@ def _epoch(
 
     away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
     learner: Any = Learner(config, policy, away, PhaseTimer("", enabled=False))
-    learner.first_ratios_are_one = True
+    learner.first_ratios_are_one, learner.graph = True, None
     watch, functions, reader = Watch(graphs), learner.functions, learner.reader
     for owner, names in (functions, ("gather", "gradients", "optimise")), (reader, ("copy",)):
         for name in names:

@@ -48,10 +48,14 @@ def command(name: str, *argv: object) -> list[str]:
 
 
 def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own to its end."""
-    done = subprocess.run(
-        command(name, *argv), cwd=cwd, capture_output=True, text=True, timeout=120, **how
-    )
+    """Run a script in a process of its own to its end.
+
+    With a PYTHONPATH of its own, that path's package: a script takes the package beside it.
+    """
+    words = command(name, *argv)
+    if "PYTHONPATH" in how.get("env", {}):
+        words[1:2] = ["-m", "puffer_mlx", name.replace("_", "-")]
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=120, **how)
     done.stderr = errors(done.stderr)
     return done
 

@@ -54,9 +54,14 @@ def with_rest(memory: Memory) -> dict[str, Any]:
     """
     if not normalises(memory):
         return dict(memory)
-    mean, scale = _mean_and_scale(memory)
+    try:
+        with np.errstate(invalid="ignore"):
+            mean, scale = _mean_and_scale(memory)
+    except KeyError:  # incomplete statistics are refused when they are read
+        return dict(memory)
     rest = mean - mean.astype(np.float32)
-    return dict(memory) | ({REST: rest} if (np.abs(rest) * scale > COARSE).any() else {})
+    is_coarse = mean.shape == scale.shape and (np.abs(rest) * scale > COARSE).any()
+    return dict(memory) | ({REST: rest} if is_coarse else {})
 
 
 def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

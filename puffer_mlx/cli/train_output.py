@@ -74,7 +74,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
     trainer = run.trainer
     epochs = "1 epoch" if trainer.epoch == 1 else f"{trainer.epoch} epochs"
     yield f"going on with {relative(run.resumed.folder)} after {epochs}"
-    if newest and newest != run.resumed.folder:
+    if newest and run.home / newest != run.resumed.folder:
         yield (
             f"{relative(newest)} is newer, but has weights only, which --resume can't use:"
             f" --load-model-path {relative(newest)} starts a new run from them"

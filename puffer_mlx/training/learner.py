@@ -211,7 +211,7 @@ class Update:
         self.is_graph = False
         self.extra_seconds = 0.0
         self._forward_seconds = 0.0
-        self._thread = threading.current_thread()
+        self._prepared_by = threading.current_thread()
 
     def is_for(self, rollout: Rollout, before: TrainState, scheduled: Scheduled) -> bool:
         """Return True if the update was prepared for these, by the calling thread.
@@ -219,13 +219,13 @@ class Update:
         Another thread couldn't evaluate its lazy arrays.
         """
         same = self.rollout is rollout and self.before is before and self.scheduled == scheduled
-        return same and self._thread is threading.current_thread()
+        return same and self._prepared_by is threading.current_thread()
 
     def submit(self) -> None:
         """Start the update on the device. Returns before it is computed."""
         self.learner.update = self
         try:
-            self._submit()
+            self.run()
         except RuntimeError as error:
             self._retry(error)
 
@@ -245,9 +245,10 @@ class Update:
             except RuntimeError as error:
                 self._retry(error)
 
-    def _submit(self) -> None:
+    def run(self) -> None:
+        """Start the update in one of its three ways; ``submit`` retries this on a Mac."""
         learner, algorithm = self.learner, self.learner.algorithm
-        fields = None if self.is_graph else self._load()
+        fields = None if self.is_graph else self._load_fields()
         if fields is not None and self.fits_graph():
             self.build_graph(fields)
         if self.is_graph:
@@ -276,7 +277,7 @@ class Update:
             packed = results.pack(self.state, results.first_ratios if self.compares else None)
         mx.async_eval(packed)
 
-    def _load(self) -> Fields:
+    def _load_fields(self) -> Fields:
         """Return the rollout on the device that trains, with log-probabilities as training's."""
         reader, fields = self.learner.reader, self.rollout.buffer.fields
         copied = reader.copy(fields)

@@ -1,7 +1,7 @@
 """A trainer's state: everything that a resumed run needs to continue identically."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,14 +13,11 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.trees import named
 
-if TYPE_CHECKING:
-    from puffer_mlx.training.trainer import Trainer
-
 SELF_PLAY = "selfplay"  # prefix of the opponents' arrays
 
 
-def save_state(trainer: "Trainer") -> State:
-    """Return the trainer's state between two steps.
+def save_state(trainer: Any) -> State:
+    """Return the state of a ``Trainer`` between two steps.
 
     A rollout that isn't trained on yet is not in the state. Overlapped, or launched ahead, it is
     collected again from where it began. In a serial run the environments are at the rollout's end.
@@ -68,11 +65,11 @@ def save_state(trainer: "Trainer") -> State:
     return State(dict(named(arrays)), numbers)
 
 
-def restore_state(trainer: "Trainer", weights: Any, state: State) -> bool:
+def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     """Continue a trainer where ``state`` was saved.
 
     Args:
-        trainer: with the same policy, agents and buffers as the one that was saved.
+        trainer: a ``Trainer`` with the same policy, agents and buffers as the one that was saved.
         weights: the policy's weights at that time.
         state: the saved state.
 
@@ -119,7 +116,7 @@ def restore_state(trainer: "Trainer", weights: Any, state: State) -> bool:
     return continues
 
 
-def _refuse_lost_schedule(trainer: "Trainer", numbers: Mapping[str, Any]) -> None:
+def _refuse_lost_schedule(trainer: Any, numbers: Mapping[str, Any]) -> None:
     """Raise UserError if the run's learning rate was a function, and none is given now."""
     if "schedule" in numbers and trainer.schedule is None:
         if typed(trainer.config, "train.learning_rate"):

@@ -27,12 +27,12 @@ through_a_file = settings(max_examples=40)  # each is written and loaded
 GLIDER = Path(__file__).parents[1] / "envs" / "upstream_5" / "ocean" / "glider"  # 5.0's: texts, too
 AWKWARD = [
     *("#", ";", "=", ":", "'", '"', "\\", ",", "[", "]", "{", "}", "(", ")", "%"),
-    *(" ", "\n", "\r", "\t", "\x01", "\x85", "\u2028", "\ud800", "None", "True", "1", "a", "-"),
+    *(" ", "\n", "\r", "\t", "\x01", "\x85", "\u2028", "None", "True", "1", "a", "-"),
 ]
 TEXT = st.one_of(
     st.text(max_size=12),
     st.lists(st.sampled_from(AWKWARD), max_size=6).map("".join),
-    st.text(st.characters(codec=None, categories=["Cs", "Cc", "Zs", "Zl", "Po"]), max_size=6),
+    st.text(st.characters(codec=None, categories=["Cc", "Zs", "Zl", "Po"]), max_size=6),
 )
 NUMBERS = st.one_of(
     st.booleans(), st.integers(), st.floats(allow_nan=False), st.sampled_from([10**30, 1e300, -0.0])

@@ -452,7 +452,7 @@ def test_environments_of_other_sources(tmp_path, serving):
         shutil.copytree(environments_folder() / "squared", folder)
     assert sources_digest(folders[0]) == sources_digest(folders[1])
     (header,) = folders[1].glob("squared.h")
-    header.write_text(header.read_text() + "// another one\n")
+    header.write_text(header.read_text() + "enum { ANOTHER_ONE };\n")
     configs = [joining._facts(replace(load("squared"), source=str(f))) for f in folders]
     assert joining._first_difference(*configs) == (
         "environment sources",

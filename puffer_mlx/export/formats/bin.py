@@ -31,7 +31,7 @@ from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.networks.catalog import FORMS, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import publish
+from puffer_mlx.system.files import publish, relative
 
 BUILDS = {"bf16": flat_files.BF16, "float": flat_files.FLOAT}
 SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a file's size may mean
@@ -145,7 +145,7 @@ class Bin(FileFormat):
         beside = path.with_name(f"{path.name}.{MEMORY}")
         with publish(beside, named=True) as temporary:
             write_statistics(contents.memory, temporary)
-        return [f"puffer_mlx reads their statistics from {beside}"]
+        return [f"puffer_mlx reads their statistics from {relative(beside)}"]
 
     def read(self, path: Path) -> PolicyFile:
         """Only what is the same of every such file; its numbers are read by ``weights``."""
