@@ -32,7 +32,8 @@ def test_a_run_is_told_from_its_start_to_its_end(told, capsys):
     about = {"wandb_project": "fish", "log_dir": "here"}
     made = puffer_mlx.train("squared", track=["tensorboard"], **about, **SHORT)
     begun, *epochs, end = told()  # though it isn't closed
-    assert begun["start"]["project"] == "fish" and begun["start"]["log_dir"] == "here"
+    assert begun["start"]["project"] == "fish"
+    assert begun["start"]["log_dir"] == str(Path("here").absolute())
     assert begun["start"]["config"]["train"]["horizon"] == 32
     assert [epoch["step"] for epoch in epochs] == [256, 512]
     assert epochs[-1]["metrics"]["epoch"] == 2 and end["finish"]["status"] == "finished"

@@ -261,7 +261,7 @@ def simulate(pipe) -> None:
 
 
 class Simulated(gymnasium.Env):
-    """Steps in a process that it forks; ``close`` may forget it."""
+    """Steps in a process that it forks; ``close`` may forget it, but not in the tests' process."""
 
     observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -269,11 +269,10 @@ class Simulated(gymnasium.Env):
     def __init__(self, closes=True, daemon=True, thread=False, render_mode=None):
         self.pipe, end = multiprocessing.Pipe()
         context: Any = multiprocessing.get_context("fork")
-        daemon |= multiprocessing.parent_process() is None  # Python waits for others when it ends
         self.process = context.Process(target=simulate, args=(end,), daemon=daemon)
         with ThreadPoolExecutor(1) as other:
             other.submit(self.process.start).result() if thread else self.process.start()
-        self.closes = closes
+        self.closes = closes or multiprocessing.parent_process() is None
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
