@@ -248,7 +248,8 @@ GymVec("Pong-v4", name="it", total_agents=2, env=env, backend="async").close()
 @pytest.mark.processes
 def test_processes_of_atari_do_not_greet():
     pytest.importorskip("ale_py")
-    done = subprocess.run([sys.executable, "-c", ATARI], capture_output=True, text=True)
+    words = [sys.executable, "-c", ATARI]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
