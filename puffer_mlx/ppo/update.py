@@ -63,7 +63,7 @@ def compile_update(
     Args:
         policy: the trained policy.
         config: a valid configuration; section [train] counts.
-        algorithm: what minibatches are, and their loss.
+        algorithm: decides what minibatches are, and their loss.
         summed: turns the function of one process's gradients into that of all processes' mean.
     """
     steps = {
@@ -129,7 +129,7 @@ def compile_on_gpu(function: Function) -> Function:
 
     A fused CPU kernel takes the compiler 0.4 s, again for each constant in it: compiling functions
     of small arrays made a first start half a minute longer, for 1 % of the speed. On a GPU these
-    functions are kernels of our own, with nothing to fuse: there compiling saves building their
+    functions are our kernels, with nothing to fuse: there compiling saves building their
     graphs in Python again.
     """
     return mx.compile(function) if backend() != "cpu" else function

@@ -1,4 +1,4 @@
-"""Functions by which a policy acts through MLX, compiled."""
+"""Compiled MLX functions that choose actions."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
 
     Args:
         policy: the acting policy.
-        weights: its weights.
+        weights: weights of the policy.
         observations: (n, D).
         state: recurrent state of n agents.
         noise: (n, heads), what actions are sampled with; None takes the most probable ones.

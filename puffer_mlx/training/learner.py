@@ -53,7 +53,7 @@ RPO = 0x52504F  # makes the key of RPO's noise differ from the update's
 
 
 class Learner:
-    """What all updates of a run have in common.
+    """Makes the updates of a run, and holds the functions and devices that they share.
 
     Args:
         config: a valid configuration.
@@ -118,11 +118,11 @@ class Learner:
         works on them.
 
         Args:
-            rollout: what to train on. Nothing may write to it until the update is done.
-            before: the state to start from.
+            rollout: the rollout to train on. Nothing may write to it until the update is done.
+            before: weights and optimizer state to start from.
             scheduled: the epoch's learning rate, entropy bonus and exponent of priorities.
-            key: the update's random key.
-            epoch: number of the epoch.
+            key: random key of the update.
+            epoch: number of the epoch, from 0.
             sampled: evaluate after each phase and charge its time.
         """
         observed = self.first_ratios_are_one or epoch % SAMPLE_EVERY == 1
@@ -143,7 +143,7 @@ class Learner:
 
     @property
     def progress(self) -> float | None:
-        """Submitted fraction of the update's minibatches, for any thread; None if it is unknown."""
+        """The submitted fraction of the update's minibatches, for any thread, or None."""
         update = self.update  # the training thread may replace it
         return None if update is None else update.progress
 
@@ -178,18 +178,18 @@ class Update:
     """One epoch of training on one rollout; ``Learner.prepare`` makes it.
 
     Args:
-        learner: the run's.
-        rollout: what to train on.
-        before: the state to start from.
-        scheduled: the epoch's coefficients.
-        key: the update's random key.
+        learner: the learner that prepared it.
+        rollout: the rollout to train on.
+        before: weights and optimizer state to start from.
+        scheduled: learning rate, entropy bonus and exponent of priorities.
+        key: random key of the update.
         compares: whether to report how far the first minibatch's ratios are from 1.
         sampled: evaluate after each phase and charge its time.
 
     Attributes:
         state: the state after the update, perhaps not computed yet; ``before`` until the update is
             submitted or its graph is built.
-        results: its minibatches' results.
+        results: results of the minibatches.
         extra_seconds: time that measuring took in addition to training.
     """
 
@@ -290,7 +290,7 @@ class Update:
 
     @property
     def progress(self) -> float | None:
-        """Submitted fraction of the minibatches; None if they are submitted at once."""
+        """The submitted fraction of the minibatches, or None where all are submitted at once."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
         return self.results.count / self.learner.minibatches
@@ -452,7 +452,8 @@ def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
 def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
     """Return which steps of a rollout are learned from, (T, N) bool: see ``ppo/sections.py``.
 
-    If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
+    The last step is left out: what came of its action isn't known. If no step is left, all are
+    learned from, so that there are minibatches; their advantages are 0 and teach nothing.
 
     Args:
         finals: (T + 1, N), non-zero where a row is an episode's last observation; None: nowhere.

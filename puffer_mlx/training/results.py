@@ -26,7 +26,7 @@ class MinibatchResult(NamedTuple):
     """Results of one minibatch, or of k that were computed at once."""
 
     ok: mx.array
-    """Whether the minibatch counted: a scalar, bool or 0 or 1; or (k,)."""
+    """True or 1 if the minibatch counted: a scalar, or (k,)."""
     metrics: mx.array
     """(7,), or (k, 7)."""
     advantages: mx.array
@@ -67,8 +67,8 @@ class Results:
         """Return the results that a compiled epoch has made.
 
         Args:
-            packed: result of ``pack``.
-            minibatches: arrays of each MinibatchResult.
+            packed: the packed numbers: see ``pack``.
+            minibatches: fields of the MinibatchResult of each minibatch.
             state: the state after the epoch.
             has_ratios: whether ``pack`` got ratios.
         """
@@ -80,7 +80,7 @@ class Results:
 
     @property
     def counted(self) -> list[mx.array]:
-        """Whether each minibatch counted: scalars, bool or 0 or 1."""
+        """The flag ``ok`` of each minibatch, or one array for all of them."""
         return [one.ok for one in self.minibatches]
 
     @property
@@ -168,7 +168,7 @@ class Health:
         metrics: names of the metrics.
 
     Attributes:
-        fault: why no minibatch has counted so far; None if one did.
+        fault: the error that says why no minibatch has counted so far, or None.
     """
 
     def __init__(self, config: Config, metrics: Sequence[str] = METRICS) -> None:
@@ -180,9 +180,9 @@ class Health:
         """Wait for an epoch's results and check them.
 
         Args:
-            rollout: what was trained on.
-            now: the state after the epoch.
-            results: the epoch's, packed.
+            rollout: the rollout that was trained on.
+            now: weights and optimizer state after the epoch.
+            results: packed results of the epoch.
 
         Returns:
             The metrics, means over the minibatches that counted.
@@ -221,7 +221,7 @@ class Health:
 
 
 def not_finite_of(now: TrainState) -> str | None:
-    """Return the name of the first weight or optimizer array that isn't finite; None if all are."""
+    """Return the name of the first weight or optimizer array that isn't finite, or None."""
     trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
     trees = {"": now.weights, **trees}
     return next(

@@ -24,12 +24,12 @@ from puffer_mlx.training.collector import Collector, Rollout
 
 
 class RolloutQueue:
-    """The rollout to train on, and the one after it.
+    """Holds the rollout to train on and the one after it, and draws the random keys.
 
     Args:
-        collector: collects them.
-        key: the run's random key.
-        timer: the training thread's; gets the phases in which it waits for a rollout.
+        collector: collects the rollouts.
+        key: random key of the run.
+        timer: phases of the training thread: waiting for a rollout is charged here.
         opponents: returns each opponent's weights, and the opponents (from 1) whose recurrent
             states start anew.
 
@@ -60,9 +60,8 @@ class RolloutQueue:
         A rollout that was launched ahead by other weights is taken back first.
         """
         rollout = self.rollout
-        if rollout is not None and rollout.ahead and rollout.start.weights is not weights:
-            self._take_back(rollout)
-            self.rollout = None
+        if rollout is not None and rollout.start.weights is not weights:
+            self.take_back_all()
         return self.rollout
 
     def current(self, weights: Any, wait: bool = True) -> Rollout:
@@ -81,7 +80,7 @@ class RolloutQueue:
         """Return the rollout in progress, or a new one, without keeping it: see ``current``.
 
         A serial rollout that fails is dropped, and the key is what it was before. So the next call
-        does the same as a run that is resumed from the trainer's state.
+        continues as a run does that is resumed from the trainer's state.
 
         Raises:
             UserError: macOS ended the GPU's rollout.
@@ -110,7 +109,7 @@ class RolloutQueue:
         With ``train.overlap`` another thread collects it from now on, else ``current`` does.
 
         Args:
-            weights: what to act by, evaluated.
+            weights: weights to act by, evaluated.
         """
         if self.collector.waiting:
             return
@@ -168,7 +167,7 @@ class RolloutQueue:
             self.rollout = None
 
     def settle(self) -> None:
-        """Wait until no rollout is in progress; a finished one stays in the collector."""
+        """Wait until no rollout is in progress. A finished one stays in the collector."""
         self.collector.settle()
 
     def clear(self) -> None:

@@ -50,7 +50,7 @@ RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exp
 
 
 class Trains(Protocol):
-    """What displays and players need of a trainer; the library's is one, too."""
+    """Attributes of a trainer that displays and players read; the library's trainer has them."""
 
     config: Config
     vec: VecEnv
@@ -76,8 +76,8 @@ class Trainer:
         weights: initial weights; None: drawn from ``base.seed``.
         like: the state of a run to be resumed. Where the configuration says ``auto``, the choices
             of that run are made again.
-        ranks: the processes that train together, of which this is one. ``vec`` has this process's
-            agents, ``ranks.own(config)``.
+        ranks: the processes that train together. ``vec`` has this process's agents,
+            ``ranks.own(config)``.
 
     Attributes:
         epoch: epochs trained.
@@ -273,7 +273,7 @@ class Trainer:
 
     @property
     def under_way(self) -> UnderWay | None:
-        """Progress of the epoch, from any thread; None between two epochs."""
+        """The progress of the epoch, for any thread. It is None between two epochs."""
         if (began := self._began) is None:
             return None
         trains = self.queue.rollout is not None
@@ -298,7 +298,7 @@ class Trainer:
 
     @property
     def fault(self) -> UserError | None:
-        """Why nothing was learned: not one minibatch was finite. None if one was."""
+        """The error that says why no minibatch was finite. It is None once one was."""
         return self.learner.health.fault
 
     @property
