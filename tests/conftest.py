@@ -34,6 +34,8 @@ pytest.register_assert_rewrite(
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # as nohup's jobs inherit it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # ---- the fast tier: in this process, a minute in all ---------------------------------------------
