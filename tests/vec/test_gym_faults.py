@@ -183,7 +183,9 @@ FAILING_CLOSE = {
 }
 
 
-@pytest.mark.parametrize("backend", FAILING_CLOSE)
+@pytest.mark.parametrize(
+    "backend", ["sync", "auto", "async", pytest.param("vector", marks=NEEDS_1_1)]
+)
 def test_close_that_fails_is_told_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
     factory, said = FAILING_CLOSE[backend]
     monkeypatch.setattr(instances, "_TOLD", set())
