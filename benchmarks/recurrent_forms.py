@@ -27,7 +27,7 @@ import mlx.nn as nn
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.mlx_memory import choose_cache_limit
-from puffer_mlx.ops import linear
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.policy.networks.gru import gru, gru_reference
 from puffer_mlx.policy.networks.lstm import lstm, lstm_reference
 from puffer_mlx.policy.networks.catalog import FORMS

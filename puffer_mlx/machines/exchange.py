@@ -12,7 +12,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import pack, unpack
+from puffer_mlx.ops import unpack
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.trees import leaves
 

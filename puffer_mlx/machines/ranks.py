@@ -24,7 +24,7 @@ from puffer_mlx.machines.launching import orphaned
 from puffer_mlx.machines.messages import LostRank, Post
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.single_process import SingleProcess, Step
-from puffer_mlx.ops import pack
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import Remembers, VecEnv
 

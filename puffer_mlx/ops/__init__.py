@@ -9,24 +9,16 @@ The references of ``draw``, and of advantages on a GPU, are pages of ``ppo/``.
 # ruff: noqa: F401
 
 from puffer_mlx.ops.advantages import discount
-from puffer_mlx.ops.choice import (
-    FusedOperation,
-    extension_on_cpu,
-    extension_with_products,
-    kernel_on_gpu,
-)
-from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.linear import (
     bias_gradient,
     dense,
     input_gradient,
-    linear,
     linear_columns,
     plus,
     relu,
     weight_gradient,
 )
 from puffer_mlx.ops.norm import EPSILON, add_rms_norm
-from puffer_mlx.ops.pack import cast, pack, sums_of_squares, unpack
+from puffer_mlx.ops.pack import cast, sums_of_squares, unpack
 from puffer_mlx.ops.recurrence import factors_of, full_on_cpu, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.rows import put_rows, split_rows, take_rows, take_several, take_targets

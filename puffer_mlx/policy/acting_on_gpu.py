@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks import GPUStep
@@ -115,7 +115,7 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
         return None
     if policy.network.hidden > WIDEST or choose_layout(policy, step, 1) is None:
         return None
-    unchanged = ON_GPU.holds(*acting_of(policy), tell=backend() != "cpu")
+    unchanged = ON_GPU.unchanged(*acting_of(policy), report=backend() != "cpu")
     return StepOnGPU(policy, step) if unchanged else None
 
 

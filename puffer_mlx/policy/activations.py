@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from puffer_mlx.config import Policy
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.ops.low_precision import in_float32
 
 
@@ -97,3 +98,6 @@ def orthogonal(key: mx.array, shape: tuple[int, int], gain: float = 1.0) -> mx.a
     mx.eval(q, diagonal)  # before another device reads it
     q = q * mx.where(diagonal < 0, -1.0, 1.0)  # makes the factorisation unique
     return gain * (q if rows >= columns else q.T)
+
+
+record(__name__)

@@ -8,18 +8,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.backend import backend
 
-REFERENCE = Reference(
-    "the kernel that chooses actions",
-    ("policy.policy:Policy.act",),
-    test="tests/policy/test_choosing_on_gpu.py",
-    cost="a GPU gets some twenty launches more for a step",
-)
+KERNEL = implementation(("policy.policy",), "the kernel that chooses actions")
 TEXT = Path(__file__).with_name("choose_actions.metal.h")
 
 
@@ -28,7 +23,7 @@ def chooses_on_gpu(policy: Policy, n: int) -> bool:
     known = type(policy.distribution) in (Categorical, Gaussian)
     if backend() == "cpu" or n < FEWEST or not known:
         return False
-    return REFERENCE.holds(policy.act, policy.distribution.sample)
+    return KERNEL.unchanged(policy.act, policy.distribution.sample)
 
 
 def choose(

@@ -15,6 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.activations import orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.distributions import (
     OPEN,
@@ -160,3 +161,6 @@ class Separate(Decoder):
         weight = mx.concatenate([head["weight"] for head in heads])
         bias = mx.concatenate([head["bias"] for head in heads])
         return linear_columns(h, weight, bias)
+
+
+record(__name__)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.spec import ActionSpec
 
 MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
@@ -201,3 +202,6 @@ class Gaussian:
 def distribution(action: ActionSpec, limits: Limits = OPEN) -> Categorical | Gaussian:
     """The distribution of an action space."""
     return Gaussian(action, limits) if action.continuous else Categorical(action)
+
+
+record(__name__)

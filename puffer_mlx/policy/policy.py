@@ -26,8 +26,8 @@ from puffer_mlx.config.memory_needs import refuse_policy
 from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import ones
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian, Limits
@@ -264,18 +264,8 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
 
 # ---- what fused forms compute ------------------------------------------------------------------
 
-IN_C = Reference(
-    "the policy's step in C",
-    ("policy.policy:Policy.act",),
-    test="tests/rollout/test_compiled_step.py",
-    cost="rollouts take several times as long",
-)
-ON_GPU = Reference(
-    "the policy's step as one kernel",
-    ("policy.policy:Policy.act",),
-    test="tests/policy/test_acting_on_gpu.py",
-    cost="rollouts take longer",
-)
+IN_C = implementation(("policy.policy",), "the policy's step in C")
+ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel")
 
 
 def acting_of(policy: Policy) -> list[Callable[..., Any]]:
@@ -294,3 +284,6 @@ def _features(policy: Policy) -> list[Callable[..., Any]]:
     decoder = policy.decoder
     encoder: Any = type(policy.encoder).__call__
     return [encoder, policy.network.scan, decoder.product, decoder.split, decoder.logstd]
+
+
+record(__name__)

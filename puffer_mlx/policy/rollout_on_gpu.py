@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     SHARED_ON_CUDA,
@@ -29,7 +28,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
-from puffer_mlx.ops.pack import launch_cast
+from puffer_mlx.ops.pack import launch_cast, pack
 from puffer_mlx.policy.acting_on_gpu import Crews, Layout, StepOnGPU, choose_layout, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear

@@ -12,16 +12,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops import discount, kernel_on_gpu, put_rows
+from puffer_mlx.ops import discount, put_rows
 from puffer_mlx.ops.advantages import launch_advantages
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.implementation import implementation, record
 
-REFERENCE = Reference(
-    "the kernel of advantages",
-    ("ppo.advantage:advantages",),
-    test="tests/ppo/test_advantage.py",
-    cost="a GPU gets a launch for each step of a rollout",
-)
+KERNEL = implementation(("ppo.advantage",), "the kernel of advantages", gpu=launch_advantages)
 
 
 class Discounts(NamedTuple):
@@ -94,7 +89,7 @@ def advantages(
         raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
     if form not in ("V", "S"):
         raise ValueError(f"the form of the advantage is V or S, not {form!r}")
-    kernel = kernel_on_gpu(launch_advantages, REFERENCE)
+    kernel = KERNEL.choose()
     if kernel is not None:
         adv, _ = kernel(
             *(values, rewards, terminals, ratios, finals),
@@ -167,8 +162,8 @@ def after_minibatch(
         New values, ratios and advantages (T, N), and what has the same sums of magnitudes over time
         as these: the advantages, or the sums (1, N).
     """
-    kernel = kernel_on_gpu(launch_advantages, REFERENCE) if function is advantages else None
-    if kernel is None or put_rows.form() is None:
+    kernel = KERNEL.choose() if function is advantages else None
+    if kernel is None or put_rows.choose() is None:
         if back is not None:
             values, ratios = put_rows(values, ratios, *back)
         adv = of_rollout(fields, values, ratios if vtrace else None, numbers, function)
@@ -176,3 +171,6 @@ def after_minibatch(
     launched = partial(kernel, back=back and (ratios, *back))
     adv, sums, *new = of_rollout(fields, values, ratios if vtrace else None, numbers, launched)
     return *(new or (values, ratios)), adv, sums
+
+
+record(__name__)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, custom, precision
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
@@ -93,7 +93,7 @@ def custom_loss(
         ent_coef: see there.
         scale: see there.
     """
-    kernel_on_gpu(closed_form.losses, closed_form.LOSS, function)  # says that it isn't used there
+    closed_form.LOSS.choose(function)  # reports that it isn't used
     outputs, value = policy.decoder.split(now.decoder, now.y)
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, now.actions, now.masks)
     read = now.features, now.weights, now.observations, now.actions, now.masks, now.shape
@@ -150,3 +150,6 @@ def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, k
     y, _ = policy.product(low, observations, state, keep)
     flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
     return flat.reshape(observations.shape[:2])
+
+
+record(__name__)

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 
+from puffer_mlx.ops.implementation import record
+
 METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
 TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO
 
@@ -165,3 +167,6 @@ def normalized_loss(
     total = rest - metrics[0] + pg
     own = mx.stop_gradient(mx.stack([pg, total]))
     return total, mx.concatenate([own[:1], metrics[1:3], own[1:], metrics[4:]])
+
+
+record(__name__)

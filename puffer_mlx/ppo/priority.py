@@ -2,19 +2,17 @@
 
 import mlx.core as mx
 
-from puffer_mlx.ops import FusedOperation
 from puffer_mlx.ops.draw import draw_rows
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.implementation import implementation, record
 
 EPS = 1e-6
-
-REFERENCE = Reference(
+DRAW = implementation(
+    ("ppo.priority",),
     "the draw of segments in one call",
-    ("ppo.priority:choose",),
-    test="tests/ppo/test_priority.py",
-    cost="a minibatch of many segments takes longer",
+    cpu="draw_rows",
+    gpu=draw_rows,
+    float32=(),
 )
-DRAW = FusedOperation("draw_rows", draw_rows, reference=REFERENCE)
 
 
 def probabilities(adv: mx.array, alpha: float) -> mx.array:
@@ -90,9 +88,12 @@ def choose(
     Returns:
         Rows (S,) int32 in [0, N), and their importance weights (S,).
     """
-    fused = DRAW.form()
+    fused = DRAW.choose()
     if fused is not None:
         return tuple(fused(adv, uniforms, beta, alpha, EPS))
     p = probabilities(adv, alpha)
     rows = draw(p, uniforms)
     return rows, importance(p, rows, beta)
+
+
+record(__name__)

@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows, take_several
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.loss import Minibatch
 
@@ -185,3 +186,6 @@ def segments(
     batch = Minibatch(old_logprob, old_value, of_rows, weight)
     first = None if states is None else tree_map(lambda a: mx.take(a, rows, axis=0), states)
     return Section(gather(policy, fields, rows), batch, first)
+
+
+record(__name__)

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm, Step
@@ -170,3 +171,6 @@ def _optimise(move: Function, kind: str | None, names, weights, state, scaler, g
     if kind is not None:
         scaler = precision.next_scaler(scaler, ok, kind)
     return weights, state, scaler, ok
+
+
+record(__name__)

@@ -96,7 +96,7 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | 
         and type(policy.decoder) in (Fused, Separate)
     )
     extension = cpu_extension.load() if known else None
-    if extension is None or not IN_C.holds(*acting_of(policy)):
+    if extension is None or not IN_C.unchanged(*acting_of(policy)):
         return None
     if seats is None:
         return Actor(policy, extension)

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.ops import pack
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.acting_on_gpu import Crews, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, take_turns

@@ -8,7 +8,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import pack, unpack
+from puffer_mlx.ops import unpack
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.act_functions import ActFunctions
@@ -219,7 +220,7 @@ def joined(states: list[State], groups: range) -> State:
     if not others:
         return first
     dtypes = {array.dtype for array in leaves(first)}
-    if pack.form() is None or dtypes != {mx.float32}:
+    if pack.choose() is None or dtypes != {mx.float32}:
         return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
     places = [*zip(leaves(first), *map(leaves, others), strict=True)]
     shapes = [(sum(map(len, place)), *place[0].shape[1:]) for place in places]

@@ -10,7 +10,8 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import pack, sums_of_squares
+from puffer_mlx.ops import sums_of_squares
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState

@@ -11,13 +11,13 @@ from emulated_run import stand_in
 from hardware_items import ITEMS
 from mlx.utils import tree_map
 
-from puffer_mlx import ops
 from puffer_mlx.check.gpu.items import FAIL, PASS, SKIP, judge
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.ppo import closed_form, precision
+from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.profiling import timeline
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector, results, trainer
@@ -79,7 +79,7 @@ def no_way_back(patch):
 
 
 def steps_that_count(patch):
-    patch.setattr(ops, "extension_with_products", lambda *_: None)  # whose own choice is in C++
+    patch.setattr(muon.STEP, "choose", lambda *_: None)  # whose own choice is in C++
     patch.setattr(precision, "choose", lambda ok, new, old: new)
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from emulated_gpu import Compiled, recording
 
-from puffer_mlx.ops import cast, pack
-from puffer_mlx.ops.pack import launch_cast, launch_pack
+from puffer_mlx.ops import cast
+from puffer_mlx.ops.pack import launch_cast, launch_pack, pack
 
 # Of few, of as many as a launch takes and one more, and of a third launch.
 CASES = {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.fingerprints import COMPARING
+from puffer_mlx.ops.implementation import COMPARING
 from puffer_mlx.ppo.optimizers import adam
 from puffer_mlx.trees import named
 

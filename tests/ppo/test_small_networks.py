@@ -216,7 +216,7 @@ def test_whom_it_is_for(monkeypatch):
     for key, value in others.items():
         assert not small_networks.fits(policy, replace(TRAIN, **{key: value}))  # type: ignore
     assert not small_networks.fits(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
-    monkeypatch.setattr(small_networks, "extension_with_products", lambda: None)
+    monkeypatch.setattr(small_networks.EPOCH, "choose", lambda *_: None)
     assert not small_networks.fits(policy, TRAIN)  # without a BLAS
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from running import ROOT
 
-from puffer_mlx.ops import gelu
+from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.system.backend import stand_in
 
 sys.path.append(str(ROOT / "benchmarks"))

@@ -112,7 +112,7 @@ from puffer_mlx.system.backend import building_for
 
 x = mx.arange(-3.0, 4.0)
 assert mx.array_equal(halve(x), 0.5 * x)
-print("C++" if halve.form() else "plain MLX")
+print("C++" if halve.choose() else "plain MLX")
 calls = []
 with building_for("cuda", lambda name, **given: calls.append((name, given)) or [mx.zeros(7)]):
     halve(x)

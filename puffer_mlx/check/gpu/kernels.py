@@ -45,7 +45,7 @@ class Case:
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """The fused form on a device; None where it has none."""
         with on(device):
-            if FORWARD.form() is None:
+            if FORWARD.choose() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
             rest = [mx.array(a) for a in (*self.states, self.keep)]
@@ -67,7 +67,7 @@ class Case:
 
 
 def _gelu(low, _, dy):
-    return [FORWARD.form()(*low), BACKWARD.form()(*low, dy)]
+    return [FORWARD.choose()(*low), BACKWARD.choose()(*low, dy)]
 
 
 def _norm(low, _, dy):

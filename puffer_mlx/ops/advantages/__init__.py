@@ -1,23 +1,19 @@
 """Advantages: the backward recursion in C++, and all of ``ppo/advantage.py`` on a GPU."""
 
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import fused
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.recurrence import steps_of
 
 TEXT = Path(__file__).with_name("advantages.metal.h")
 BLOCK = 32  # agents: 4096 of them are on 128 cores, where each waits for its own memory
 
 
-@fused(
-    "the extension's walk through time",
-    test="tests/ppo/test_advantage.py",
-    cost="advantages take ten times as long on a CPU",
-    on_cpu="discount",
-)
+@partial(implementation, name="the recursion of advantages in C++", cpu="discount")
 def discount(delta: mx.array, decay: mx.array) -> mx.array:
     """Backward recursion from adv[T-1] = 0: adv[t] = delta[t] + decay[t] * adv[t+1].
 
@@ -72,3 +68,6 @@ def launch_advantages(
     shapes = [(T, N), (1, N), put, put]
     found = launch(TEXT, "advantages", arrays, shapes, threads, BLOCK, THREADS=BLOCK)
     return found if back else found[:2]
+
+
+record(__name__)

@@ -5,18 +5,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import FusedOperation
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.low_precision import float32_on_cpu
 
 TEXT = Path(__file__).with_name("gelu.metal.h")
-REFERENCE = Reference(
-    "GELU in one pass",
-    ("ops.gelu:gelu",),
-    test="tests/ops/test_ops.py",
-    cost="networks with GELU take longer",
-)
+NAME = "GELU in one pass"
 
 
 def gelu_forward(x: mx.array) -> mx.array:
@@ -29,23 +23,27 @@ def gelu_backward(x: mx.array, dy: mx.array) -> mx.array:
     return launch(TEXT, "gelu_backward", [x, dy, numbers(x.size)], [x.shape], x.size)[0]
 
 
-FORWARD = FusedOperation("gelu_forward", gelu_forward, REFERENCE)
-BACKWARD = FusedOperation("gelu_backward", gelu_backward, REFERENCE)
+PLAIN = ("ops.gelu",)
+FORWARD = implementation(PLAIN, NAME, cpu="gelu_forward", gpu=gelu_forward, float32=())
+BACKWARD = implementation(PLAIN, NAME, cpu="gelu_backward", gpu=gelu_backward, float32=())
 
 
 @float32_on_cpu
 def gelu(x: mx.array) -> mx.array:
     """Exact GELU x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, elementwise: any shape."""
-    if FORWARD.form() is None:
+    if FORWARD.choose() is None:
         return 0.5 * x * (1 + mx.erf(x * 0.5**0.5))
     return _gelu(x)  # type: ignore
 
 
 @mx.custom_function
 def _gelu(x: mx.array) -> Any:
-    return FORWARD.form()(x)
+    return FORWARD.choose()(x)
 
 
 @_gelu.vjp
 def _gelu_vjp(x, dy, _):
-    return BACKWARD.form()(x, dy)
+    return BACKWARD.choose()(x, dy)
+
+
+record(__name__)

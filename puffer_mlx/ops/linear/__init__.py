@@ -10,27 +10,21 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
-from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
+from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.low_precision import float32_on_cpu, in_float32
 from puffer_mlx.system.backend import backend
 
-REFERENCE = Reference(
-    "the extension's product of matrices",
-    (
-        *("ops.linear:linear", "ops.linear:linear_columns", "ops.linear:input_gradient"),
-        *("ops.linear:weight_gradient", "ops.linear:bias_gradient"),
-    ),
-    test="tests/ops/test_ops.py",
-    cost="training on a CPU takes up to twice as long",
-)
-DENSE = Reference(
-    "the extension's layer of product and activation",
-    ("ops.linear:dense",),
-    test="tests/ops/test_ops.py",
-    cost="networks with tanh or ReLU take longer on a CPU",
-)
+PLAIN = ("ops.linear",)
+PRODUCT = implementation(PLAIN, "the extension's product of matrices", cpu="linear", gemm=True)
+BIAS = implementation(PLAIN, "the extension's sum over rows", cpu="linear_bias_gradient")
+DENSE = implementation(PLAIN, "the extension's dense layer", cpu="dense_gradients", gemm=True)
+
+
+def _extension() -> Any:
+    """Return the C++ extension, which was chosen before."""
+    return cpu_extension.load()
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
@@ -44,11 +38,11 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.ar
 @float32_on_cpu
 def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     biases = () if bias is None else (bias,)
-    if extension_with_products(REFERENCE) is not None:
+    if PRODUCT.choose() is not None:
         rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         product = _linear_rows(rows, weight, *biases)
         return product if x.ndim == 2 else product.reshape(*x.shape[:-1], -1)
-    if backend() != "cpu" or (biases and x.dtype in LOW):
+    if backend() != "cpu":
         return _rows_on_gpu(x, weight, *biases)  # type: ignore
     return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
 
@@ -60,7 +54,7 @@ def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) 
 
 @float32_on_cpu
 def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
-    if extension_with_products(REFERENCE) is not None:
+    if PRODUCT.choose() is not None:
         return _linear_columns(x, weight, *(() if bias is None else (bias,)))
     y = _columns_on_gpu(x, weight) if backend() != "cpu" else weight @ x.T
     return y if bias is None else plus(y, bias[:, None])  # type: ignore
@@ -75,24 +69,24 @@ def plus(x: mx.array, y: mx.array) -> mx.array:
 @float32_on_cpu
 def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
     """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
-    if extension_with_products(REFERENCE) is not None:
-        return extension_on_cpu().linear_input_gradient(dy, weight, False, add)
+    if PRODUCT.choose() is not None:
+        return _extension().linear_input_gradient(dy, weight, False, add)
     return dy @ weight if add is None else mx.addmm(add, dy, weight)
 
 
 @float32_on_cpu
 def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
     """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
-    if extension_with_products(REFERENCE) is not None:
-        return extension_on_cpu().linear_weight_gradient(dy, x, False)
+    if PRODUCT.choose() is not None:
+        return _extension().linear_weight_gradient(dy, x, False)
     return dy.T @ x
 
 
 @in_float32
 def bias_gradient(dy: mx.array) -> mx.array:
     """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
-    extension = extension_on_cpu(REFERENCE)
-    return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
+    fused = BIAS.choose()
+    return mx.sum(dy, axis=0) if fused is None else fused(dy, False)
 
 
 def _threaded_linear(columns: bool) -> Any:
@@ -100,12 +94,12 @@ def _threaded_linear(columns: bool) -> Any:
 
     @mx.custom_function
     def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
-        return extension_on_cpu().linear(x, weight, columns, *bias)
+        return _extension().linear(x, weight, columns, *bias)
 
     @product.vjp
     def gradients(primals, dy, _):
         x, weight, *bias = primals
-        extension = extension_on_cpu()
+        extension = _extension()
         return (
             extension.linear_input_gradient(dy, weight, columns),
             extension.linear_weight_gradient(dy, x, columns),
@@ -173,7 +167,7 @@ def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.
     ``ACTIVATIONS``; GELU is exact, the extension's tanh off by at most 4e-7.
     """
     fused = FUSED.get(activation)
-    if fused is None or extension_with_products(DENSE) is None:
+    if fused is None or DENSE.choose() is None:
         return ACTIVATIONS[activation](linear(x, weight, bias))
     return fused(x.astype(weight.dtype), weight, bias)
 
@@ -181,15 +175,17 @@ def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.
 def _fused_dense(code: int) -> Any:
     @mx.custom_function
     def layer(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
-        return extension_with_products().linear(x, weight, False, bias, code)
+        return _extension().linear(x, weight, False, bias, code)
 
     @layer.vjp
     def gradients(primals, dy, y):
         x, weight, _ = primals
-        dz, dweight, dbias = extension_with_products().dense_gradients(x, y, dy, code)
+        dz, dweight, dbias = _extension().dense_gradients(x, y, dy, code)
         return input_gradient(dz, weight), dweight, dbias
 
     return float32_on_cpu(layer)  # type: ignore
 
 
 FUSED = {name: _fused_dense(CODES[name]) for name in ("tanh", "relu")}  # made once, as above
+
+record(__name__)

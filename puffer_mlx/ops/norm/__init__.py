@@ -1,34 +1,40 @@
 """RMSNorm of a sum: by MLX, or in one pass over memory each way."""
 
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import extension_on_cpu, fused
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.low_precision import in_float32
 
 EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
 
 
+def _extension() -> Any:
+    """Return the C++ extension, which was chosen before."""
+    return cpu_extension.load()
+
+
 @mx.custom_function
 def _fused(x: mx.array, residual: mx.array, weight: mx.array) -> Any:
-    return tuple(extension_on_cpu().add_rms_norm_forward(x, residual, weight, EPSILON))
+    return tuple(_extension().add_rms_norm_forward(x, residual, weight, EPSILON))
 
 
 @_fused.vjp
 def _fused_vjp(primals, cotangents, outputs):
     # The second output is for this function alone: its cotangent is 0.
-    dx, dweight = extension_on_cpu().add_rms_norm_backward(*primals, outputs[1], cotangents[0])
+    dx, dweight = _extension().add_rms_norm_backward(*primals, outputs[1], cotangents[0])
     return dx, dx, dweight
 
 
+def _add_rms_norm_on_cpu(*arrays: mx.array) -> mx.array:
+    return _fused(*arrays)[0]  # type: ignore
+
+
 @in_float32
-@fused(
-    "the extension's RMSNorm",
-    test="tests/ops/test_ops.py",
-    cost="networks that normalise take a little longer on a CPU",
-    on_cpu=lambda *arrays: _fused(*arrays)[0],  # type: ignore
-)
+@partial(implementation, name="the extension's RMSNorm", cpu=_add_rms_norm_on_cpu)
 def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
     """RMSNorm of a sum: weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) of each row.
 
@@ -41,3 +47,6 @@ def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
         (n, H), of x's dtype; what is in between is float32.
     """
     return mx.fast.rms_norm(x + residual, weight, EPSILON)
+
+
+record(__name__)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import fused
 from puffer_mlx.ops.gpu.launch import THREADS, launch, nothing, numbers
+from puffer_mlx.ops.implementation import implementation, record
 
 TEXT = Path(__file__).with_name("pack.metal.h")
 INPUTS = 24  # of a launch; Metal has 31 arrays for a kernel
@@ -59,12 +59,7 @@ def _filled(
     return [*at, *[end, 0] * missing], some + some[:1] * missing
 
 
-@fused(
-    "the kernel that packs arrays",
-    test="tests/ops/test_pack.py",
-    cost="a GPU gets more launches",
-    on_gpu=launch_pack,
-)
+@functools.partial(implementation, name="the kernel that packs arrays", gpu=launch_pack)
 def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
     """Arrays one after the other in one, each beginning at a multiple of a number.
 
@@ -142,12 +137,7 @@ def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False
     return found
 
 
-@fused(
-    "the kernel that casts many arrays",
-    test="tests/ops/test_pack.py",
-    cost="a GPU gets more launches",
-    on_gpu=launch_cast,
-)
+@functools.partial(implementation, name="the kernel that casts many arrays", gpu=launch_cast)
 def cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
     """Arrays in another type, none of them empty: float32 ones in a low type, or the reverse."""
     return [array.astype(dtype) for array in arrays]
@@ -163,6 +153,9 @@ def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:
         (n,) float32, of whatever parts: all finite if all numbers are, and none is beyond 1.8e19,
         the root of what float32 holds.
     """
-    if pack.form() is not None:
+    if pack.choose() is not None:
         return pack(arrays)[1]
     return mx.stack([mx.sum(mx.square(array)) for array in arrays])
+
+
+record(__name__)

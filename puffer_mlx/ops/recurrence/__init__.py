@@ -9,18 +9,17 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, numbers
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
 
-REFERENCE = Reference(
+WEIGHT_GRADIENT = implementation(
+    ("ops.recurrence",),
     "the extension's gradient by a recurrent weight",
-    ("ops.recurrence:recurrent_weight_gradient",),
-    test="tests/ops/test_ops.py",
-    cost="gated networks take longer on a CPU",
+    cpu="recurrent_weight_gradient",
+    gemm=True,
 )
 ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
 ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
@@ -53,8 +52,9 @@ def recurrent_weight_gradient(
     Returns:
         (M, H), of dy's dtype.
     """
-    if extension_with_products(REFERENCE) is not None:
-        return extension_on_cpu().recurrent_weight_gradient(dy, states, first, keep)
+    fused = WEIGHT_GRADIENT.choose()
+    if fused is not None:
+        return fused(dy, states, first, keep)
     before = states[:-1]
     if first is not None:
         before = mx.concatenate([first[None], before])
@@ -169,3 +169,6 @@ def launch_recurrence(
     inputs = [*before, *states, *behind, numbers(T, S, *steps)]
     threads = -(-S // R) * block
     return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)
+
+
+record(__name__)

@@ -1,18 +1,19 @@
 """A minibatch's segments: gathered, and what was computed of them written back."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
 
 from puffer_mlx.ops.advantages import launch_advantages
-from puffer_mlx.ops.choice import extension_on_cpu, fused
 from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, launch, numbers
+from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.system.backend import backend
 
 FOLDER = Path(__file__).parent
 LANES = 32  # neighbouring threads that copy one step of one segment, at most
 SEVERAL = 4  # arrays that one launch gathers from
-TEST, MORE_LAUNCHES = "tests/ppo/test_minibatch_kernels.py", "a GPU gets more launches"
 
 
 def launch_take_rows(source, rows, steps):
@@ -20,12 +21,8 @@ def launch_take_rows(source, rows, steps):
     return launch_take_several([source], rows, steps)[0]
 
 
-@fused(
-    "the gather of segments in one call",
-    test="tests/ops/test_ops.py",
-    cost="gathers take longer",
-    on_gpu=launch_take_rows,
-    on_cpu="take_rows",
+@partial(
+    implementation, name="the gather of segments in one call", cpu="take_rows", gpu=launch_take_rows
 )
 def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     """Gather segments: ``source[:steps, rows]``.
@@ -66,12 +63,7 @@ def launch_take_several(sources, rows, steps):
     return found
 
 
-@fused(
-    "the kernel that gathers several arrays",
-    test=TEST,
-    cost=MORE_LAUNCHES,
-    on_gpu=launch_take_several,
-)
+@partial(implementation, name="the kernel that gathers several arrays", gpu=launch_take_several)
 def take_several(sources: Sequence[mx.array], rows: mx.array, steps: int) -> list[mx.array]:
     """``take_rows`` of arrays (T or more, N, ...) with the same N and rows."""
     return [take_rows(source, rows, steps) for source in sources]
@@ -91,7 +83,7 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
         N / S arrays (T, S, ...) of the source's dtype.
     """
     _, N, *tail = source.shape
-    if size < N and extension_on_cpu() is not None:  # unsliced: MLX copies what is sliced
+    if size < N and backend() == "cpu" and take_rows.choose() is not None:  # MLX copies slices
         starts = range(0, N, size)
         chosen = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
         return [take_rows(source, rows, steps) for rows in chosen]
@@ -113,7 +105,7 @@ def launch_take_targets(logprobs, values, adv, finals, rows, weights):
     return launch(path, "take_targets", arrays, shapes, threads)
 
 
-@fused("the kernel that gathers targets", test=TEST, cost=MORE_LAUNCHES, on_gpu=launch_take_targets)
+@partial(implementation, name="the kernel that gathers targets", gpu=launch_take_targets)
 def take_targets(
     logprobs: mx.array,
     values: mx.array,
@@ -155,12 +147,7 @@ def launch_put_rows(values, *back):
     return walked[2:]
 
 
-@fused(
-    "the kernel that writes values and ratios back",
-    test=TEST,
-    cost=MORE_LAUNCHES,
-    on_gpu=launch_put_rows,
-)
+@partial(implementation, name="the kernel that writes values and ratios back", gpu=launch_put_rows)
 def put_rows(
     values: mx.array,
     ratios: mx.array,
@@ -186,3 +173,6 @@ def put_rows(
     pairs = (values, new_values), (ratios, new_ratios)
     new = [mx.put_along_axis(old, column, now, axis=1) for old, now in pairs]
     return [mx.where(ok, now, old) for now, (old, _) in zip(new, pairs, strict=True)]
+
+
+record(__name__)

@@ -11,7 +11,10 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import dense, gelu, linear
+from puffer_mlx.ops import dense
+from puffer_mlx.ops.gelu import gelu
+from puffer_mlx.ops.implementation import record
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.decoders import refuse_bias
 from puffer_mlx.policy.encoders import Forms, TorchForm
@@ -172,3 +175,5 @@ FORMS = {
         activation=lambda encoder: encoder.activation,
     ),
 }
+
+record(__name__)

@@ -23,7 +23,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import linear, relu
+from puffer_mlx.ops import relu
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.spec import EnvSpec
 
 Shape = tuple[int, ...]  # of an image: height, width, channels

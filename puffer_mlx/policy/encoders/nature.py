@@ -10,7 +10,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import linear, relu
+from puffer_mlx.ops import relu
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms, TorchForm

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.activations import orthogonal
 
 GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer whose gates see its state
@@ -78,3 +79,6 @@ def gated_onnx(graph: Any, layer: str, x: str, h: str) -> tuple[str, str]:
     """Nodes of the input's and of the state's part of a layer's gates: ``Forms.onnx``'s graph."""
     of_input = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
     return of_input, graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")
+
+
+record(__name__)

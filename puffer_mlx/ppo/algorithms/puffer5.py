@@ -20,6 +20,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.ops.gpu.launch import indices
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, minibatch
 from puffer_mlx.ppo.advantage import Discounts
@@ -162,3 +163,6 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Section]
         )
 
     return [section(k) for k in range(N // S)]
+
+
+record(__name__)

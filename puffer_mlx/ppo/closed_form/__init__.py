@@ -13,25 +13,12 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import kernel_on_gpu
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, nothing, numbers
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.policy.decoders import Decoder, Weights
 from puffer_mlx.ppo import loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 
-LOSS = Reference(
-    "the loss by closed form",
-    ("ppo.closed_form:losses",),
-    test="tests/ppo/test_closed_form.py",
-    cost="a GPU gets several times as many launches for a minibatch's loss",
-)
-LOGPROBS = Reference(
-    "the kernel of log-probabilities",
-    ("ppo.closed_form:logprobs",),
-    test="tests/ppo/test_closed_form.py",
-    cost="a GPU gets more launches",
-)
 TEXT = Path(__file__).with_name("loss.metal.h")
 PARTS = THREADS  # at most, of the advantages: each block of the second launch adds them up
 TERMS = 5  # sums over the samples that every action space has: see terms.metal.h
@@ -75,7 +62,7 @@ def losses(
         scale: scalar array, what the loss is multiplied by; None is 1.
     """
     distribution = decoder.distribution
-    fused = kernel_on_gpu(launch_losses, LOSS, decoder.split, distribution.log_prob_entropy)
+    fused = LOSS.choose(decoder.split, distribution.log_prob_entropy)
     if fused is not None:
         return fused(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale)
     outputs, value = decoder.split(weights, y)
@@ -92,7 +79,7 @@ def logprobs(
 ) -> mx.array:
     """Joint log-probabilities (n,) float32 of actions; arguments as ``losses``, no gradient."""
     distribution = decoder.distribution
-    fused = kernel_on_gpu(launch_logprobs, LOGPROBS, decoder.split, distribution.log_prob_entropy)
+    fused = LOGPROBS.choose(decoder.split, distribution.log_prob_entropy)
     if fused is not None:
         return fused(decoder, weights, y, actions, masks)
     outputs, _ = decoder.split(weights, y)
@@ -104,7 +91,7 @@ def moments(adv: mx.array) -> mx.array:
 
     On a CPU all of them are one part.
     """
-    if (launches := kernel_on_gpu(launch_moments, LOSS)) is not None:
+    if (launches := MOMENTS.choose()) is not None:
         return launches(adv)
     mean = mx.mean(adv)
     count, squares = mx.array(adv.size, mx.float32), mx.sum(mx.square(adv - mean))
@@ -237,3 +224,11 @@ def launch_moments(adv: mx.array) -> mx.array:
 
 def _blocks(n: int) -> int:
     return -(-n // THREADS)
+
+
+PLAIN = ("ppo.closed_form",)
+LOSS = implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
+LOGPROBS = implementation(PLAIN, "the kernel of log-probabilities", gpu=launch_logprobs)
+MOMENTS = implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
+
+record(__name__)

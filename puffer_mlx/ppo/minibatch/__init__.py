@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from puffer_mlx.ops.choice import kernel_on_gpu
-from puffer_mlx.ops.fingerprints import Reference, name_of
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
@@ -30,6 +28,7 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
+from puffer_mlx.ops.implementation import implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, launch_cast, launch_pack, places, unpack_known
 from puffer_mlx.policy.networks import BlockLayer
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -41,15 +40,7 @@ from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 from puffer_mlx.ppo.sections import Strip
 from puffer_mlx.system.backend import gpu_backend
 
-REFERENCE = Reference(
-    "a minibatch's gradients in two launches",
-    (
-        *("ppo.gradients:gradients", "ppo.gradients:clipped_loss", "ppo.closed_form:losses"),
-        *("ppo.advantage:advantages", "ppo.algorithms.puffer5:live_loss"),
-    ),
-    test="tests/ppo/test_minibatch.py",
-    cost="a GPU computes a minibatch in some twenty launches",
-)
+LOSSES = "ppo.gradients:clipped_loss", "ppo.algorithms.puffer5:live_loss"
 TEXT = Path(__file__).with_name("blocks.metal.h")
 WIDE = "wide.metal.h"  # in the network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
@@ -137,7 +128,7 @@ def is_wanted(
         and policy.network.layers * layer.states <= LAYERS  # type: ignore
         and has_plain_ends(policy)
         and (wanted != "auto" or (kind in layer.faster and gpu_backend() == "cuda"))
-        and kernel_on_gpu(launch_minibatch, REFERENCE, *training_of(policy))
+        and GRADIENTS_IN_TWO.choose(*training_of(policy))
     )
 
 
@@ -150,7 +141,7 @@ def computes(loss: Callable[..., Any]) -> bool:
     if isinstance(loss, partial):
         called = [loss.func, *(each for each in loss.args if isinstance(each, partial))]
         return all(map(computes, called))
-    return name_of(loss) in REFERENCE.functions
+    return name_of(loss) in LOSSES
 
 
 def in_one(
@@ -482,3 +473,10 @@ def _finished(
 def _moments(batch: Minibatch) -> mx.array:
     """Of the given advantages, or of those of all processes together."""
     return launch_moments(batch.adv) if batch.moments is None else batch.moments
+
+
+GRADIENTS_IN_TWO = implementation(
+    ("ppo.gradients", "ppo.closed_form", "ppo.advantage", "ppo.algorithms.puffer5"),
+    "a minibatch's gradients in two launches",
+    gpu=launch_minibatch,
+)

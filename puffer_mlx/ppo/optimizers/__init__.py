@@ -14,6 +14,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.ppo import custom, precision
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import Tree, named
@@ -184,3 +185,6 @@ def refuse_another(name: str, numbers: Mapping[str, Any]) -> None:
             f"go on with --train.optimizer {saved}, or begin a new run from its weights:"
             " --load-model-path",
         )
+
+
+record(__name__)

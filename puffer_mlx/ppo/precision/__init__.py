@@ -19,19 +19,13 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import cast, pack
-from puffer_mlx.ops.choice import kernel_on_gpu
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops import cast
 from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.low_precision import LOW
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.trees import leaves
 
-REFERENCE = Reference(
-    "the kernel that counts minibatches",
-    ("ppo.precision:next_scaler",),
-    test="tests/ppo/test_minibatch_kernels.py",
-    cost="a GPU gets more launches",
-)
 TEXT = Path(__file__).with_name("scaler.metal.h")
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
@@ -48,7 +42,7 @@ def lower(weights: Any, precision: str) -> Any:
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
-    if cast.form() is None:
+    if cast.choose() is None:
         return tree_map(lambda w: w.astype(dtype), weights)
     low = iter(TOGETHER[dtype](*leaves(weights)))
     return tree_map(lambda _: next(low), weights)
@@ -87,7 +81,7 @@ def first_scaler(precision: str) -> Scaler:
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     """The state after a minibatch that counted (``ok``, a scalar) or was skipped."""
-    kernel = kernel_on_gpu(launch_next_scaler, REFERENCE)
+    kernel = COUNT.choose()
     if kernel is not None:
         return kernel(scaler, ok, precision)
     scale, good = scaler["scale"], mx.where(ok, scaler["good"] + 1, 0)
@@ -108,7 +102,7 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
 def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
     """The state after several minibatches, one after the other."""
-    kernel = kernel_on_gpu(launch_next_scaler, REFERENCE)
+    kernel = COUNT.choose()
     if kernel is not None:
         return kernel(scaler, pack(oks)[0], precision)
     for ok in oks:
@@ -126,6 +120,14 @@ def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     return dict(zip(names, launch(TEXT, "next_scaler", inputs, shapes, threads=1), strict=True))
 
 
+COUNT = implementation(
+    ("ppo.precision",), "the kernel that counts minibatches", gpu=launch_next_scaler
+)
+
+
 def choose(ok: mx.array, new: Any, old: Any) -> Any:
     """The tree ``new`` if ``ok``, a scalar, else ``old``."""
     return tree_map(lambda a, b: mx.where(ok, a, b), new, old)
+
+
+record(__name__)

@@ -15,8 +15,8 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
-from puffer_mlx.ops.choice import extension_with_products
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
@@ -27,17 +27,11 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import Coefficients, largest_kl
 from puffer_mlx.trees import leaves
 
-REFERENCE = Reference(
+EPOCH = implementation(
+    ("ppo.gradients", "ppo.sections", "ppo.precision", "ppo.update"),
     "the epoch in one operation of ppo/small_networks",
-    (
-        "ppo.gradients:gradients",
-        "ppo.gradients:clipped_loss",
-        "ppo.sections:samples",
-        "ppo.precision:next_scaler",
-        "ppo.update:_optimise",
-    ),
-    test="tests/ppo/test_small_networks.py",
-    cost="an epoch takes several times as long",
+    cpu="ppo_epoch",
+    gemm=True,
 )
 LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more cores
 
@@ -66,10 +60,13 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
         and train.precision == "fp32"
         and small
         and not policy.has_memory
-        and extension_with_products() is not None
     )
     steps = [] if ours is None else [ours.step]
-    return possible and REFERENCE.holds(*given, *steps, *training_of(policy)) and ours is not None
+    return (
+        possible
+        and EPOCH.choose(*given, *steps, *training_of(policy)) is not None
+        and ours is not None
+    )
 
 
 class Layers:
@@ -161,7 +158,8 @@ class Epochs:
         names = "good", "skipped", "in_a_row", "longest"
         counts = mx.stack([scaler[name] for name in names])
         moments = optimizer["momentum"], optimizer["second_moment"]
-        *new, step, metrics, ok, counts = extension_with_products().ppo_epoch(
+        extension: Any = cpu_extension.load()
+        *new, step, metrics, ok, counts = extension.ppo_epoch(
             *(leaves(tree) for tree in (weights, *moments)),
             *(optimizer["step"], lr, ent_coef, counts),
             *(*_samples(fields, adv), order, self._network),

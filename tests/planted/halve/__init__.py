@@ -1,11 +1,12 @@
 """Half of each number."""
 
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import fused
 from puffer_mlx.ops.gpu.launch import launch
+from puffer_mlx.ops.implementation import implementation
 
 TEXT = Path(__file__).with_name("halve.metal.h")
 
@@ -14,6 +15,6 @@ def launch_halve(x):
     return launch(TEXT, "halve", {"x": x}, {"y": x.shape}, x.size, N=x.size)[0]
 
 
-@fused("one pass", test="", cost="", on_gpu=launch_halve, on_cpu="halve")
+@partial(implementation, name="half in one pass", cpu="halve", gpu=launch_halve)
 def halve(x: mx.array) -> mx.array:
     return x * 0.5

@@ -5,16 +5,10 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops import (
-    FusedOperation,
-    factors_of,
-    input_gradient,
-    linear,
-    steps_of,
-    weight_gradient,
-)
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops import factors_of, input_gradient, steps_of, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch
+from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks import Forms, FusedCase, TorchForm, count
@@ -39,9 +33,9 @@ def leaky_backward(u, x, first, keep, states, dout):
     return tuple(launch(TEXT, "leaky_backward", inputs, outputs, S * H, T=T, S=S, H=H))
 
 
-REFERENCE = Reference("Leaky in one pass", (), test="", cost="")
-FORWARD = FusedOperation("leaky_forward", leaky_forward, REFERENCE, float32=(0,))
-BACKWARD = FusedOperation("leaky_backward", leaky_backward, REFERENCE, float32=(2,))
+NAME_OF_FORM = "Leaky in one pass"
+FORWARD = implementation((), NAME_OF_FORM, cpu="leaky_forward", gpu=leaky_forward, float32=(0,))
+BACKWARD = implementation((), NAME_OF_FORM, cpu="leaky_backward", gpu=leaky_backward, float32=(2,))
 
 
 def leaky_reference(u, x, first, keep=None):
@@ -62,7 +56,7 @@ _reference_of_any = in_float32(leaky_reference, stay=(0,))
 def _layer(x, weight, first, keep):
     T, S, H = x.shape
     u = linear(x.reshape(T * S, H), weight).reshape(T, S, H)
-    return FORWARD.form()(u, x, first, keep), u
+    return FORWARD.choose()(u, x, first, keep), u
 
 
 @_layer.vjp
@@ -70,7 +64,7 @@ def _layer_vjp(primals, cotangents, outputs):
     x, weight, first, keep = primals
     states, u = outputs
     H = x.shape[-1]
-    du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
+    du, dx, dfirst = BACKWARD.choose()(u, x, first, keep, states, cotangents[0])
     du = du.reshape(-1, H)
     dx = input_gradient(du, weight, dx.reshape(-1, H))
     dweight = weight_gradient(du, x.reshape(-1, H))
@@ -81,7 +75,7 @@ def leaky(x, layer, first, keep=None):
     """One layer over T steps: x (T, S, H), first (S, H), keep (T, S)."""
     weight = layer["gate"]
     x = x.astype(weight.dtype)
-    if FORWARD.form() is None:
+    if FORWARD.choose() is None:
         u = linear(x.reshape(-1, x.shape[-1]), weight).reshape(x.shape)
         states = _reference_of_any(u, x, first, keep)
     else:
@@ -133,8 +127,8 @@ def _onnx(graph, network, x, states):
 
 
 def _run(low, rest, dout):
-    states = FORWARD.form()(*low, *rest)
-    return [states, *BACKWARD.form()(*low, *rest, states, dout)]
+    states = FORWARD.choose()(*low, *rest)
+    return [states, *BACKWARD.choose()(*low, *rest, states, dout)]
 
 
 FORMS = Forms(

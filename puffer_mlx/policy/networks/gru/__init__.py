@@ -10,16 +10,15 @@ import mlx.core as mx
 
 from puffer_mlx.ops import (
     EPSILON,
-    FusedOperation,
     add_rms_norm,
     bias_gradient,
     factors_of,
     full_on_cpu,
-    linear,
     recurrent_weight_gradient,
     steps_of,
 )
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
@@ -37,12 +36,7 @@ NAME = "GRU"
 Weights = dict[str, Any]
 State = list[mx.array]
 
-REFERENCE = Reference(
-    "GRU in one pass",
-    ("policy.networks.gru:gru_reference",),
-    test="tests/policy/test_networks.py",
-    cost="the network takes several times as long",
-)
+IN_ONE_PASS = "GRU in one pass"
 FOLDER = Path(__file__).parent
 KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
 
@@ -71,8 +65,9 @@ def gru_backward(gates, weight_hh, h0, keep, h, dh):
     return launch_recurrence(KERNELS, "gru_backward", before, [h0], keep, behind, shapes, gates=3)
 
 
-FORWARD = FusedOperation("gru_forward", gru_forward, REFERENCE, float32=(0,))
-BACKWARD = FusedOperation("gru_backward", gru_backward, REFERENCE, float32=(2,))
+PLAIN = ("policy.networks.gru",)
+FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
+BACKWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
 
 
 def gru_reference(
@@ -111,7 +106,7 @@ def _recurrence(
     z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array | None, keep: mx.array | None
 ):
     """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
-    return FORWARD.form()(z, weight_hh, bias_hh, h0, keep)
+    return FORWARD.choose()(z, weight_hh, bias_hh, h0, keep)
 
 
 @_recurrence.vjp
@@ -119,7 +114,7 @@ def _recurrence_vjp(primals, cotangents, outputs):
     # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
     _, weight_hh, _, h0, keep = primals
     h, gates = outputs
-    dz, dhidden, dh0 = BACKWARD.form()(gates, weight_hh, h0, keep, h, cotangents[0])
+    dz, dhidden, dh0 = BACKWARD.choose()(gates, weight_hh, h0, keep, h, cotangents[0])
     dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
     dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
     dh0, dkeep = None if h0 is None else dh0, None if keep is None else mx.zeros_like(keep)
@@ -144,7 +139,7 @@ def gru(
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
     first = full_on_cpu(first, 0, (S, H))
-    if FORWARD.form() is None:
+    if FORWARD.choose() is None:
         plain = in_float32(gru_reference, stay=(0, 1))
         first = mx.zeros((S, H)) if first is None else first
         out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, keep)
@@ -239,8 +234,8 @@ def _note(layers: int) -> str:
 
 
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
-    h, gates = FORWARD.form()(*low, *rest)
-    dz, _, dh0 = BACKWARD.form()(gates, low[1], *rest, h, dh.astype(mx.float32))
+    h, gates = FORWARD.choose()(*low, *rest)
+    dz, _, dh0 = BACKWARD.choose()(gates, low[1], *rest, h, dh.astype(mx.float32))
     return [h, dz, dh0]
 
 
@@ -270,3 +265,5 @@ FORMS = Forms(
     stacks=lambda state: {"state": state},
     fused_case=_fused_case,
 )
+
+record(__name__)

@@ -8,15 +8,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import (
-    FusedOperation,
-    factors_of,
-    full_on_cpu,
-    linear,
-    recurrent_weight_gradient,
-    steps_of,
-)
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops import factors_of, full_on_cpu, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
@@ -41,12 +35,7 @@ NAME = "LSTM"
 Weights = list[dict[str, mx.array]]
 State = list[dict[str, mx.array]]
 
-REFERENCE = Reference(
-    "LSTM in one pass",
-    ("policy.networks.lstm:lstm_reference",),
-    test="tests/policy/test_networks.py",
-    cost="the network takes several times as long",
-)
+IN_ONE_PASS = "LSTM in one pass"
 FOLDER = Path(__file__).parent
 KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
 
@@ -75,8 +64,11 @@ def lstm_backward(gates, weight_hh, h0, c0, keep, h, c, dh):
     return launch_recurrence(KERNELS, "lstm_backward", before, [c0], keep, behind, shapes, gates=4)
 
 
-FORWARD = FusedOperation("lstm_forward", lstm_forward, REFERENCE, float32=(0, 1))
-BACKWARD = FusedOperation("lstm_backward", lstm_backward, REFERENCE, float32=(1, 2))
+PLAIN = ("policy.networks.lstm",)
+FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1))
+BACKWARD = implementation(
+    PLAIN, IN_ONE_PASS, cpu="lstm_backward", gpu=lstm_backward, float32=(1, 2)
+)
 
 
 def lstm_reference(
@@ -117,7 +109,7 @@ def _recurrence(
     keep: mx.array | None,
 ):
     """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
-    return FORWARD.form()(z, weight_hh, h0, c0, keep)
+    return FORWARD.choose()(z, weight_hh, h0, c0, keep)
 
 
 @_recurrence.vjp
@@ -125,7 +117,7 @@ def _recurrence_vjp(primals, cotangents, outputs):
     # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
     _, weight_hh, h0, c0, keep = primals
     h, c, gates = outputs
-    dz, dh0, dc0 = BACKWARD.form()(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
+    dz, dh0, dc0 = BACKWARD.choose()(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
     dweight = recurrent_weight_gradient(dz, h, h0, keep)
     dstate = (None, None) if h0 is None else (dh0, dc0)
     return dz, dweight, *dstate, None if keep is None else mx.zeros_like(keep)
@@ -153,7 +145,7 @@ def lstm(
     bias = layer["bias_ih"] + layer["bias_hh"]
     z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
     h0, c0 = (full_on_cpu(state[name] if state else None, 0, (S, H)) for name in "hc")
-    if FORWARD.form() is None:
+    if FORWARD.choose() is None:
         plain = in_float32(lstm_reference, stay=(0, 1, 2))
         h0, c0 = (mx.zeros((S, H)) if first is None else first for first in (h0, c0))
         out, h, c = plain(z, layer["weight_hh"], h0, c0, keep)
@@ -242,8 +234,8 @@ def _puffer3_module(hidden: int) -> Any:
 
 
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
-    h, c, gates = FORWARD.form()(*low, *rest)
-    return [h, *BACKWARD.form()(gates, low[1], *rest, h, c, dh.astype(mx.float32))]
+    h, c, gates = FORWARD.choose()(*low, *rest)
+    return [h, *BACKWARD.choose()(gates, low[1], *rest, h, c, dh.astype(mx.float32))]
 
 
 def _fused_case(T: int, S: int, H: int) -> FusedCase:
@@ -276,3 +268,5 @@ FORMS = Forms(
     stacks=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
     fused_case=_fused_case,
 )
+
+record(__name__)

@@ -9,17 +9,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import (
-    FusedOperation,
-    factors_of,
-    full_on_cpu,
-    input_gradient,
-    linear,
-    steps_of,
-    weight_gradient,
-)
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops import factors_of, full_on_cpu, input_gradient, steps_of, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
@@ -30,12 +23,7 @@ NAME = "MinGRU"
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
-REFERENCE = Reference(
-    "MinGRU in one pass",
-    ("policy.networks.mingru:mingru_reference",),
-    test="tests/policy/test_networks.py",
-    cost="the network takes several times as long",
-)
+IN_ONE_PASS = "MinGRU in one pass"
 FOLDER = Path(__file__).parent
 KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
 
@@ -66,8 +54,11 @@ def mingru_backward(u, x, first, keep, states, dout):
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
 
 
-FORWARD = FusedOperation("mingru_forward", mingru_forward, REFERENCE, float32=(1,))
-BACKWARD = FusedOperation("mingru_backward", mingru_backward, REFERENCE, float32=(2,))
+PLAIN = ("policy.networks.mingru",)
+FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
+BACKWARD = implementation(
+    PLAIN, IN_ONE_PASS, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
+)
 
 
 def mingru_reference(
@@ -110,7 +101,7 @@ def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array
     """
     T, S, H = x.shape
     u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
-    out, states = FORWARD.form()(u, x, first, keep)
+    out, states = FORWARD.choose()(u, x, first, keep)
     return out, states, u
 
 
@@ -121,7 +112,7 @@ def _layer_vjp(primals, cotangents, outputs):
     x, weight, first, keep = primals
     _, states, u = outputs
     T, S, H = x.shape
-    du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
+    du, dx, dfirst = BACKWARD.choose()(u, x, first, keep, states, cotangents[0])
     du = du.reshape(T * S, 3 * H)
     dweight = weight_gradient(du, x.reshape(T * S, H))
     dx = input_gradient(du, weight, dx.reshape(T * S, H))
@@ -146,7 +137,7 @@ def mingru(
     """
     x = x.astype(weight.dtype)
     first = full_on_cpu(first, 0, x.shape[1:])
-    if FORWARD.form() is None:
+    if FORWARD.choose() is None:
         # three products: the parts of one are strided, and their gradient a full array each
         u = [linear(x, rows) for rows in mx.split(weight, 3)]
         out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, keep)
@@ -216,8 +207,8 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
 
 
 def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
-    out, states = FORWARD.form()(*low, *rest)
-    return [out, *BACKWARD.form()(*low, *rest, states, dout)]
+    out, states = FORWARD.choose()(*low, *rest)
+    return [out, *BACKWARD.choose()(*low, *rest, states, dout)]
 
 
 def _reference(u: mx.array, *rest: mx.array) -> mx.array:
@@ -252,3 +243,5 @@ FORMS = Forms(
     fused_case=_fused_case,
     kink=True,  # of the candidate, at 0
 )
+
+record(__name__)

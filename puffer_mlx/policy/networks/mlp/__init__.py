@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import dense
+from puffer_mlx.ops.implementation import record
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
 from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, Sb3Form, TorchForm, count
@@ -119,3 +120,5 @@ FORMS = Forms(
     layers=lambda names: count(r"(\d+)\.bias", names),
     stacks=lambda state: {},
 )
+
+record(__name__)

@@ -5,26 +5,17 @@ line to 0.
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import ops
-from puffer_mlx.ops.choice import kernel_on_gpu
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
 
-REFERENCE = Reference(
-    "Adam in one call",
-    ("ppo.optimizers.adam:step",),
-    test="tests/ppo/test_adam.py",
-    cost="a minibatch's step takes longer",
-)
 TEXT = Path(__file__).with_name("adam.metal.h")
 NO_LOGARITHM = -1e30  # of a beta of 0: finite, and e to it is 0
 
@@ -123,7 +114,7 @@ def step(
         New weights and state, and whether (a scalar) they are new.
     """
     betas = {"beta1": beta1, "beta2": beta2, "eps": eps}
-    in_one = _in_one()
+    in_one = STEP.choose()
     if in_one is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -136,12 +127,6 @@ def step(
 
     trees = weights, grads, state["momentum"], state["second_moment"]
     return step_in_one(operation, trees, weights, state)
-
-
-def _in_one() -> Callable[..., list[mx.array]] | None:
-    """The step as one call, where the default device has that."""
-    extension = ops.extension_on_cpu(REFERENCE)
-    return extension.adam_step if extension else kernel_on_gpu(launch_step, REFERENCE)
 
 
 def launch_step(
@@ -176,4 +161,9 @@ def launch_step(
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]
 
 
+STEP = implementation(
+    ("ppo.optimizers.adam",), "Adam in one call", cpu="adam_step", gpu=launch_step
+)
 OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), True)
+
+record(__name__)

@@ -13,21 +13,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import ops
-from puffer_mlx.ops.choice import kernel_on_gpu
-from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
+from puffer_mlx.ops.implementation import implementation, record
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack_known, whole_of
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.trees import Tree
-
-REFERENCE = Reference(
-    "Muon in one call",
-    ("ppo.optimizers.muon:step",),
-    test="tests/ppo/test_muon.py",
-    cost="a minibatch's step takes longer",
-)
 
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
@@ -149,12 +140,9 @@ def step(
 
 
 def _in_one(low: bool) -> Callable[..., list[mx.array]] | None:
-    """The step as one call, where the default device has that."""
-    extension = ops.extension_with_products(REFERENCE)
-    if extension:
-        return extension.muon_step
-    launched = kernel_on_gpu(launch_step, REFERENCE)
-    return launched and functools.partial(launched, low=low)
+    """Return the function that computes a step in one call on the default device, or None."""
+    fused = STEP.choose()
+    return functools.partial(fused, low=low) if fused is launch_step else fused
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), rounds=True)
@@ -384,3 +372,10 @@ def _launch(
     **sizes: Any,
 ) -> list[mx.array]:
     return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS, **sizes)
+
+
+STEP = implementation(
+    ("ppo.optimizers.muon",), "Muon in one call", cpu="muon_step", gpu=launch_step, gemm=True
+)
+
+record(__name__)

@@ -1,0 +1,277 @@
+"""Choose how an operation is computed: in plain MLX, in C++ on a CPU, or by a kernel on a GPU.
+
+``implementation(plain, name, cpu=..., gpu=...)`` declares the implementations of an operation.
+The plain one is the definition: users may edit it, replace it at run time, or pass a function of
+theirs. The others compute only the definition that was released, so they aren't used if
+
+- a file of plain functions was edited: its code differs from the hash in ``plain_files.txt``;
+- a name in such a file was replaced while the program runs;
+- a function was passed that isn't one of the package's plain functions.
+
+One line of output says so. Each file of plain functions ends with ``record(__name__)``, which
+remembers what its names stand for. An implementation depends on the files of the functions that it
+names, and on all recorded files from which those import. ``make fingerprints`` writes the hashes.
+"""
+
+import ast
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable, ItemsView, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from puffer_mlx.ops import cpu_extension, low_precision
+from puffer_mlx.system import voice
+from puffer_mlx.system.backend import backend
+
+PACKAGE = Path(__file__).parents[1]
+NAME = PACKAGE.name
+HASHES = Path(__file__).with_name("plain_files.txt")
+COMPARING = "PUFFER_MLX_COMPARING"  # set in the environment while `make fingerprints` runs tests
+NOT_COMPUTED = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
+
+
+class Names(NamedTuple):
+    """Names of a module or a class, and the objects that they stood for when it was imported."""
+
+    place: str  # "ppo.loss" or "policy.policy.Policy"
+    recorded: ItemsView[str, Any]
+    current: Mapping[str, Any]
+
+
+_recorded: dict[str, list[Names]] = {}  # by the module's name: its names, then those of its classes
+
+
+def record(module: str) -> None:
+    """Remember what the names of a module of plain functions stand for. Call it at the end."""
+    space = vars(sys.modules[module])
+    classes = [c for c in space.values() if isinstance(c, type) and c.__module__ == module]
+    found = [("", space), *((f".{each.__name__}", vars(each)) for each in classes)]
+    _recorded[module] = [Names(_short(module) + path, _items(s), s) for path, s in found]
+    _dependencies.cache_clear()
+
+
+def _items(space: Mapping[str, Any]) -> ItemsView[str, Any]:
+    kept = {k: v for k, v in space.items() if k[:2] != "__" or isinstance(v, FunctionType)}
+    return kept.items()
+
+
+def _short(module: str) -> str:
+    return module.removeprefix(f"{NAME}.")
+
+
+# ---- choosing ------------------------------------------------------------------------------------
+
+
+class Implementation:
+    """The implementations of an operation: see ``implementation``. A call runs the chosen one."""
+
+    def __init__(self, plain: Any, name: str, cpu: Any, gpu: Any, float32: Any, gemm: bool) -> None:
+        self.name = name
+        self.gpu = gpu
+        self._plain = plain
+        self._cpu = cpu
+        self._float32 = float32
+        self._gemm = gemm
+        if callable(plain):
+            functools.update_wrapper(self, plain)
+            self._modules = (plain.__module__,)
+        else:
+            self._modules = tuple(f"{NAME}.{module}" for module in plain)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the implementation for the default device."""
+        return (self.choose() or self._plain)(*arguments, **keywords)
+
+    def choose(self, *passed: Callable[..., Any]) -> Any:
+        """Return the C++ function or the GPU function for the default device; None: use plain MLX.
+
+        Args:
+            passed: functions or bound methods that the operation calls, perhaps the user's.
+        """
+        chosen = self.gpu
+        if backend() == "cpu":
+            chosen = self._cpu and self.on_cpu(cpu_extension.load())
+        return chosen if chosen and self.unchanged(*passed) else None
+
+    def on_cpu(self, extension: ModuleType | None) -> Any:
+        """Return the function that computes the operation by the extension, or None."""
+        if extension is None or not self._cpu or (self._gemm and not extension.has_gemm()):
+            return None
+        if callable(self._cpu):
+            return self._cpu
+        function = getattr(extension, self._cpu)
+        return function if self._float32 is None else _of_any_dtype(function, self._float32)
+
+    def unchanged(self, *passed: Callable[..., Any], report: bool = True) -> bool:
+        """Return True if the plain functions are the released ones; else report what isn't.
+
+        Args:
+            passed: as for ``choose``.
+            report: print a line, once.
+        """
+        if COMPARING in os.environ:
+            return True
+        modules = self._modules
+        if passed:
+            foreign = [name_of(each) for each in passed if not _is_recorded(each)]
+            if foreign:
+                return self._refuse(foreign, "is given", report)
+            modules = (*modules, *(_function(each).__module__ for each in passed))
+        names, edited = _dependencies(modules)
+        if edited:
+            return self._refuse(edited, "changed", report)
+        for each in names:
+            if not each.recorded <= each.current.items():
+                return self._refuse(_replaced(names), "changed", report)
+        return True
+
+    def _refuse(self, names: Sequence[str], verb: str, report: bool) -> bool:
+        if report:
+            listed = ", ".join(sorted({name.replace(":", ".") for name in names}))
+            _report(f"{listed} {verb}: {self.name} isn't used, slower")
+        return False
+
+
+def implementation(
+    plain: Callable[..., Any] | Sequence[str],
+    name: str,
+    *,
+    cpu: str | Callable[..., Any] | None = None,
+    gpu: Callable[..., Any] | None = None,
+    float32: Sequence[int] | None = None,
+    gemm: bool = False,
+) -> Implementation:
+    """Declare the implementations of an operation.
+
+    Args:
+        plain: the function in plain MLX; or modules of plain functions, as ``ppo.loss``.
+        name: what messages call the others, as "the kernel of advantages".
+        cpu: name of the extension's function, or a function that calls the extension.
+        gpu: function that launches a kernel.
+        float32: if given, the extension's function knows float32 alone, and other arguments are
+            cast; these results stay float32.
+        gemm: whether the extension's function multiplies matrices.
+    """
+    return Implementation(plain, name, cpu, gpu, None if float32 is None else (*float32,), gemm)
+
+
+@functools.cache
+def _of_any_dtype(function: Callable[..., Any], float32: tuple[int, ...]) -> Callable[..., Any]:
+    return low_precision.in_float32(function, float32)
+
+
+@functools.cache
+def _report(line: str) -> None:
+    voice.note(f"puffer_mlx: {line}", error=True)
+
+
+# ---- what an implementation depends on -----------------------------------------------------------
+
+
+@functools.cache
+def _dependencies(modules: tuple[str, ...]) -> tuple[list[Names], list[str]]:
+    """Return the names in some recorded modules and all that they import, and edited files."""
+    found: dict[str, list[Names]] = {}
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in _recorded:
+            import_module(module)
+        if module not in found and module in _recorded:
+            found[module] = _recorded[module]
+            waiting += [m for m in map(_origin, found[module][0].recorded) if m in _recorded]
+    edited = [path for module in found if (path := _edited(module))]
+    return [names for each in found.values() for names in each], edited
+
+
+def _origin(item: tuple[str, Any]) -> str:
+    """Return the name of the module in which a value was defined, or that it is."""
+    value = item[1]
+    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+
+
+def _replaced(names: Sequence[Names]) -> list[str]:
+    pairs = ((each, key, value) for each in names for key, value in each.recorded)
+    return [f"{n.place}.{key}" for n, key, value in pairs if n.current.get(key) is not value]
+
+
+def _function(passed: Any) -> Any:
+    return getattr(passed, "__func__", passed)
+
+
+def name_of(passed: Any) -> str:
+    """Return a function's name as ``module:function``, the package's without ``puffer_mlx.``."""
+    function = _function(passed)
+    path = getattr(function, "__qualname__", None) or type(function).__qualname__
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{_short(module)}:{path}"
+
+
+def _is_recorded(passed: Any) -> bool:
+    """Return True for one of the package's plain functions or methods."""
+    module, _, path = name_of(passed).partition(":")
+    place, _, key = f"{module}.{path}".rpartition(".")
+    spaces = _recorded.get(f"{NAME}.{module}", [])
+    return any((key, _function(passed)) in each.recorded for each in spaces if each.place == place)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+class Hashes(NamedTuple):
+    """Hashes of a file: ``source`` of its text, ``code`` without comments and messages."""
+
+    source: str
+    code: str
+
+
+@functools.cache
+def released() -> dict[str, Hashes]:
+    """Return the hashes in ``plain_files.txt``, by path."""
+    lines = HASHES.read_text().splitlines() if HASHES.exists() else []
+    return {path: Hashes(*hashes) for path, *hashes in map(str.split, lines)}
+
+
+@functools.cache
+def _edited(module: str) -> str:
+    """Return the path of a module's file if its code isn't the released one, else an empty text."""
+    file = Path(str(sys.modules[module].__file__))
+    path = file.relative_to(PACKAGE).as_posix()
+    known = released().get(path)
+    if known is None or file.suffix != ".py" or not file.exists():
+        return ""
+    source = file.read_bytes()
+    same = hash_of(source) == known.source or code_hash(source) == known.code
+    return "" if same else path
+
+
+def hash_of(source: bytes) -> str:
+    """Return a short hash of some bytes."""
+    return hashlib.sha256(source).hexdigest()[:16]
+
+
+def code_hash(source: bytes) -> str:
+    """Return a hash of Python code without comments, docstrings, annotations and f-strings."""
+    return hash_of(repr(_computed(ast.parse(source).body)).encode())
+
+
+def _computed(node: Any) -> Any:
+    """Return a node of a syntax tree as nested tuples, the same in all versions of Python."""
+    if isinstance(node, list):
+        return [_computed(each) for each in node if not _is_text(each)]
+    if isinstance(node, ast.JoinedStr) or not isinstance(node, ast.AST):
+        return "text" if isinstance(node, ast.JoinedStr) else node
+    named = ((key, _computed(v)) for key, v in ast.iter_fields(node) if key not in NOT_COMPUTED)
+    return type(node).__name__, [field for field in named if field[1] not in (None, [])]
+
+
+def _is_text(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+record(low_precision.__name__)
