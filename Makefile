@@ -56,7 +56,7 @@ site: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	@echo "build/site/index.html"
 
-# Fingerprints of plain functions that fused forms compute, after one was edited; compares them first.
+# Hashes of the files of plain functions, after one was edited; compares the implementations first.
 fingerprints: $(VENV)/.test
 	$(BIN)/python tests/fingerprints.py
 
@@ -77,7 +77,7 @@ help:
 	@echo "make check       what CI runs: lint and test"
 	@echo "make nightly     learn some of what benchmarks/learning/ says again: half an hour of a core"
 	@echo "make site        the pages of docs/ as a site: build/site/index.html"
-	@echo "make fingerprints  compare fused forms with edited functions, and keep their fingerprints"
+	@echo "make fingerprints  compare the implementations, and store the hashes of the plain files"
 	@echo "make format      ruff's fixes and formatting"
 	@echo "make clean       remove the environment and what was built"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from puffer_mlx.ops import implementation
 from puffer_mlx.ops.implementation import COMPARING, HASHES, Hashes
+from puffer_mlx.system.plain_functions import recorded
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
@@ -41,7 +42,7 @@ def current() -> dict[str, Hashes]:
             if "torch" not in module.name.rpartition(".")[2]:
                 import_module(module.name)
     found = {}
-    for module in implementation._recorded:
+    for module in recorded:
         file = Path(str(sys.modules[module].__file__))
         source = file.read_bytes()
         path = file.relative_to(implementation.PACKAGE).as_posix()

@@ -18,46 +18,22 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, ItemsView, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from puffer_mlx.ops import cpu_extension, low_precision
 from puffer_mlx.system import voice
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import Names, Recorded, recorded
 
 PACKAGE = Path(__file__).parents[1]
 NAME = PACKAGE.name
 HASHES = Path(__file__).with_name("plain_files.txt")
 COMPARING = "PUFFER_MLX_COMPARING"  # set in the environment while `make fingerprints` runs tests
 NOT_COMPUTED = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
-
-
-class Names(NamedTuple):
-    """Names of a module or a class, and the objects that they stood for when it was imported."""
-
-    place: str  # "ppo.loss" or "policy.policy.Policy"
-    recorded: ItemsView[str, Any]
-    current: Mapping[str, Any]
-
-
-_recorded: dict[str, list[Names]] = {}  # by the module's name: its names, then those of its classes
-
-
-def record(module: str) -> None:
-    """Remember what the names of a module of plain functions stand for. Call it at the end."""
-    space = vars(sys.modules[module])
-    classes = [c for c in space.values() if isinstance(c, type) and c.__module__ == module]
-    found = [("", space), *((f".{each.__name__}", vars(each)) for each in classes)]
-    _recorded[module] = [Names(_short(module) + path, _items(s), s) for path, s in found]
-    _dependencies.cache_clear()
-
-
-def _items(space: Mapping[str, Any]) -> ItemsView[str, Any]:
-    kept = {k: v for k, v in space.items() if k[:2] != "__" or isinstance(v, FunctionType)}
-    return kept.items()
 
 
 def _short(module: str) -> str:
@@ -176,23 +152,17 @@ def _report(line: str) -> None:
 @functools.cache
 def _dependencies(modules: tuple[str, ...]) -> tuple[list[Names], list[str]]:
     """Return the names in some recorded modules and all that they import, and edited files."""
-    found: dict[str, list[Names]] = {}
+    found: dict[str, Recorded] = {}
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module not in _recorded:
+        if module not in recorded:
             import_module(module)
-        if module not in found and module in _recorded:
-            found[module] = _recorded[module]
-            waiting += [m for m in map(_origin, found[module][0].recorded) if m in _recorded]
+        if module not in found and module in recorded:
+            found[module] = recorded[module]
+            waiting += found[module].imports & {*recorded}
     edited = [path for module in found if (path := _edited(module))]
-    return [names for each in found.values() for names in each], edited
-
-
-def _origin(item: tuple[str, Any]) -> str:
-    """Return the name of the module in which a value was defined, or that it is."""
-    value = item[1]
-    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return [names for each in found.values() for names in each.names], edited
 
 
 def _replaced(names: Sequence[Names]) -> list[str]:
@@ -216,8 +186,9 @@ def _is_recorded(passed: Any) -> bool:
     """Return True for one of the package's plain functions or methods."""
     module, _, path = name_of(passed).partition(":")
     place, _, key = f"{module}.{path}".rpartition(".")
-    spaces = _recorded.get(f"{NAME}.{module}", [])
-    return any((key, _function(passed)) in each.recorded for each in spaces if each.place == place)
+    known = recorded.get(f"{NAME}.{module}", Recorded([], set()))
+    names = [each for each in known.names if each.place == place]
+    return any((key, _function(passed)) in each.recorded for each in names)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -272,6 +243,3 @@ def _computed(node: Any) -> Any:
 
 def _is_text(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-record(low_precision.__name__)

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import record
 
 LOW = (mx.bfloat16, mx.float16)
 
@@ -60,3 +61,6 @@ def dtype_of(weights: Any) -> mx.Dtype:
     leaves = (a for _, a in tree_flatten(weights))  # type: ignore
     dtypes = (a.dtype for a in leaves if isinstance(a, mx.array))
     return next((d for d in dtypes if mx.issubdtype(d, mx.floating)), mx.float32)
+
+
+record(__name__)

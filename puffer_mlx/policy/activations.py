@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from puffer_mlx.config import Policy
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.system.plain_functions import record
 
 
 @in_float32

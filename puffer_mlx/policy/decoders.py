@@ -15,7 +15,6 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.activations import orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.distributions import (
     OPEN,
@@ -26,6 +25,7 @@ from puffer_mlx.policy.distributions import (
     limited,
 )
 from puffer_mlx.spec import ActionSpec
+from puffer_mlx.system.plain_functions import record
 
 Weights = dict[str, Any]
 Outputs = Any  # mx.array, or a tuple of two

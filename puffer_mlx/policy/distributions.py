@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.spec import ActionSpec
+from puffer_mlx.system.plain_functions import record
 
 MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
 LARGEST = 3.4028e38

@@ -27,7 +27,7 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.launch import ones
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian, Limits
@@ -38,6 +38,7 @@ from puffer_mlx.policy.networks import Network
 from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, custom, precision
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 from puffer_mlx.ppo.sections import opened
+from puffer_mlx.system.plain_functions import record
 
 
 class Decoded(NamedTuple):

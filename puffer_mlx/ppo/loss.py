@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 
-from puffer_mlx.ops.implementation import record
+from puffer_mlx.system.plain_functions import record
 
 METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
 TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO

@@ -3,7 +3,8 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.draw import draw_rows
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.system.plain_functions import record
 
 EPS = 1e-6
 DRAW = implementation(

@@ -12,9 +12,9 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows, take_several
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.system.plain_functions import record
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 

@@ -8,13 +8,13 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm, Step
 from puffer_mlx.ppo.gradients import gradients
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import device_memory
+from puffer_mlx.system.plain_functions import record
 
 Function = Callable[..., Any]
 

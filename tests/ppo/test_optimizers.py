@@ -10,6 +10,7 @@ from emulated_gpu import Functions
 
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.implementation import COMPARING
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.optimizers import clip_by_global_norm, muon
 from puffer_mlx.trees import named
@@ -164,6 +165,7 @@ def test_what_is_not_finite_changes_nothing(form, name):
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
 def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
     """In one launch, of matrices that are larger than a block's tile."""
+    monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for the plain form
     monkeypatch.setattr(muon, "fits_a_block", lambda matrix: True)
     monkeypatch.setattr(muon, "pool_block", lambda: (512, 0))
     request.addfinalizer(muon.layout.cache_clear)

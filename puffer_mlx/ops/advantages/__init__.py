@@ -6,8 +6,9 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.recurrence import steps_of
+from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("advantages.metal.h")
 BLOCK = 32  # agents: 4096 of them are on 128 cores, where each waits for its own memory

@@ -6,8 +6,9 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import launch, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("gelu.metal.h")
 NAME = "GELU in one pass"

@@ -12,9 +12,10 @@ import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu, in_float32
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import record
 
 PLAIN = ("ops.linear",)
 PRODUCT = implementation(PLAIN, "the extension's product of matrices", cpu="linear", gemm=True)

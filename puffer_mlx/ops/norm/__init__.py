@@ -6,8 +6,9 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.system.plain_functions import record
 
 EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import THREADS, launch, nothing, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("pack.metal.h")
 INPUTS = 24  # of a launch; Metal has 31 arrays for a kernel

@@ -11,9 +11,10 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import record
 
 WEIGHT_GRADIENT = implementation(
     ("ops.recurrence",),

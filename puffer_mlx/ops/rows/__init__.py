@@ -8,8 +8,9 @@ import mlx.core as mx
 
 from puffer_mlx.ops.advantages import launch_advantages
 from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, launch, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import record
 
 FOLDER = Path(__file__).parent
 LANES = 32  # neighbouring threads that copy one step of one segment, at most

@@ -13,12 +13,12 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.gelu import gelu
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.decoders import refuse_bias
 from puffer_mlx.policy.encoders import Forms, TorchForm
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.plain_functions import record
 
 NAME = "DefaultEncoder"
 Weights = dict[str, mx.array]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.activations import orthogonal
+from puffer_mlx.system.plain_functions import record
 
 GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer whose gates see its state
 

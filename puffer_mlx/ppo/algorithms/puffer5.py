@@ -20,7 +20,6 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.ops.gpu.launch import indices
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, minibatch
 from puffer_mlx.ppo.advantage import Discounts
@@ -30,6 +29,7 @@ from puffer_mlx.ppo.gradients import Decoded, Loss, Scored
 from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.ppo.sections import Fields, Inputs, Section, Strip
 from puffer_mlx.system.devices import building
+from puffer_mlx.system.plain_functions import record
 
 FACTS = Facts(
     about="5.0's, segments in their order, advantages of the values of the same forward pass",

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, nothing, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.decoders import Decoder, Weights
 from puffer_mlx.ppo import loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("loss.metal.h")
 PARTS = THREADS  # at most, of the advantages: each block of the second launch adds them up

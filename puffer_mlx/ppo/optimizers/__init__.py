@@ -14,9 +14,9 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.ppo import custom, precision
 from puffer_mlx.system.backend import backend
+from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, named
 
 Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]

@@ -21,9 +21,10 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops import cast
 from puffer_mlx.ops.gpu.launch import launch, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import LOW
 from puffer_mlx.ops.pack import pack
+from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import leaves
 
 TEXT = Path(__file__).with_name("scaler.metal.h")

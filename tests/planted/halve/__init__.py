@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("halve.metal.h")
 
@@ -18,3 +19,6 @@ def launch_halve(x):
 @partial(implementation, name="half in one pass", cpu="halve", gpu=launch_halve)
 def halve(x: mx.array) -> mx.array:
     return x * 0.5
+
+
+record(__name__)

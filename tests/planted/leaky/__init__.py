@@ -13,6 +13,7 @@ from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks import Forms, FusedCase, TorchForm, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
+from puffer_mlx.system.plain_functions import record
 
 NAME = "Leaky"
 TEXT = Path(__file__).with_name("kernels.metal.h")
@@ -144,3 +145,6 @@ FORMS = Forms(
         [(T, S, H), (T, S, H)], [(S, H)], _run, leaky_reference, (0, 1, 2)
     ),
 )
+
+
+record(__name__)

@@ -17,7 +17,7 @@ from puffer_mlx.ops import (
     recurrent_weight_gradient,
     steps_of,
 )
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
@@ -31,6 +31,7 @@ from puffer_mlx.policy.networks.recurrent import (
     gated_weights,
     through_layers,
 )
+from puffer_mlx.system.plain_functions import record
 
 NAME = "GRU"
 Weights = dict[str, Any]

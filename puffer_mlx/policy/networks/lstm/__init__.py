@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import factors_of, full_on_cpu, recurrent_weight_gradient, steps_of
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
@@ -30,6 +30,7 @@ from puffer_mlx.policy.networks.recurrent import (
     gated_weights,
     through_layers,
 )
+from puffer_mlx.system.plain_functions import record
 
 NAME = "LSTM"
 Weights = list[dict[str, mx.array]]

@@ -11,13 +11,14 @@ import mlx.core as mx
 
 from puffer_mlx.ops import factors_of, full_on_cpu, input_gradient, steps_of, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
+from puffer_mlx.system.plain_functions import record
 
 NAME = "MinGRU"
 Weights = list[dict[str, mx.array]]

@@ -11,10 +11,10 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import dense
-from puffer_mlx.ops.implementation import record
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
 from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, Sb3Form, TorchForm, count
+from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
 LAYERS = Path(__file__).with_name("layers.metal.h")

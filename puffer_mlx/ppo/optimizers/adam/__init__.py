@@ -11,9 +11,10 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
+from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree
 
 TEXT = Path(__file__).with_name("adam.metal.h")

@@ -15,9 +15,10 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
-from puffer_mlx.ops.implementation import implementation, record
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack_known, whole_of
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
+from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree
 
 COEFFICIENTS = (
