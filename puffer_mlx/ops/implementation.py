@@ -14,11 +14,12 @@ names, and on all recorded files from which those import. ``make fingerprints`` 
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,23 @@ NOT_COMPUTED = {"annotation", "returns", "type_comment", "type_params", "kind", 
 
 def _short(module: str) -> str:
     return module.removeprefix(f"{NAME}.")
+
+
+refused: set[str] = set()  # names of implementations that failed on this machine's GPU
+_allowed: set[str] | None = None  # names of those that may be chosen; None: all
+_chosen: set[str] = set()  # names of those that were
+
+
+@contextlib.contextmanager
+def allowing(names: set[str] | None) -> Iterator[set[str]]:
+    """Allow only some implementations; gives the set of those that are chosen within."""
+    global _allowed, _chosen
+    before = _allowed, _chosen
+    _allowed, _chosen = names, set()
+    try:
+        yield _chosen
+    finally:
+        _allowed, _chosen = before
 
 
 # ---- choosing ------------------------------------------------------------------------------------
@@ -72,7 +90,18 @@ class Implementation:
         chosen = self.gpu
         if backend() == "cpu":
             chosen = self._cpu and self.on_cpu(cpu_extension.load())
-        return chosen if chosen and self.unchanged(*passed) else None
+        if not chosen or not self.unchanged(*passed):
+            return None
+        return chosen if self._is_allowed() else None
+
+    def _is_allowed(self) -> bool:
+        """Return False where plain MLX is to run: see ``verification.py``."""
+        if _allowed is not None and self.name not in _allowed:
+            return False
+        if backend() != "cpu" and self.name in refused:
+            return False
+        _chosen.add(self.name)
+        return True
 
     def on_cpu(self, extension: ModuleType | None) -> Any:
         """Return the function that computes the operation by the extension, or None."""

@@ -72,6 +72,8 @@ def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
     ``moments`` are those of a larger minibatch (``Minibatch``), put together as in Chan's parallel
     variance.
     """
+    if moments is not None and moments.ndim == 2:  # (3, G), from a kernel: those of ``adv`` alone
+        moments = None
     if adv.size * (1 if moments is None else len(moments)) == 1:
         return adv
     if moments is None:

@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
+from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm, Step
@@ -67,16 +69,23 @@ def compile_update(
         algorithm: decides what minibatches are, and their loss.
         summed: turns the function of one process's gradients into that of all processes' mean.
     """
-    steps = {
-        name: step._replace(function=compile_on_gpu(step.function)) if step.compiled else step
-        for name, step in algorithm.steps.items()
-    }
-    plain = gradients(policy, config.train.precision, algorithm.loss)
+    kind = config.train.precision
+    check = _verifying(policy, config)
+
+    def compiled(step: Step) -> Step:
+        function = step.function
+        run = compile_on_gpu(function) if step.compiled else function
+        return step._replace(function=check(function, run, view=step.view))
+
+    gather = partial(sections.gather, policy)
+    plain = gradients(policy, kind, algorithm.loss)
+    both = _in_one(policy, config, algorithm, plain)
+    optimise = _optimiser(config, algorithm)
     return UpdateFunctions(
-        gather=compile_on_gpu(partial(sections.gather, policy)),
-        gradients=mx.compile(summed(_in_one(policy, config, algorithm, plain))),
-        optimise=compile_on_gpu(_optimiser(config, algorithm)),
-        steps=steps,
+        gather=check(gather, compile_on_gpu(gather)),
+        gradients=check(both, mx.compile(summed(both))),
+        optimise=check(optimise, compile_on_gpu(optimise), view=_change),
+        steps={name: compiled(step) for name, step in algorithm.steps.items()},
     )
 
 
@@ -98,12 +107,30 @@ def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> Upd
             raise TooLarge
         return plain(*arguments)
 
+    check = _verifying(policy, config)
+    steps = algorithm.steps.items()
     return UpdateFunctions(
-        gather=partial(sections.gather, policy),
-        gradients=_in_one(policy, config, algorithm, limited),
-        optimise=_optimiser(config, algorithm, counts=not counts_at_once(config)),
-        steps=dict(algorithm.steps),
+        gather=check(partial(sections.gather, policy)),
+        gradients=check(_in_one(policy, config, algorithm, limited)),
+        optimise=check(
+            _optimiser(config, algorithm, counts=not counts_at_once(config)), view=_change
+        ),
+        steps={
+            name: step._replace(function=check(step.function, view=step.view))
+            for name, step in steps
+        },
     )
+
+
+def _verifying(policy: Policy, config: Config) -> Callable[..., Any]:
+    """Return ``verified`` for this policy and configuration."""
+    return partial(verified, context=f"{policy} {config.train}", kind=config.train.precision)
+
+
+def _change(before: tuple, after: tuple) -> tuple:
+    """Return an optimizer's step with the change of the weights in place of the weights."""
+    weights, *others = after
+    return tree_map(lambda new, old: new - old, weights, before[0]), *others
 
 
 def counts_at_once(config: Config) -> bool:

@@ -23,7 +23,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
-from puffer_mlx.ops import take_rows
+from puffer_mlx.ops import take_rows, verification
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
@@ -69,6 +69,7 @@ class Learner:
             graph doesn't call them, so ``graph`` must be None then.
         graph: an epoch as one compiled function; None with several ranks or a limit of the KL, or
             if it would store too much. ``Update.fits_graph`` decides for each epoch.
+        unverified: that function before its kernels are verified, which a call does; else None.
         reader: loads rollouts onto the device that trains.
         health: checks that results are finite.
         update: the update in progress, or the last one.
@@ -99,9 +100,11 @@ class Learner:
         self.first_ratios_are_one = first_ratios_are_one(config, policy, placement)
         self.measured_forward = False
         self.graph: Callable[..., Any] | None = None
+        self.unverified: Callable[..., Any] | None = None
         if ranks.size == 1 and self.algorithm.largest_kl == math.inf:
             functions = update_in_graph(policy, local, self.algorithm)
             self.graph = mx.compile(partial(self._epoch_in_graph, functions))
+            self.unverified = partial(self._epoch_in_graph, functions)
 
     def prepare(
         self,
@@ -318,6 +321,9 @@ class Update:
         inputs = fields, states, self.draws, tuple(self.scheduled.as_arrays())
         assert learner.graph is not None
         try:
+            if learner.unverified is not None and verification.applies():
+                epoch, learner.unverified = learner.unverified, None
+                epoch(self.compares, *inputs, *self.before.arrays())
             with building:
                 trees, packed, arrays = learner.graph(self.compares, *inputs, *self.before.arrays())
         except TooLarge:

@@ -9,6 +9,7 @@ import numpy as np
 from puffer_mlx.checkpoint.folder import State, within
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops import implementation
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.trees import named
@@ -53,6 +54,7 @@ def save_state(trainer: Any) -> State:
         "uptime": trainer.epoch_logs.uptime,
         "rollout_device": trainer.placement.rollout_device,
         "optimizer": trainer.config.train.optimizer,
+        "refused": sorted(implementation.refused),
         **trainer.ranks.numbers(),
     }
     if trainer.schedule is not None:

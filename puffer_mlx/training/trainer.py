@@ -18,6 +18,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_state, refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
+from puffer_mlx.ops import verification
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
@@ -122,6 +123,7 @@ class Trainer:
         seats = self.self_play.seats if self.self_play else None
         acting = Acting(local, vec, policy, compile_act(policy), seats)
         resumed = like.numbers if like else {}
+        verification.refuse(resumed.get("refused", ()), "in an earlier part of this run")
         self.placement = as_on_first(
             ranks, local, lambda asked: place(acting._replace(config=asked), self.weights, resumed)
         )

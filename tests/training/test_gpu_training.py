@@ -11,6 +11,7 @@ from oracles import RandomVec, named
 from watching import functions, replace_functions
 
 from puffer_mlx import config
+from puffer_mlx.ops.implementation import COMPARING
 from puffer_mlx.ppo import update
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import make
@@ -155,6 +156,7 @@ def test_an_algorithm_may_change_the_loss(form, loss, monkeypatch):
     given = config.load("squared", [*OPTIONS.split(), *options])
     given.train.horizon, given.train.minibatch_size = 8, 8 * S
     given.train.total_timesteps = 8 * N
+    monkeypatch.setenv(COMPARING, "1")  # that ``make`` is replaced is no reason for plain MLX here
     module = importlib.import_module(f"puffer_mlx.ppo.algorithms.{given.train.algorithm}")
     make_algorithm = module.make
 

@@ -127,8 +127,9 @@ def _rows_on_gpu(x: mx.array, weight: mx.array, *bias: mx.array) -> Any:
 @_rows_on_gpu.vjp
 def _rows_on_gpu_vjp(primals, dy, _):
     x, weight, *bias = primals
-    gradients = input_gradient(dy, weight), weight_gradient(dy, x)
-    return *gradients, *(bias_gradient(dy) for _ in bias)
+    rows, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+    dx = input_gradient(dy, weight).reshape(x.shape)
+    return dx, weight_gradient(dy, rows), *(bias_gradient(dy) for _ in bias)
 
 
 @mx.custom_function

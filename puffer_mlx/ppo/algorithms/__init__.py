@@ -37,11 +37,13 @@ class Step(NamedTuple):
         function: takes and returns arrays, and trees of them.
         phase: the phase of a record that its time is charged to.
         compiled: compile it on a GPU.
+        view: maps arguments and result to what is compared where kernels are verified.
     """
 
     function: Callable[..., Any]
     phase: str
     compiled: bool = True
+    view: Callable[[tuple, Any], Any] = lambda arguments, result: result
 
 
 class Scheduled(NamedTuple):

@@ -49,12 +49,18 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
         *score(policy, config),
         scoring=scoring(config),
         steps={
-            "targets": Step(targets, "train_advantage"),
+            "targets": Step(targets, "train_advantage", view=_compared),
             "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),
         },
         draws=lambda key: 1 - mx.random.uniform(shape=shape, key=key),  # (K, S) in (0, 1]
         write_back=_write_back,
     )
+
+
+def _compared(_: tuple, targets: tuple) -> tuple:
+    """Return targets with sums over time, which some implementations return, in the last place."""
+    *others, totals = targets
+    return *others, mx.sum(mx.abs(totals), axis=0)
 
 
 def _draw(alpha: float, fields: Fields, values, adv, totals, uniforms, beta):

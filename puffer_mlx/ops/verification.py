@@ -1,0 +1,202 @@
+"""Verify GPU implementations where they run: each must compile, launch and agree with plain MLX.
+
+``verified(function, ...)`` wraps a function that uses implementations. Its first call on a GPU is
+computed twice, from the arguments of that call: by plain MLX on the CPU, and by kernels. If a
+kernel doesn't compile or launch, or a result differs by more than rounding, the implementations
+that cause it are refused: plain MLX computes their operations from then on. The verdict is stored
+in the cache folder by GPU, system, MLX, kernel texts and the arguments' shapes.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from puffer_mlx.ops import implementation
+from puffer_mlx.system import voice
+from puffer_mlx.system.backend import backend, stand_in
+from puffer_mlx.system.devices import building, for_cpu
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.prebuilt import digest_of
+from puffer_mlx.system.private_folders import cache_directory
+
+PACKAGE = Path(__file__).parents[1]
+UNIT = {"fp32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}  # fp32 products may be of TF32
+SOURCES = {".h", ".py"}
+FEW = 0.02  # of the numbers may differ where integers do: a draw at the edge of two rows
+View = Callable[[tuple, Any], Any]
+
+
+class Verdict(NamedTuple):
+    """Why results aren't accepted, and the implementations that were chosen."""
+
+    fault: str  # empty: they agree
+    chosen: set[str]
+
+
+def applies() -> bool:
+    """Return True if kernels run on a GPU of this machine."""
+    return backend() != "cpu" and stand_in() is None
+
+
+class Verified:
+    """A function that uses implementations: see ``verified``."""
+
+    def __init__(
+        self, raw: Callable[..., Any], run: Callable[..., Any], context: str, kind: str, view: View
+    ) -> None:
+        self._raw, self._run, self._view = raw, run, view
+        self._context = context
+        self._bound = UNIT[kind] ** 0.5
+        self._seen: set[tuple[bool, ...]] = set()  # which arguments were None in earlier calls
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the function; the first time on a GPU, verify it before."""
+        given = tuple(each is None for each in arguments)
+        if given not in self._seen and applies() and _is_concrete(arguments):
+            self._seen.add(given)
+            self.verify(arguments)
+        return self._run(*arguments)
+
+    def verify(self, arguments: tuple) -> None:
+        """Refuse the implementations that don't compute what plain MLX does."""
+        path = cache_directory() / "verified" / f"{self._signature(arguments)}.json"
+        with contextlib.suppress(OSError, ValueError):
+            refuse(json.loads(path.read_text()))
+            return
+        with building:
+            before = set(implementation.refused)
+            expected = self._plain(arguments)
+            while (verdict := self._judge(arguments, expected, None)).fault and verdict.chosen:
+                culprits = [
+                    each
+                    for each in sorted(verdict.chosen)
+                    if self._judge(arguments, expected, {each}).fault
+                ]
+                refuse(culprits or verdict.chosen, verdict.fault)
+        with contextlib.suppress(Exception), publish(path) as file:  # the next start verifies again
+            file.write_text(json.dumps(sorted(implementation.refused - before)))
+
+    def _plain(self, arguments: tuple) -> list:
+        with implementation.allowing(set()), mx.stream(mx.cpu):
+            given = for_cpu(arguments) if stand_in() is None else arguments
+            return _evaluated(self._view(given, self._raw(*given)))
+
+    def _judge(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Verdict:
+        """Compute the function with all allowed implementations, and compare the results."""
+        with implementation.allowing(allowed) as chosen:
+            try:
+                found = _evaluated(self._view(arguments, self._raw(*arguments)))
+            except Exception as error:  # MLX, NVRTC and Metal raise several kinds
+                lines = str(error).strip().splitlines()
+                return Verdict(lines[0] if lines else type(error).__name__, chosen)
+        return Verdict(difference(found, expected, self._bound), chosen)
+
+    def _signature(self, arguments: tuple) -> str:
+        found = [leaf for _, leaf in tree_flatten(list(arguments))]
+        shapes = [(a.shape, str(a.dtype)) if isinstance(a, mx.array) else a for a in found]
+        return hashlib.sha256(f"{machine()} {self._context} {shapes}".encode()).hexdigest()[:24]
+
+
+def verified(
+    raw: Callable[..., Any],
+    run: Callable[..., Any] | None = None,
+    *,
+    context: str = "",
+    kind: str = "fp32",
+    view: View = lambda arguments, result: result,
+) -> Verified:
+    """Return a function that verifies the implementations it uses before its first call on a GPU.
+
+    Args:
+        raw: takes and returns arrays and trees of them; not compiled.
+        run: what a call runs, as ``raw`` compiled; None: ``raw``.
+        context: text of all that decides which operations the function calls.
+        kind: the precision of products: ``fp32``, ``bf16`` or ``fp16``.
+        view: maps the arguments and the result to the tree that is compared.
+    """
+    return Verified(raw, run or raw, context, kind, view)
+
+
+def refuse(names: Iterable[str], reason: str = "") -> None:
+    """Stop using implementations on GPUs; one line says so."""
+    for name in sorted({*names} - implementation.refused):
+        implementation.refused.add(name)
+        because = f" ({reason})" if reason else ""
+        voice.note(
+            f"puffer_mlx: {name} fails on this GPU{because}, so plain MLX runs, slower; hint:"
+            " puffer-mlx check-gpu --report",
+            error=True,
+        )
+
+
+@functools.cache
+def machine() -> str:
+    """Return a text of all of this machine that decides what a kernel computes."""
+    gpu = mx.device_info(mx.gpu) if mx.cuda.is_available() or mx.metal.is_available() else {}
+    name = gpu.get("device_name", ""), gpu.get("architecture", "")
+    rooms = [PACKAGE / room for room in ("ops", "policy", "ppo")]
+    paths = [path for room in rooms for path in sorted(room.rglob("*")) if path.suffix in SOURCES]
+    texts = digest_of([path.read_bytes() for path in paths])
+    return f"{name} {platform.platform()} {version('mlx')} {texts}"
+
+
+def difference(found: list, expected: list, bound: float) -> str:
+    """Return how results differ from the expected ones by more than a bound, or an empty text."""
+    if len(found) != len(expected):
+        return f"{len(found)} results, expected {len(expected)}"
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if not (a is None or b is None)]
+    draws = any(mx.issubdtype(each.dtype, mx.integer) and each.size > 1 for _, each in pairs)
+    with mx.stream(mx.cpu):
+        faults = (_difference(ours, theirs, bound, draws) for ours, theirs in pairs)
+        return next(filter(None, faults), "")
+
+
+def _difference(ours: mx.array, theirs: mx.array, bound: float, draws: bool) -> str:
+    if ours.shape != theirs.shape:
+        return f"a result of shape {ours.shape}, expected {theirs.shape}"
+    ours, theirs = (array.astype(mx.float32).reshape(-1) for array in (ours, theirs))
+    finite = mx.isfinite(theirs)
+    if wrong := _number(mx.sum(mx.isfinite(ours) != finite)):
+        return f"{wrong:.0f} of {ours.size} numbers are finite in one result alone"
+    ours, theirs = (mx.where(finite, array, 0) for array in (ours, theirs))
+    apart = mx.abs(ours - theirs)
+    largest = max(_number(mx.max(mx.abs(theirs))), 1e-6)
+    norm = _norm(theirs / largest)  # of quotients, whose squares can't overflow
+    off = _norm(apart / largest) / max(norm, 1e-6)
+    few = draws and _number(mx.mean(apart > bound * largest)) <= FEW
+    if off <= bound or few:
+        return ""
+    return f"a result is off by {off:.1%} of its norm, expected {bound:.1%} at most"
+
+
+def _number(scalar: mx.array) -> float:
+    return float(scalar.item())  # type: ignore
+
+
+def _norm(array: mx.array) -> float:
+    return _number(mx.sqrt(mx.sum(mx.square(array))))
+
+
+def _evaluated(tree: Any) -> list[mx.array | None]:
+    """Return a tree's arrays, evaluated, as the CPU reads them; None for other leaves."""
+    leaves = [leaf if isinstance(leaf, mx.array) else None for _, leaf in tree_flatten([tree])]
+    mx.eval([leaf for leaf in leaves if leaf is not None])
+    return for_cpu(leaves) if stand_in() is None else leaves
+
+
+def _is_concrete(tree: Any) -> bool:
+    """Return True if a tree's arrays can be evaluated: no function is being traced."""
+    try:
+        mx.eval([leaf for _, leaf in tree_flatten([tree]) if isinstance(leaf, mx.array)])
+    except (ValueError, RuntimeError):
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""A GPU's kernels that fail where they run are replaced by plain MLX, and training continues."""
+
+import contextlib
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_run import emulated_gpu
+from oracles import RandomVec, named
+
+from puffer_mlx import config
+from puffer_mlx.ops import implementation, verification
+from puffer_mlx.training.trainer import Trainer
+
+T, N, S, H, EPOCHS = 6, 16, 8, 32, 2
+OPTIONS = f"""
+    --device cpu --policy.hidden-size {H} --policy.num-layers 1 --train.overlap 0
+    --vec.total-agents {N} --vec.num-buffers 1 --train.horizon {T} --train.minibatch-size {S * T}
+    --train.learning-rate 0.02 --train.total-timesteps {EPOCHS * N * T}
+""".split()
+FIVE = ["--train.algorithm", "puffer5", "--train.one-launch", "1"]
+
+
+@pytest.fixture(autouse=True)
+def a_machine(monkeypatch, tmp_path):
+    """Kernels of the emulation are verified, with a cache folder of the test's."""
+    monkeypatch.setattr(implementation, "refused", set())
+    monkeypatch.setattr(verification, "applies", lambda: implementation.backend() != "cpu")
+    monkeypatch.setattr(verification, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(verification, "machine", lambda: "this one")
+
+
+def trained(options=()) -> Trainer:
+    trainer = Trainer(config.load("squared", [*OPTIONS, *options]), RandomVec(N, (3,), False))
+    list(trainer)
+    return trainer
+
+
+def apart(one: Trainer, other: Trainer) -> float:
+    theirs = dict(named(other.weights))
+    return max(
+        float(np.abs(np.array(array) - np.array(theirs[name])).max())
+        for name, array in named(one.weights)
+    )
+
+
+@contextlib.contextmanager
+def a_gpu_with(fault, kernel):
+    """An emulated GPU one of whose kernels fails."""
+    with emulated_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
+        real = type(gpu).__call__
+
+        def call(self, name, **given):
+            return real(self, name, **given) if name != kernel else fault(real, self, name, **given)
+
+        patch.setattr(type(gpu), "__call__", call)
+        yield gpu
+
+
+def does_not_compile(real, gpu, name, **given):
+    raise RuntimeError(f"NVRTC can't compile {name} for sm_90: expected a ;\nline 2")
+
+
+def is_refused(real, gpu, name, **given):
+    raise ValueError("[custom_kernel] too many threads")
+
+
+def wrong_index(real, gpu, name, **given):
+    return [mx.roll(a.reshape(-1), 1).reshape(a.shape) for a in real(gpu, name, **given)]
+
+
+def not_a_number(real, gpu, name, **given):
+    found = real(gpu, name, **given)
+    return [mx.full(a.shape, np.nan if a.dtype == mx.float32 else 255, a.dtype) for a in found]
+
+
+MANY = "--train.one-launch", "0"
+KERNELS = {
+    "mingru_forward": ("MinGRU in one pass", MANY),
+    "mingru_backward": ("MinGRU in one pass", MANY),
+    "loss": ("the loss by closed form", MANY),
+    "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ()),
+    "draw_rows": ("the draw of segments in one call", ()),
+    "muon_kept": ("Muon in one call", ()),
+    "adam_step": ("Adam in one call", ("--train.optimizer", "adam")),
+    "mingru_minibatch": ("a minibatch's gradients in two launches", ("--train.one-launch", "1")),
+    "take_targets": ("the kernel that gathers targets", ()),
+    "take_several": (
+        "the gather of segments in one call, the kernel that gathers several arrays",
+        (),
+    ),
+}
+FAULTS = [does_not_compile, is_refused, wrong_index, not_a_number]
+
+
+@pytest.mark.parametrize("options", [("--train.one-launch", "1"), MANY], ids=["one launch", "many"])
+def test_sound_kernels_are_used(options, capsys):
+    with emulated_gpu() as gpu:
+        trained(options)
+    print(sorted(gpu.names))
+    assert not implementation.refused
+    assert {"mingru_forward" if options == MANY else "mingru_minibatch", "draw_rows"} <= gpu.names
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_kernel_that_fails_is_replaced(kernel, fault, capsys):
+    names, options = KERNELS[kernel]
+    expected = trained(options)
+    capsys.readouterr()
+    with a_gpu_with(fault, kernel):
+        found = trained(options)
+    assert implementation.refused == {*names.split(", ")}
+    lines = sorted(capsys.readouterr().err.splitlines())
+    for name, line in zip(names.split(", "), lines, strict=True):
+        assert line.startswith(f"puffer_mlx: {name} fails on this GPU (")
+        assert line.endswith("puffer-mlx check-gpu --report")
+    assert apart(found, expected) < 3e-4
