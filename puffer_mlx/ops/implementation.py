@@ -98,10 +98,15 @@ class Implementation:
         """Return False where plain MLX is to run: see ``verification.py``."""
         if _allowed is not None and self.name not in _allowed:
             return False
-        if backend() != "cpu" and self.name in refused:
+        if backend() != "cpu" and self.is_refused:
             return False
         _chosen.add(self.name)
         return True
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the GPU's implementation failed on this machine: see ``verification.py``."""
+        return self.name in refused
 
     def on_cpu(self, extension: ModuleType | None) -> Any:
         """Return the function that computes the operation by the extension, or None."""

@@ -51,9 +51,15 @@ class Verified:
     """A function that uses implementations: see ``verified``."""
 
     def __init__(
-        self, raw: Callable[..., Any], run: Callable[..., Any], context: str, kind: str, view: View
+        self,
+        raw: Callable[..., Any],
+        run: Callable[..., Any],
+        context: str,
+        kind: str,
+        view: View,
+        draws: bool,
     ) -> None:
-        self._raw, self._run, self._view = raw, run, view
+        self._raw, self._run, self._view, self._draws = raw, run, view, draws
         self._context = context
         self._bound = UNIT[kind] ** 0.5
         self._seen: set[tuple[bool, ...]] = set()  # which arguments were None in earlier calls
@@ -98,7 +104,7 @@ class Verified:
             except Exception as error:  # MLX, NVRTC and Metal raise several kinds
                 lines = str(error).strip().splitlines()
                 return Verdict(lines[0] if lines else type(error).__name__, chosen)
-        return Verdict(difference(found, expected, self._bound), chosen)
+        return Verdict(difference(found, expected, self._bound, self._draws), chosen)
 
     def _signature(self, arguments: tuple) -> str:
         found = [leaf for _, leaf in tree_flatten(list(arguments))]
@@ -113,6 +119,7 @@ def verified(
     context: str = "",
     kind: str = "fp32",
     view: View = lambda arguments, result: result,
+    draws: bool = False,
 ) -> Verified:
     """Return a function that verifies the implementations it uses before its first call on a GPU.
 
@@ -122,8 +129,10 @@ def verified(
         context: text of all that decides which operations the function calls.
         kind: the precision of products: ``fp32``, ``bf16`` or ``fp16``.
         view: maps the arguments and the result to the tree that is compared.
+        draws: whether results depend on draws, of which a few may differ; if they are integers,
+            this need not be said.
     """
-    return Verified(raw, run or raw, context, kind, view)
+    return Verified(raw, run or raw, context, kind, view, draws)
 
 
 def refuse(names: Iterable[str], reason: str = "") -> None:
@@ -149,12 +158,14 @@ def machine() -> str:
     return f"{name} {platform.platform()} {version('mlx')} {texts}"
 
 
-def difference(found: list, expected: list, bound: float) -> str:
+def difference(found: list, expected: list, bound: float, draws: bool = False) -> str:
     """Return how results differ from the expected ones by more than a bound, or an empty text."""
     if len(found) != len(expected):
         return f"{len(found)} results, expected {len(expected)}"
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if not (a is None or b is None)]
-    draws = any(mx.issubdtype(each.dtype, mx.integer) and each.size > 1 for _, each in pairs)
+    draws = draws or any(
+        mx.issubdtype(each.dtype, mx.integer) and each.size > 1 for _, each in pairs
+    )
     with mx.stream(mx.cpu):
         faults = (_difference(ours, theirs, bound, draws) for ours, theirs in pairs)
         return next(filter(None, faults), "")

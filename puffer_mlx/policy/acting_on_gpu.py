@@ -17,15 +17,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
+from puffer_mlx.ops import verification
 from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
+from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks import GPUStep
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import ON_GPU, Policy, acting_of
+from puffer_mlx.policy.policy import Policy, acting_of
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
@@ -116,7 +118,44 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
     if policy.network.hidden > WIDEST or choose_layout(policy, step, 1) is None:
         return None
     unchanged = ON_GPU.unchanged(*acting_of(policy), report=backend() != "cpu")
-    return StepOnGPU(policy, step) if unchanged else None
+    return StepOnGPU(policy, step) if unchanged and not ON_GPU.is_refused else None
+
+
+def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
+    """Return True if the kernel acts as plain MLX does; this is verified once on a machine.
+
+    Args:
+        policy: the acting policy.
+        step: the policy's kernel.
+        agents: number of agents; at most 64 are compared.
+    """
+    if not verification.applies():
+        return True
+    n = min(agents, 64)
+    keys = mx.random.split(mx.random.key(0), 5)
+    noise = policy.distribution.noise(keys[0], (n,))
+    observations = mx.random.normal((n, policy.encoder.inputs), key=keys[1])  # type: ignore
+    state = tree_map(
+        lambda a: mx.random.uniform(shape=a.shape, key=keys[2]), policy.initial_state(n)
+    )
+    terminals = (mx.random.uniform(shape=(n,), key=keys[3]) < 0.25).astype(mx.float32)
+
+    def act(weights: Weights, *given: Any) -> list[mx.array]:
+        if ON_GPU.choose(*acting_of(policy)) is None:
+            seen, before, drawn, ended = given
+            *chosen, after = policy.act(weights, seen, before, drawn, None, policy.keep(ended))
+            return [*chosen, *leaves(after)]
+        actions, logprobs, values = mx.zeros(noise.shape), mx.zeros(n), mx.zeros(n)
+        mx.eval(actions, logprobs, values)  # memory that the kernel fills
+        packed, held = step.weights(weights), step.state(state)
+        arrived = observations, None, terminals
+        after = step.act(packed, held, noise, *arrived, actions, logprobs, values, None)
+        mx.eval(after)
+        return [actions, logprobs, values, *leaves(step.state_after(after))]
+
+    given = policy.init(keys[4]), observations, state, noise, terminals
+    verification.verified(act, context=f"act {policy}", draws=True).verify(given)
+    return not ON_GPU.is_refused
 
 
 class StepOnGPU:
@@ -262,3 +301,6 @@ class StepOnGPU:
         sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
         limit = int(policy.decoder.limits.for_kernels)
         return numbers(*sizes, *map(int, flags), limit, size, *action.sizes)
+
+
+ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)

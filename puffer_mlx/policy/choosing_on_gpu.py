@@ -14,7 +14,6 @@ from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.backend import backend
 
-KERNEL = implementation(("policy.policy",), "the kernel that chooses actions")
 TEXT = Path(__file__).with_name("choose_actions.metal.h")
 
 
@@ -23,7 +22,7 @@ def chooses_on_gpu(policy: Policy, n: int) -> bool:
     known = type(policy.distribution) in (Categorical, Gaussian)
     if backend() == "cpu" or n < FEWEST or not known:
         return False
-    return KERNEL.unchanged(policy.act, policy.distribution.sample)
+    return KERNEL.choose(policy.act, policy.distribution.sample) is not None
 
 
 def choose(
@@ -60,3 +59,6 @@ def choose(
     heads = 0 if action.continuous else action.heads
     shape, constants = (action.heads + 2, n), {"HEADS": heads, "MASKED": int(masked)}
     return launch(TEXT, "choose_actions", inputs, {"chosen": shape}, n, **constants)[0]  # type: ignore
+
+
+KERNEL = implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose)

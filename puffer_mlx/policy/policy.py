@@ -266,7 +266,6 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
 # ---- what fused forms compute ------------------------------------------------------------------
 
 IN_C = implementation(("policy.policy",), "the policy's step in C")
-ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel")
 
 
 def acting_of(policy: Policy) -> list[Callable[..., Any]]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
 from puffer_mlx.policy.policy import Policy
 
@@ -27,7 +28,9 @@ class ActFunctions(NamedTuple):
 def compile_act(policy: Policy) -> ActFunctions:
     """Return the policy's compiled functions."""
     functions = _act, _act_by_seats, _step
-    return ActFunctions(*(mx.compile(partial(function, policy)) for function in functions))
+    check = partial(verified, context=str(policy), draws=True)
+    raw = [partial(function, policy) for function in functions]
+    return ActFunctions(*(check(function, mx.compile(function)) for function in raw))
 
 
 def _act(policy: Policy, weights, observations, state, noise, mask, terminals):

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import FEWEST, agrees, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import ActFunctions
@@ -96,7 +96,8 @@ def choose_acting(
     whole = isinstance(environments, WholeRollouts)
     if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):
         return ActingInC(actor, timer)
-    if plain and not on_cpu and agents >= FEWEST and (kernel := step_on_gpu(policy)):
+    kernel = step_on_gpu(policy) if plain and not on_cpu and agents >= FEWEST else None
+    if kernel is not None and agrees(policy, kernel, agents):
         return ActingInKernel(kernel, streams, timer, seats)
     parts = each_group if on_cpu else few_parts
     return ActingInMLX(run, streams, timer, parts, seats)

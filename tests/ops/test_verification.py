@@ -116,3 +116,16 @@ def test_a_kernel_that_fails_is_replaced(kernel, fault, capsys):
         assert line.startswith(f"puffer_mlx: {name} fails on this GPU (")
         assert line.endswith("puffer-mlx check-gpu --report")
     assert apart(found, expected) < 3e-4
+
+
+ACTING = "--train.rollout-device", "gpu"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_step_kernel_that_fails_is_replaced(fault):
+    expected = trained(ACTING[:0])
+    with a_gpu_with(fault, "mingru_act") as gpu:
+        found = trained(ACTING[:0])
+    assert implementation.refused == {"the policy's step as one kernel"}
+    assert not {"rollout_mingru_squared"} & gpu.names
+    assert apart(found, expected) < 3e-4
