@@ -27,10 +27,14 @@ class ActFunctions(NamedTuple):
 
 def compile_act(policy: Policy) -> ActFunctions:
     """Return the policy's compiled functions."""
-    functions = _act, _act_by_seats, _step
     check = partial(verified, context=str(policy), draws=True)
-    raw = [partial(function, policy) for function in functions]
-    return ActFunctions(*(check(function, mx.compile(function)) for function in raw))
+    return ActFunctions(*(check(raw, mx.compile(raw)) for raw in uncompiled(policy)))
+
+
+def uncompiled(policy: Policy) -> ActFunctions:
+    """Return the policy's functions, not compiled."""
+    functions = _act, _act_by_seats, _step
+    return ActFunctions(*(partial(function, policy) for function in functions))
 
 
 def _act(policy: Policy, weights, observations, state, noise, mask, terminals):

@@ -44,6 +44,7 @@ from puffer_mlx.rollout.on_gpu import (
     rollouts_on_gpu,
 )
 from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import building, device_memory, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
@@ -236,6 +237,10 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
         )
     spec = RolloutSpec(vec, config.train.horizon, config.train.precision, seats)
     whole = rollouts_on_gpu(policy, run, spec)
+    possible = whole is not None and learner == mx.gpu and wanted in (WHOLE, "auto")
+    if possible and not rollouts_agree(policy, vec, whole, weights, seats):  # type: ignore
+        whole = None
+        wanted = "gpu" if wanted == WHOLE else wanted
     if wanted == WHOLE:
         _refuse_without(whole, learner, vec, config.train.horizon)
     if _too_large(whole, config.train.horizon, vec.num_agents) and wanted != WHOLE:

@@ -54,9 +54,10 @@ def save_state(trainer: Any) -> State:
         "uptime": trainer.epoch_logs.uptime,
         "rollout_device": trainer.placement.rollout_device,
         "optimizer": trainer.config.train.optimizer,
-        "refused": sorted(implementation.refused),
         **trainer.ranks.numbers(),
     }
+    if implementation.refused:
+        numbers["refused"] = sorted(implementation.refused)
     if trainer.schedule is not None:
         numbers["schedule"] = "function"
     elif trainer.rate is not None:

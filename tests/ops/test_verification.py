@@ -1,6 +1,7 @@
 """A GPU's kernels that fail where they run are replaced by plain MLX, and training continues."""
 
 import contextlib
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -10,7 +11,11 @@ from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.ops import implementation, verification
+from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
+from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec import make
 
 T, N, S, H, EPOCHS = 6, 16, 8, 32, 2
 OPTIONS = f"""
@@ -118,14 +123,64 @@ def test_a_kernel_that_fails_is_replaced(kernel, fault, capsys):
     assert apart(found, expected) < 3e-4
 
 
-ACTING = "--train.rollout-device", "gpu"
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_step_kernel_that_fails_is_replaced(fault):
-    expected = trained(ACTING[:0])
+    expected = trained()
     with a_gpu_with(fault, "mingru_act") as gpu:
-        found = trained(ACTING[:0])
+        found = trained()
     assert implementation.refused == {"the policy's step as one kernel"}
     assert not {"rollout_mingru_squared"} & gpu.names
     assert apart(found, expected) < 3e-4
+
+
+def squared_rollouts(network: str = "MinGRU") -> tuple[Any, ...]:
+    """Environments, a policy and weights, and the kernel of its rollouts."""
+    options = [*OPTIONS, "--policy.hidden-size", "8", "--vec.num-buffers", "2"]
+    configured = config.load("squared", [*options, "--torch.network", network])
+    vec = make(configured, 1)
+    policy = configured_policy(vec.spec, configured)
+    weights = policy.init(mx.random.key(0))
+    with emulated_gpu():
+        kernel = rollouts_in_one_launch(policy, RolloutSpec(vec, 4, ""))
+    return vec, policy, weights, kernel
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda f: f.__name__ if f else "sound")
+def test_rollouts_that_fail_are_replaced(fault, capsys):
+    vec, policy, weights, kernel = squared_rollouts()
+    with vec:
+        before = vec.state()
+        with a_gpu_with(fault, "rollout_mingru_squared" if fault else "") as gpu:
+            assert rollouts_agree(policy, vec, kernel, weights) == (fault is None)
+            assert rollouts_agree(policy, vec, kernel, weights) == (fault is None)  # stored
+        assert fault or "rollout_mingru_squared" in gpu.names
+        np.testing.assert_array_equal(vec.state(), before)
+    assert implementation.refused == ({"the rollout with environments"} if fault else set())
+    assert len(capsys.readouterr().err.splitlines()) == bool(fault)
+
+
+def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
+    with a_gpu_with(not_a_number, "draw_rows"):
+        state = trained().state()
+    assert state.numbers["refused"] == ["the draw of segments in one call"]
+    implementation.refused.clear()
+    capsys.readouterr()
+    monkeypatch.setattr(verification.Verified, "_judge", None)  # the cache folder has the verdict
+    with emulated_gpu() as gpu:
+        trained()
+    assert implementation.refused == {"the draw of segments in one call"}
+    assert "draw_rows" not in gpu.names and len(capsys.readouterr().err.splitlines()) == 1
+    implementation.refused.clear()
+    with emulated_gpu() as gpu:
+        configured = config.load("squared", OPTIONS)
+        Trainer(configured, RandomVec(N, (3,), False), like=state)
+    assert implementation.refused == {"the draw of segments in one call"}
+
+
+def test_sound_kernels_are_not_judged_again(monkeypatch):
+    with emulated_gpu():
+        trained()
+    monkeypatch.setattr(verification.Verified, "_judge", None)
+    with emulated_gpu() as gpu:
+        trained()
+    assert not implementation.refused and "draw_rows" in gpu.names

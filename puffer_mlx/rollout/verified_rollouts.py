@@ -1,0 +1,85 @@
+"""Verify that rollouts with environments on a GPU are those of the host's environments."""
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import verification
+from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.act_functions import uncompiled
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollouts, RolloutsOnGPU
+from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.vec.native.vec import NativeVec
+
+STEPS = 4
+FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
+ROLLOUTS = implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
+
+
+def rollouts_agree(
+    policy: Policy, vec: NativeVec, kernel: GPURollouts, weights: Any, seats: Seats | None = None
+) -> bool:
+    """Return True if a GPU's rollouts are the host's; this is verified once on a machine.
+
+    A few steps are compared. Afterwards the environments are in the state in which they were.
+
+    Args:
+        policy: the acting policy.
+        vec: the environments.
+        kernel: makes rollouts on the GPU.
+        weights: the policy's weights.
+        seats: of self-play: who acts for which agents.
+    """
+    before = vec.state()
+    if not verification.applies() or before is None:
+        return not ROLLOUTS.is_refused
+    rollout = partial(_rollout, policy, vec, kernel, before, seats)
+    context = f"rollout {vec.spec} {kernel.game} {kernel.form} {policy}"
+    kind = kernel.precision(vec.num_agents)
+    try:
+        verification.verified(rollout, context=context, kind=kind, draws=True).verify((weights,))
+    finally:
+        vec.restore(before)
+    return not ROLLOUTS.is_refused
+
+
+def _rollout(
+    policy: Policy,
+    vec: NativeVec,
+    kernel: GPURollouts,
+    start: Any,
+    seats: Seats | None,
+    weights: Any,
+) -> list[mx.array | None]:
+    """Return the fields of a rollout that begins where the environments were at first."""
+    vec.restore(start)
+    on_gpu = ROLLOUTS.choose() is not None
+    device = mx.default_device()
+    timer = PhaseTimer("", enabled=False)
+    environments: Any = EnvironmentsOnGPU(vec, kernel) if on_gpu else vec
+    groups = 1 if on_gpu else vec.num_groups
+    buffer: Any = (BufferOnGPU if on_gpu else RolloutBuffer)(
+        vec.spec, STEPS, vec.num_agents, groups
+    )
+    streams = lambda: [mx.default_stream(device)]  # noqa: E731
+    if on_gpu:
+        acting: Any = RolloutsOnGPU(kernel, streams, timer, STEPS)
+        weights = lower(weights, kernel.acting_precision)
+    else:
+        acting = ActingInMLX(uncompiled(policy), streams, timer, seats=seats)
+    weights = weights if seats is None else [weights] * (1 + seats.opponents)
+    states = [policy.initial_state(vec.num_agents // groups) for _ in range(groups)]
+    noise = policy.distribution.noise(mx.random.key(0), (STEPS, vec.num_agents))
+    mx.eval(weights, states, noise)
+    buffer.reset(environments)
+    buffer.begin(buffer)
+    acting.collect(buffer, environments, weights, states, noise)
+    fields = buffer.fields
+    found = [fields.get(name) for name in FIELDS]
+    return [None if array is None else mx.array(array)[:STEPS] for array in found]
