@@ -23,7 +23,7 @@ from mlx.utils import tree_flatten
 from puffer_mlx.ops import implementation
 from puffer_mlx.system import voice
 from puffer_mlx.system.backend import backend, stand_in
-from puffer_mlx.system.devices import building, for_cpu
+from puffer_mlx.system.devices import building, for_cpu, has_gpu
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.prebuilt import digest_of
 from puffer_mlx.system.private_folders import cache_directory
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
 
 def applies() -> bool:
     """Return True if kernels run on a GPU of this machine."""
-    return backend() != "cpu" and stand_in() is None
+    return backend() != "cpu" and stand_in() is None and has_gpu()
 
 
 class Verified:
