@@ -12,7 +12,6 @@ from emulated_run import emulated_gpu, rolling_out_there, stand_in
 from mlx.utils import tree_map
 from running import copied_package, files, run
 
-from puffer_mlx import ops
 from puffer_mlx.check.gpu import kernels, runs
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.check.gpu.tools import TF32, UNIT, Failed, Worst, unit
@@ -21,6 +20,8 @@ from puffer_mlx.checkpoint import State
 from puffer_mlx.cli import check_gpu
 from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops.gelu import BACKWARD
+from puffer_mlx.ops.implementation import COMPARING, Implementation
 from puffer_mlx.policy.networks import mingru as mingru_gpu
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import minibatch as one_launch
@@ -184,14 +185,13 @@ def test_names(capsys):
 
 
 def wrong_operations(patch):
-    real = ops.FusedOperation.form
+    real = Implementation.choose
 
-    def form(self):
-        right = real(self)
-        assert right is not None
-        return (lambda x, dy: 1.1 * right(x, dy)) if self.name == "gelu_backward" else right
+    def choose(self, *passed):
+        right = real(self, *passed)
+        return (lambda x, dy: 1.1 * right(x, dy)) if self is BACKWARD else right
 
-    patch.setattr(ops.FusedOperation, "form", form)
+    patch.setattr(Implementation, "choose", choose)
 
 
 def wrong_cast(patch):
@@ -247,6 +247,7 @@ def a_gpu(monkeypatch):
 def test_a_minibatch(a_gpu, monkeypatch):
     """A fault of what is launched is found: here a state that isn't forgotten."""
     assert judge(item("minibatch"), True).verdict == PASS
+    monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for plain MLX
     real = mingru_gpu.first_and_keep
     monkeypatch.setattr(mingru_gpu, "first_and_keep", lambda first, _: real(first, None))
     verdict = judge(item("minibatch"), True)
