@@ -2,8 +2,8 @@
 
 MLX's default *device* is one variable of the process, which ``with mx.stream(s)`` sets. Operations
 take the device that is the default while they are built, and so do the fused forms
-(``ops/choice.py``). Where two threads build graphs for two devices, each does so while it holds
-``building``; evaluating needs no lock, since a graph knows its streams.
+(``ops/implementation.py``). Where two threads build graphs for two devices, each does so while it
+holds ``building``; evaluating needs no lock, since a graph knows its streams.
 """
 
 import os
