@@ -7,14 +7,14 @@
 // Collisions are found before the ball moves: of all edges its path crosses in one frame, the one
 // it reaches first wins; the ball is put there, reflected, and the rest of the frame is dropped.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define MAX_BRICKS 108    // rows * columns; fixed by the size of the observation
@@ -34,10 +34,10 @@ typedef struct {
 } Log;
 
 typedef struct {
-    ROW(float) observations;  // (118,)
-    ROW(float) actions;       // (1,)
-    ROW(float) rewards;       // (1,)
-    ROW(float) terminals;     // (1,)
+    ENV_ROWS(float) observations;  // (118,)
+    ENV_ROWS(float) actions;       // (1,)
+    ENV_ROWS(float) rewards;       // (1,)
+    ENV_ROWS(float) terminals;     // (1,)
 
     union {
         struct {
@@ -89,23 +89,23 @@ typedef struct {
 } Breakout;
 
 // The C library's fminf and fmaxf look for NaN, and are calls.
-RULE float smaller(float a, float b) {
+ENV_FN float smaller(float a, float b) {
     return a < b ? a : b;
 }
 
-RULE float larger(float a, float b) {
+ENV_FN float larger(float a, float b) {
     return a > b ? a : b;
 }
 
 // ---- State --------------------------------------------------------------------------------------
 
 // Rows are worth 7, 7, 4, 4, 1, 1 from the top.
-RULE int points_of_row(int row) {
+ENV_FN int points_of_row(int row) {
     return 7 - 3 * (row / 2);
 }
 
 // After a lost ball: everything but bricks, score and time.
-RULE void reset_round(Breakout OWN* env) {
+ENV_FN void reset_round(Breakout ENV_PTR* env) {
     env->fired = 0.0f;
     env->hits = 0;
     env->ball_speed = env->initial_ball_speed;
@@ -118,12 +118,12 @@ RULE void reset_round(Breakout OWN* env) {
     env->ball_vy = 0.0f;
 }
 
-RULE void restore_bricks(Breakout OWN* env) {
+ENV_FN void restore_bricks(Breakout ENV_PTR* env) {
     env->destroyed[0] = 0;
     env->destroyed[1] = 0;
 }
 
-RULE void reset_episode(Breakout OWN* env) {
+ENV_FN void reset_episode(Breakout ENV_PTR* env) {
     env->score = 0.0f;
     env->balls = SPARE_BALLS;
     env->tick = 0;
@@ -132,7 +132,7 @@ RULE void reset_episode(Breakout OWN* env) {
 }
 
 // Bricks are kept as bits: an environment then fits in five cache lines instead of eleven.
-RULE void write_observations(Breakout OWN* env) {
+ENV_FN void write_observations(Breakout ENV_PTR* env) {
     for (int i = 0; i < 10; i++) {
         env->observations[i] = env->seen[i] / env->scale[i];
     }
@@ -161,20 +161,20 @@ typedef struct {
 // Can an edge `distance` away be reached within a frame? Rounding is monotonic, so this is exactly
 // "0 < distance / velocity <= 1" without the division, save for quotients that underflow to 0; the
 // functions below divide and look again.
-RULE bool reaches(float distance, float velocity) {
+ENV_FN bool reaches(float distance, float velocity) {
     return velocity > 0.0f ? distance > 0.0f && distance <= velocity
                            : distance < 0.0f && distance >= velocity;
 }
 
-RULE bool better(const Hit OWN* best, float time, float overlap) {
+ENV_FN bool better(const Hit ENV_PTR* best, float time, float overlap) {
     return overlap > 0.0f && time > 0.0f && time <= 1.0f &&
            (time < best->time || (time == best->time && overlap > best->overlap));
 }
 
 // A vertical segment at x from `top`, `length` long, against the ball's edge at edge_x (its left or
 // right side), which begins at ball y. The hit's x is the edge's.
-RULE bool hit_vertical(const Breakout OWN* env, Hit OWN* best, float x, float top, float length,
-                                float edge_x) {
+ENV_FN bool hit_vertical(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float x, float top,
+                         float length, float edge_x) {
     const float distance = x - edge_x;
     const float vx = env->ball_vx;
     const float vy = env->ball_vy;
@@ -193,8 +193,8 @@ RULE bool hit_vertical(const Breakout OWN* env, Hit OWN* best, float x, float to
 }
 
 // The same for a horizontal segment at y from `left` and the ball's top or bottom edge.
-RULE bool hit_horizontal(const Breakout OWN* env, Hit OWN* best, float y, float left, float length,
-                                  float edge_y) {
+ENV_FN bool hit_horizontal(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float y, float left,
+                           float length, float edge_y) {
     const float distance = y - edge_y;
     const float vx = env->ball_vx;
     const float vy = env->ball_vy;
@@ -212,11 +212,11 @@ RULE bool hit_horizontal(const Breakout OWN* env, Hit OWN* best, float y, float 
     return true;
 }
 
-RULE bool is_destroyed(const Breakout OWN* env, int brick) {
+ENV_FN bool is_destroyed(const Breakout ENV_PTR* env, int brick) {
     return env->destroyed[brick / 64] >> (brick % 64) & 1;
 }
 
-RULE void hit_brick(const Breakout OWN* env, Hit OWN* best, int brick, float x, float y) {
+ENV_FN void hit_brick(const Breakout ENV_PTR* env, Hit ENV_PTR* best, int brick, float x, float y) {
     const float width = (float)env->brick_width;
     const float height = (float)env->brick_height;
     const float right = env->ball_x + (float)env->ball_width;
@@ -242,7 +242,7 @@ RULE void hit_brick(const Breakout OWN* env, Hit OWN* best, int brick, float x, 
 }
 
 // Only the bricks in the rectangle that the ball sweeps.
-RULE void hit_bricks(const Breakout OWN* env, Hit OWN* best) {
+ENV_FN void hit_bricks(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float width = (float)env->brick_width;
     const float height = (float)env->brick_height;
     const float x = env->ball_x;
@@ -273,7 +273,7 @@ RULE void hit_bricks(const Breakout OWN* env, Hit OWN* best) {
 }
 
 // There is no floor.
-RULE void hit_walls(const Breakout OWN* env, Hit OWN* best) {
+ENV_FN void hit_walls(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float height = (float)env->height;
     const float right = env->ball_x + (float)env->ball_width;
     if (env->ball_vx < 0.0f && hit_vertical(env, best, 0.0f, 0.0f, height, env->ball_x)) {
@@ -291,7 +291,7 @@ RULE void hit_walls(const Breakout OWN* env, Hit OWN* best) {
 
 // Where on the paddle the ball lands decides the angle it leaves at, from -45 to +45 degrees. The
 // ball stays where it is for this frame. Every fourth hit makes the ball faster, from the next on.
-RULE void hit_paddle(Breakout OWN* env, Hit OWN* best) {
+ENV_FN void hit_paddle(Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float bottom = env->ball_y + (float)env->ball_height;
     if (bottom + env->ball_vy < env->paddle_y ||
         !hit_horizontal(env, best, env->paddle_y, env->paddle_x, env->paddle_width, bottom)) {
@@ -312,7 +312,7 @@ RULE void hit_paddle(Breakout OWN* env, Hit OWN* best) {
     }
 }
 
-RULE void destroy_brick(Breakout OWN* env, int brick) {
+ENV_FN void destroy_brick(Breakout ENV_PTR* env, int brick) {
     const int row = brick / env->brick_cols;
     env->score += (float)points_of_row(row);
     env->rewards[0] += (float)points_of_row(row);
@@ -324,7 +324,7 @@ RULE void destroy_brick(Breakout OWN* env, int brick) {
 
 // Could the ball touch anything in this frame? Most frames it can't, and this finds out with a few
 // comparisons: `true` may be wrong, `false` never is (|distance| <= |velocity| whenever reaches()).
-RULE bool is_near_anything(const Breakout OWN* env) {
+ENV_FN bool is_near_anything(const Breakout ENV_PTR* env) {
     const float vx = fabsf(env->ball_vx);
     const float vy = fabsf(env->ball_vy);
     const float right = env->ball_x + (float)env->ball_width;
@@ -335,7 +335,7 @@ RULE bool is_near_anything(const Breakout OWN* env) {
 }
 
 // Put the ball at the first thing in its way, or move it by a frame.
-RULE void collide(Breakout OWN* env) {
+ENV_FN void collide(Breakout ENV_PTR* env) {
     Hit best = {2.0f, -1.0f, 0.0f, 0.0f, 0.0f, 0.0f, HIT_NOTHING};
     hit_bricks(env, &best);
     hit_walls(env, &best);
@@ -359,7 +359,7 @@ RULE void collide(Breakout OWN* env) {
     }
 }
 
-RULE void move_ball(Breakout OWN* env) {
+ENV_FN void move_ball(Breakout ENV_PTR* env) {
     if (is_near_anything(env)) {
         collide(env);
     } else {
@@ -370,7 +370,7 @@ RULE void move_ball(Breakout OWN* env) {
 
 // ---- Time ---------------------------------------------------------------------------------------
 
-RULE void end_episode(Breakout OWN* env) {
+ENV_FN void end_episode(Breakout ENV_PTR* env) {
     env->terminals[0] = 1.0f;
     env->log.perf += env->score / (2.0f * env->wall_score);
     env->log.score += env->score;
@@ -381,7 +381,7 @@ RULE void end_episode(Breakout OWN* env) {
 }
 
 // One frame in which the paddle moves by `shift` pixels.
-RULE void step_frame(Breakout OWN* env, float shift) {
+ENV_FN void step_frame(Breakout ENV_PTR* env, float shift) {
     if (env->fired == 0.0f) {
         env->fired = 1.0f;
         env->ball_vy = env->launch_vy;
@@ -413,13 +413,13 @@ RULE void step_frame(Breakout OWN* env, float shift) {
     }
 }
 
-RULE void c_reset(Breakout OWN* env) {
+ENV_FN void c_reset(Breakout ENV_PTR* env) {
     reset_episode(env);
     write_observations(env);
 }
 
 // An episode that ends between two frames goes on as the next one, with the same action.
-RULE void c_step(Breakout OWN* env) {
+ENV_FN void c_step(Breakout ENV_PTR* env) {
     float shift = 0.0f;
     if (env->continuous) {
         shift = env->actions[0] * env->paddle_speed / 60.0f;
@@ -436,10 +436,10 @@ RULE void c_step(Breakout OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Breakout OWN* env) {
+ENV_FN void c_render(Breakout ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Breakout OWN* env) {
+ENV_FN void c_close(Breakout ENV_PTR* env) {
     (void)env;
 }

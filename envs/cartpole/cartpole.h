@@ -12,13 +12,13 @@
 //     right only if every environment finished exactly one episode; look at score instead.
 // Everything is float arithmetic in the order written, without fused multiply-add.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define X_LIMIT 2.4f             // m
@@ -39,10 +39,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(float) observations;  // (4,): x, x_dot, theta, theta_dot
-    ROW(float) actions;       // (1,): above 0.5 is right, else left; continuous: -1 to 1
-    ROW(float) rewards;       // (1,)
-    ROW(float) terminals;     // (1,)
+    ENV_ROWS(float) observations;  // (4,): x, x_dot, theta, theta_dot
+    ENV_ROWS(float) actions;       // (1,): above 0.5 is right, else left; continuous: -1 to 1
+    ENV_ROWS(float) rewards;       // (1,)
+    ENV_ROWS(float) terminals;     // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -63,18 +63,18 @@ typedef struct {
     bool continuous;
 } Cartpole;
 
-RULE void write_observations(Cartpole OWN* env) {
+ENV_FN void write_observations(Cartpole ENV_PTR* env) {
     env->observations[0] = env->x;
     env->observations[1] = env->x_dot;
     env->observations[2] = env->theta;
     env->observations[3] = env->theta_dot;
 }
 
-RULE float draw_start(Cartpole OWN* env) {
+ENV_FN float draw_start(Cartpole ENV_PTR* env) {
     return (float)rand_r(&env->rng) / RANDOM_LARGEST * START_WIDTH - START_WIDTH / 2.0f;
 }
 
-RULE void reset_episode(Cartpole OWN* env) {
+ENV_FN void reset_episode(Cartpole ENV_PTR* env) {
     env->x = draw_start(env);
     env->x_dot = draw_start(env);
     env->theta = draw_start(env);
@@ -84,7 +84,7 @@ RULE void reset_episode(Cartpole OWN* env) {
 }
 
 // What the action pushes with, N. A continuous action that is no number doesn't push.
-RULE float force_of(const Cartpole OWN* env, float action) {
+ENV_FN float force_of(const Cartpole ENV_PTR* env, float action) {
     if (!(action - action == 0.0f)) {  // NaN or infinite
         action = 0.0f;
     }
@@ -97,7 +97,7 @@ RULE float force_of(const Cartpole OWN* env, float action) {
 // Advance the state by dt. The textbook (Florian 2007, "Correct equations for the dynamics of the
 // cart-pole system", without friction) has pole_mass * pole_length for `inertia`, and pole_mass
 // where the denominator below has the mass of both, which then cancels.
-RULE void accelerate(Cartpole OWN* env, float force) {
+ENV_FN void accelerate(Cartpole ENV_PTR* env, float force) {
     const float sine = sinf(env->theta);
     const float cosine = cosf(env->theta);
     const float mass = env->cart_mass + env->pole_mass;
@@ -112,7 +112,7 @@ RULE void accelerate(Cartpole OWN* env, float force) {
     env->theta_dot += env->dt * theta_acc;
 }
 
-RULE void end_episode(Cartpole OWN* env, bool off, bool fallen) {
+ENV_FN void end_episode(Cartpole ENV_PTR* env, bool off, bool fallen) {
     env->log.perf = env->episode_return / MAX_STEPS;  // not +=, as upstream
     env->log.episode_length += (float)env->tick;
     env->log.score += (float)env->tick;
@@ -123,12 +123,12 @@ RULE void end_episode(Cartpole OWN* env, bool off, bool fallen) {
     reset_episode(env);
 }
 
-RULE void c_reset(Cartpole OWN* env) {
+ENV_FN void c_reset(Cartpole ENV_PTR* env) {
     reset_episode(env);
     write_observations(env);
 }
 
-RULE void c_step(Cartpole OWN* env) {
+ENV_FN void c_step(Cartpole ENV_PTR* env) {
     accelerate(env, force_of(env, env->actions[0]));
     env->tick += 1;
     // Written so that a state that is no number, which absurd parameters can lead to, ends it too.
@@ -145,10 +145,10 @@ RULE void c_step(Cartpole OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Cartpole OWN* env) {
+ENV_FN void c_render(Cartpole ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Cartpole OWN* env) {
+ENV_FN void c_close(Cartpole ENV_PTR* env) {
     (void)env;
 }

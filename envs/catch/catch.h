@@ -6,12 +6,12 @@
 //
 // The agent sees pixels; how the ball moves to the side can't be told from one picture.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define SIZE 36  // pixels a side: what NatureEncoder's convolutions fit without a rest
@@ -32,10 +32,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(unsigned char) observations;  // (36, 36, 1) pixels, row by row from the top
-    ROW(float) actions;               // (1,)
-    ROW(float) rewards;               // (1,)
-    ROW(float) terminals;             // (1,)
+    ENV_ROWS(unsigned char) observations;  // (36, 36, 1) pixels, row by row from the top
+    ENV_ROWS(float) actions;               // (1,)
+    ENV_ROWS(float) rewards;               // (1,)
+    ENV_ROWS(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -55,7 +55,7 @@ typedef struct {
     int tick;
 } Catch;
 
-RULE void fill(Catch OWN* env, int x, int y, int width, int height, unsigned char pixel) {
+ENV_FN void fill(Catch ENV_PTR* env, int x, int y, int width, int height, unsigned char pixel) {
     for (int row = y; row < y + height; row++) {
         for (int col = x; col < x + width; col++) {
             env->observations[row * SIZE + col] = pixel;
@@ -63,22 +63,22 @@ RULE void fill(Catch OWN* env, int x, int y, int width, int height, unsigned cha
     }
 }
 
-RULE void paint_ball(Catch OWN* env, unsigned char pixel) {
+ENV_FN void paint_ball(Catch ENV_PTR* env, unsigned char pixel) {
     fill(env, env->ball_x, env->ball_y, BALL_SIZE, BALL_SIZE, pixel);
 }
 
-RULE void paint_paddle(Catch OWN* env, unsigned char pixel) {
+ENV_FN void paint_paddle(Catch ENV_PTR* env, unsigned char pixel) {
     fill(env, env->paddle_x, PADDLE_TOP, env->paddle_width, PADDLE_HEIGHT, pixel);
 }
 
-RULE void launch_ball(Catch OWN* env) {
+ENV_FN void launch_ball(Catch ENV_PTR* env) {
     env->ball_x = rand_r(&env->rng) % (SIZE - BALL_SIZE + 1);
     env->ball_y = 0;
     env->drift = rand_r(&env->rng) % (2 * env->max_drift + 1) - env->max_drift;
     paint_ball(env, BALL);
 }
 
-RULE void c_reset(Catch OWN* env) {
+ENV_FN void c_reset(Catch ENV_PTR* env) {
     fill(env, 0, 0, SIZE, SIZE, DARK);
     env->paddle_x = (SIZE - env->paddle_width) / 2;
     env->dropped = 0;
@@ -88,7 +88,7 @@ RULE void c_reset(Catch OWN* env) {
     launch_ball(env);
 }
 
-RULE void end_episode(Catch OWN* env) {
+ENV_FN void end_episode(Catch ENV_PTR* env) {
     env->terminals[0] = 1.0f;
     env->log.perf += (float)env->caught / (float)env->balls;
     env->log.score += (float)env->caught;
@@ -98,7 +98,7 @@ RULE void end_episode(Catch OWN* env) {
     c_reset(env);
 }
 
-RULE void move_paddle(Catch OWN* env) {
+ENV_FN void move_paddle(Catch ENV_PTR* env) {
     const float action = env->actions[0];
     const int shift = action == (float)LEFT    ? -env->paddle_speed
                       : action == (float)RIGHT ? env->paddle_speed
@@ -112,7 +112,7 @@ RULE void move_paddle(Catch OWN* env) {
 }
 
 // A wall turns back what is left of the way to the side.
-RULE void move_ball(Catch OWN* env) {
+ENV_FN void move_ball(Catch ENV_PTR* env) {
     const int rightmost = SIZE - BALL_SIZE;
     env->ball_y += env->ball_speed;
     env->ball_x += env->drift;
@@ -123,7 +123,7 @@ RULE void move_ball(Catch OWN* env) {
 }
 
 // Only the pixels that change are written; the rest is as the last step left it.
-RULE void c_step(Catch OWN* env) {
+ENV_FN void c_step(Catch ENV_PTR* env) {
     env->tick += 1;
     move_paddle(env);
     paint_ball(env, DARK);
@@ -145,10 +145,10 @@ RULE void c_step(Catch OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Catch OWN* env) {
+ENV_FN void c_render(Catch ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Catch OWN* env) {
+ENV_FN void c_close(Catch ENV_PTR* env) {
     (void)env;
 }

@@ -7,14 +7,14 @@
 // A move into a full column, or into none, loses the game. The mask never allows it; only a caller
 // who ignores the mask can do it.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define ROWS 6
@@ -34,12 +34,12 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(unsigned char) observations;  // (3, 6, 7) zeros and ones, the top row first: the agent's
+    ENV_ROWS(unsigned char) observations;  // (3, 6, 7) zeros and ones, the top row first: the agent's
                                       // stones, the opponent's, and where the next would land
-    ROW(float) actions;               // (1,) a column
-    ROW(float) rewards;               // (1,)
-    ROW(float) terminals;             // (1,)
-    ROW(unsigned char) action_mask;   // (7,) 0 where the column is full
+    ENV_ROWS(float) actions;               // (1,) a column
+    ENV_ROWS(float) rewards;               // (1,)
+    ENV_ROWS(float) terminals;             // (1,)
+    ENV_ROWS(unsigned char) action_mask;   // (7,) 0 where the column is full
     int num_agents;
     unsigned int rng;
 
@@ -51,31 +51,31 @@ typedef struct {
                            // Every seventh bit stays 0, so no line goes on in the next column.
 } Connect4;
 
-RULE uint64_t cell_bit(int column, int row) {
+ENV_FN uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
 // Whether there are four in a line, each so many bits on: up, down right, right, up right.
-RULE bool lines(uint64_t board, int step) {
+ENV_FN bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
 }
 
-RULE bool has_four(uint64_t board) {
+ENV_FN bool has_four(uint64_t board) {
     return lines(board, 1) || lines(board, ROWS) || lines(board, ROWS + 1) ||
            lines(board, ROWS + 2);
 }
 
-RULE bool is_full(const Connect4 OWN* env, int column) {
+ENV_FN bool is_full(const Connect4 ENV_PTR* env, int column) {
     return env->heights[column] == ROWS;
 }
 
-RULE void show(Connect4 OWN* env, int plane, int column, int row, unsigned char stone) {
+ENV_FN void show(Connect4 ENV_PTR* env, int plane, int column, int row, unsigned char stone) {
     env->observations[plane * CELLS + (ROWS - 1 - row) * COLUMNS + column] = stone;
 }
 
 // A column where a stone of this player would make four, or -1.
-RULE int find_four(const Connect4 OWN* env, int player) {
+ENV_FN int find_four(const Connect4 ENV_PTR* env, int player) {
     for (int column = 0; column < COLUMNS; column++) {
         const uint64_t cell = cell_bit(column, env->heights[column]);
         if (!is_full(env, column) && has_four(env->boards[player] | cell)) {
@@ -85,7 +85,7 @@ RULE int find_four(const Connect4 OWN* env, int player) {
     return -1;
 }
 
-RULE int random_column(Connect4 OWN* env) {
+ENV_FN int random_column(Connect4 ENV_PTR* env) {
     int open[COLUMNS];
     int count = 0;
     for (int column = 0; column < COLUMNS; column++) {
@@ -97,7 +97,7 @@ RULE int random_column(Connect4 OWN* env) {
 }
 
 // Win if possible, else keep the agent from winning, else anything.
-RULE int choose_column(Connect4 OWN* env) {
+ENV_FN int choose_column(Connect4 ENV_PTR* env) {
     const float looks = env->opponent_skill * 2147483648.0f;  // of so many draws
     if ((unsigned int)rand_r(&env->rng) < (unsigned int)ceilf(looks)) {
         int column = find_four(env, OPPONENT);
@@ -110,7 +110,7 @@ RULE int choose_column(Connect4 OWN* env) {
 }
 
 // Put a stone into a column that isn't full.
-RULE void drop(Connect4 OWN* env, int player, int column) {
+ENV_FN void drop(Connect4 ENV_PTR* env, int player, int column) {
     const int row = env->heights[column];
     env->boards[player] |= cell_bit(column, row);
     env->heights[column] += 1;
@@ -124,7 +124,7 @@ RULE void drop(Connect4 OWN* env, int player, int column) {
     }
 }
 
-RULE void c_reset(Connect4 OWN* env) {
+ENV_FN void c_reset(Connect4 ENV_PTR* env) {
     for (int i = 0; i < 3 * CELLS; i++) {
         env->observations[i] = 0;
     }
@@ -142,7 +142,7 @@ RULE void c_reset(Connect4 OWN* env) {
     }
 }
 
-RULE void end_episode(Connect4 OWN* env, float reward) {
+ENV_FN void end_episode(Connect4 ENV_PTR* env, float reward) {
     env->rewards[0] = reward;
     env->terminals[0] = 1.0f;
     env->log.perf += (1.0f + reward) / 2.0f;
@@ -156,7 +156,7 @@ RULE void end_episode(Connect4 OWN* env, float reward) {
 
 // A player's move into an open column. True if it ended the game, in which `reward` is the agent's
 // for a win of this player.
-RULE bool move_ends(Connect4 OWN* env, int player, int column, float reward) {
+ENV_FN bool move_ends(Connect4 ENV_PTR* env, int player, int column, float reward) {
     drop(env, player, column);
     const bool won = has_four(env->boards[player]);
     if (!won && env->stones < CELLS) {
@@ -166,7 +166,7 @@ RULE bool move_ends(Connect4 OWN* env, int player, int column, float reward) {
     return true;
 }
 
-RULE void c_step(Connect4 OWN* env) {
+ENV_FN void c_step(Connect4 ENV_PTR* env) {
     env->tick += 1;
     const float action = env->actions[0];
     const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
@@ -180,10 +180,10 @@ RULE void c_step(Connect4 OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Connect4 OWN* env) {
+ENV_FN void c_render(Connect4 ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Connect4 OWN* env) {
+ENV_FN void c_close(Connect4 ENV_PTR* env) {
     (void)env;
 }

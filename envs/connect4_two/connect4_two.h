@@ -15,13 +15,13 @@
 //
 // A move into a full column, or into none, loses the game. The mask never allows it.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define ROWS 6
@@ -43,11 +43,11 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(unsigned char) observations;  // (2, 3, 6, 7) zeros and ones, the top row first
-    ROW(float) actions;               // (2, 1) a column
-    ROW(float) rewards;               // (2,)
-    ROW(float) terminals;             // (2,)
-    ROW(unsigned char) action_mask;   // (2, 7) 0 where the column is full, or it isn't this agent's turn
+    ENV_ROWS(unsigned char) observations;  // (2, 3, 6, 7) zeros and ones, the top row first
+    ENV_ROWS(float) actions;               // (2, 1) a column
+    ENV_ROWS(float) rewards;               // (2,)
+    ENV_ROWS(float) terminals;             // (2,)
+    ENV_ROWS(unsigned char) action_mask;   // (2, 7) 0 where the column is full, or it isn't this agent's turn
     int num_agents;
     unsigned int rng;
 
@@ -58,32 +58,33 @@ typedef struct {
     uint64_t boards[SEATS];  // bit 7 * column + row, as in ../connect4
 } Connect4Two;
 
-RULE uint64_t cell_bit(int column, int row) {
+ENV_FN uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
 // Whether there are four in a line, each so many bits on: up, down right, right, up right.
-RULE bool lines(uint64_t board, int step) {
+ENV_FN bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
 }
 
-RULE bool has_four(uint64_t board) {
+ENV_FN bool has_four(uint64_t board) {
     return lines(board, 1) || lines(board, ROWS) || lines(board, ROWS + 1) ||
            lines(board, ROWS + 2);
 }
 
-RULE bool is_full(const Connect4Two OWN* env, int column) {
+ENV_FN bool is_full(const Connect4Two ENV_PTR* env, int column) {
     return env->heights[column] == ROWS;
 }
 
-RULE void show(Connect4Two OWN* env, int seat, int plane, int column, int row, unsigned char is) {
+ENV_FN void show(Connect4Two ENV_PTR* env, int seat, int plane, int column, int row,
+                 unsigned char is) {
     const int cell = (ROWS - 1 - row) * COLUMNS + column;
     env->observations[(seat * PLANES + plane) * CELLS + cell] = is;
 }
 
 // Masks and landing cells of both: they depend on whose turn it is.
-RULE void show_turn(Connect4Two OWN* env) {
+ENV_FN void show_turn(Connect4Two ENV_PTR* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         const bool moves = seat == env->mover;
         for (int column = 0; column < COLUMNS; column++) {
@@ -96,7 +97,7 @@ RULE void show_turn(Connect4Two OWN* env) {
     }
 }
 
-RULE void drop(Connect4Two OWN* env, int column) {
+ENV_FN void drop(Connect4Two ENV_PTR* env, int column) {
     const int row = env->heights[column];
     env->boards[env->mover] |= cell_bit(column, row);
     env->heights[column] += 1;
@@ -107,7 +108,7 @@ RULE void drop(Connect4Two OWN* env, int column) {
     }
 }
 
-RULE void clear(Connect4Two OWN* env) {
+ENV_FN void clear(Connect4Two ENV_PTR* env) {
     for (int i = 0; i < SEATS * PLANES * CELLS; i++) {
         env->observations[i] = 0;
     }
@@ -121,7 +122,7 @@ RULE void clear(Connect4Two OWN* env) {
     env->mover = rand_r(&env->rng) % SEATS;
 }
 
-RULE int random_column(Connect4Two OWN* env) {
+ENV_FN int random_column(Connect4Two ENV_PTR* env) {
     int column = rand_r(&env->rng) % COLUMNS;
     while (is_full(env, column)) {
         column = rand_r(&env->rng) % COLUMNS;
@@ -130,7 +131,7 @@ RULE int random_column(Connect4Two OWN* env) {
 }
 
 // Put so many stones down at random, in turns. False if one of them made four.
-RULE bool open_with(Connect4Two OWN* env, int stones) {
+ENV_FN bool open_with(Connect4Two ENV_PTR* env, int stones) {
     for (int i = 0; i < stones; i++) {
         drop(env, random_column(env));
         if (has_four(env->boards[env->mover])) {
@@ -141,7 +142,7 @@ RULE bool open_with(Connect4Two OWN* env, int stones) {
     return true;
 }
 
-RULE void c_reset(Connect4Two OWN* env) {
+ENV_FN void c_reset(Connect4Two ENV_PTR* env) {
     const int stones = env->opening_stones ? rand_r(&env->rng) % (env->opening_stones + 1) : 0;
     do {
         clear(env);
@@ -150,7 +151,7 @@ RULE void c_reset(Connect4Two OWN* env) {
 }
 
 // The end of a game that is worth this much to agent 0, and as much less to agent 1.
-RULE void end_episode(Connect4Two OWN* env, float reward) {
+ENV_FN void end_episode(Connect4Two ENV_PTR* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = seat == 0 ? reward : -reward;
         env->terminals[seat] = 1.0f;
@@ -164,7 +165,7 @@ RULE void end_episode(Connect4Two OWN* env, float reward) {
     c_reset(env);
 }
 
-RULE void c_step(Connect4Two OWN* env) {
+ENV_FN void c_step(Connect4Two ENV_PTR* env) {
     const float win = env->mover == 0 ? 1.0f : -1.0f;  // the mover's, for agent 0
     const float action = env->actions[env->mover];
     const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
@@ -184,10 +185,10 @@ RULE void c_step(Connect4Two OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Connect4Two OWN* env) {
+ENV_FN void c_render(Connect4Two ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Connect4Two OWN* env) {
+ENV_FN void c_close(Connect4Two ENV_PTR* env) {
     (void)env;
 }

@@ -11,14 +11,14 @@
 // A dead mob stays in its slot, and walks on unseen: DO brings those with health back to life, as
 // the original. An arrow that hit something flies on unseen, too.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #define TABLE static const
 #endif
 
@@ -167,10 +167,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(float) observations;  // (1345,): write_observations
-    ROW(float) actions;       // (1,)
-    ROW(float) rewards;       // (1,)
-    ROW(float) terminals;     // (1,)
+    ENV_ROWS(float) observations;  // (1345,): write_observations
+    ENV_ROWS(float) actions;       // (1,)
+    ENV_ROWS(float) rewards;       // (1,)
+    ENV_ROWS(float) terminals;     // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -208,51 +208,51 @@ typedef struct {
 
 #define LIKELY(draw, share) ((float)(draw) < (share) * 2147483648.0f)  // of 31 random bits
 
-RULE int least(int a, int b) {
+ENV_FN int least(int a, int b) {
     return a < b ? a : b;
 }
 
-RULE int most(int a, int b) {
+ENV_FN int most(int a, int b) {
     return a > b ? a : b;
 }
 
-RULE int size_of(int a) {
+ENV_FN int size_of(int a) {
     return a < 0 ? -a : a;
 }
 
-RULE int sign_of(int a) {
+ENV_FN int sign_of(int a) {
     return a > 0 ? 1 : a < 0 ? -1 : 0;
 }
 
-RULE bool inside(int row, int column) {
+ENV_FN bool inside(int row, int column) {
     return row >= 0 && row < SIDE && column >= 0 && column < SIDE;
 }
 
 // Where an index outside of the world reads, as the original: from the other end, or the last one.
-RULE int reads(int index) {
+ENV_FN int reads(int index) {
     const int at = index < 0 ? index + SIDE : index;
     return at < 0 ? 0 : least(at, SIDE - 1);
 }
 
-RULE int cell_at(const CraftaxClassic OWN* env, int row, int column) {
+ENV_FN int cell_at(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return env->cells[reads(row) * SIDE + reads(column)];
 }
 
-RULE void put(CraftaxClassic OWN* env, int row, int column, int block) {
-    uint8_t OWN* cell = &env->cells[row * SIDE + column];
+ENV_FN void put(CraftaxClassic ENV_PTR* env, int row, int column, int block) {
+    uint8_t ENV_PTR* cell = &env->cells[row * SIDE + column];
     *cell = (uint8_t)((*cell & MOB_HERE) | block);
 }
 
-RULE bool any_of(unsigned int blocks, int cell) {
+ENV_FN bool any_of(unsigned int blocks, int cell) {
     return (blocks >> (cell & BLOCK) & 1u) != 0;
 }
 
-RULE bool has_player(const CraftaxClassic OWN* env, int row, int column) {
+ENV_FN bool has_player(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return row == env->row && column == env->column;
 }
 
 // May a mob go there, or the player?
-RULE bool is_free(const CraftaxClassic OWN* env, int row, int column) {
+ENV_FN bool is_free(const CraftaxClassic ENV_PTR* env, int row, int column) {
     if (!inside(row, column) || has_player(env, row, column)) {
         return false;
     }
@@ -260,15 +260,15 @@ RULE bool is_free(const CraftaxClassic OWN* env, int row, int column) {
     return (cell & MOB_HERE) == 0 && !any_of(SOLID | BIT(LAVA), cell);
 }
 
-RULE int steps_to_player(const CraftaxClassic OWN* env, int row, int column) {
+ENV_FN int steps_to_player(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return size_of(env->row - row) + size_of(env->column - column);
 }
 
-RULE void unlock(CraftaxClassic OWN* env, int achievement) {
+ENV_FN void unlock(CraftaxClassic ENV_PTR* env, int achievement) {
     env->unlocked |= BIT(achievement);
 }
 
-RULE int count_bits(unsigned int bits) {
+ENV_FN int count_bits(unsigned int bits) {
     int count = 0;
     for (; bits != 0; bits &= bits - 1) {
         count += 1;
@@ -278,7 +278,7 @@ RULE int count_bits(unsigned int bits) {
 
 // ---- What the player does -----------------------------------------------------------------------
 
-RULE bool is_near(const CraftaxClassic OWN* env, int block) {
+ENV_FN bool is_near(const CraftaxClassic ENV_PTR* env, int block) {
     for (int row = env->row - 1; row <= env->row + 1; row++) {
         for (int column = env->column - 1; column <= env->column + 1; column++) {
             if (inside(row, column) && !has_player(env, row, column) &&
@@ -290,7 +290,7 @@ RULE bool is_near(const CraftaxClassic OWN* env, int block) {
     return false;
 }
 
-RULE void craft(CraftaxClassic OWN* env, int tool) {
+ENV_FN void craft(CraftaxClassic ENV_PTR* env, int tool) {
     const int materials = MATERIALS[tool];
     for (int item = 0; item < materials; item++) {
         if (env->inventory[item] < 1) {
@@ -308,7 +308,7 @@ RULE void craft(CraftaxClassic OWN* env, int tool) {
 }
 
 // Each sword counts, as the original: two of wood are as good as one of four.
-RULE int attack_damage(const CraftaxClassic OWN* env) {
+ENV_FN int attack_damage(const CraftaxClassic ENV_PTR* env) {
     const int wood = 2 * env->inventory[ITEM_WOOD_SWORD];
     const int stone = 3 * env->inventory[ITEM_STONE_SWORD];
     const int iron = 5 * env->inventory[ITEM_IRON_SWORD];
@@ -316,10 +316,10 @@ RULE int attack_damage(const CraftaxClassic OWN* env) {
 }
 
 // Hit the first of some mobs that stands in a cell. 0: none does; 1: it lives; 2: it is dead.
-RULE int hit(Mob OWN* mobs, int count, int row, int column, int damage) {
+ENV_FN int hit(Mob ENV_PTR* mobs, int count, int row, int column, int damage) {
     int outcome = 0;
     for (int i = 0; i < count; i++) {
-        Mob OWN* mob = &mobs[i];
+        Mob ENV_PTR* mob = &mobs[i];
         if (outcome == 0 && mob->alive && mob->row == row && mob->column == column) {
             mob->health -= damage;
             outcome = mob->health > 0 ? 1 : 2;
@@ -329,14 +329,14 @@ RULE int hit(Mob OWN* mobs, int count, int row, int column, int damage) {
     return outcome;
 }
 
-RULE void collect(
-    CraftaxClassic OWN* env, int row, int column, int left, int item, int achievement) {
+ENV_FN void collect(
+    CraftaxClassic ENV_PTR* env, int row, int column, int left, int item, int achievement) {
     put(env, row, column, left);
     env->inventory[item] += 1;
     unlock(env, achievement);
 }
 
-RULE void eat_plant(CraftaxClassic OWN* env, int row, int column) {
+ENV_FN void eat_plant(CraftaxClassic ENV_PTR* env, int row, int column) {
     put(env, row, column, PLANT);
     env->food = least(FULL, env->food + 4);
     env->hunger = 0.0f;
@@ -349,7 +349,7 @@ RULE void eat_plant(CraftaxClassic OWN* env, int row, int column) {
 }
 
 // Attack what stands ahead; if nothing does, take the block.
-RULE void interact(CraftaxClassic OWN* env) {
+ENV_FN void interact(CraftaxClassic ENV_PTR* env) {
     const int row = env->row + STEP_DOWN[env->facing];
     const int column = env->column + STEP_RIGHT[env->facing];
     const int damage = attack_damage(env);
@@ -418,7 +418,7 @@ RULE void interact(CraftaxClassic OWN* env) {
     }
 }
 
-RULE void plant(CraftaxClassic OWN* env, int row, int column) {
+ENV_FN void plant(CraftaxClassic ENV_PTR* env, int row, int column) {
     put(env, row, column, PLANT);
     env->inventory[ITEM_SAPLING] -= 1;
     unlock(env, PLACE_PLANT);
@@ -433,7 +433,7 @@ RULE void plant(CraftaxClassic OWN* env, int row, int column) {
     }
 }
 
-RULE void place(CraftaxClassic OWN* env, int action) {
+ENV_FN void place(CraftaxClassic ENV_PTR* env, int action) {
     const int row = env->row + STEP_DOWN[env->facing];
     const int column = env->column + STEP_RIGHT[env->facing];
     if (!inside(row, column)) {
@@ -441,7 +441,7 @@ RULE void place(CraftaxClassic OWN* env, int action) {
     }
     const int cell = env->cells[row * SIDE + column];
     const bool open = !any_of(SOLID, cell);
-    int OWN* items = env->inventory;
+    int ENV_PTR* items = env->inventory;
     if ((cell & MOB_HERE) != 0) {
         return;
     }
@@ -463,7 +463,7 @@ RULE void place(CraftaxClassic OWN* env, int action) {
 }
 
 // Lava stops nobody, and where it is outside of the world is as the original.
-RULE void walk(CraftaxClassic OWN* env, int action) {
+ENV_FN void walk(CraftaxClassic ENV_PTR* env, int action) {
     const int row = env->row + STEP_DOWN[action];
     const int column = env->column + STEP_RIGHT[action];
     env->facing = action;
@@ -476,8 +476,9 @@ RULE void walk(CraftaxClassic OWN* env, int action) {
 // ---- Mobs ---------------------------------------------------------------------------------------
 
 // The step that brings a mob nearer on its longer axis; `tie` decides if they are equal.
-RULE void aim(
-    const CraftaxClassic OWN* env, const Mob OWN* mob, int tie, int OWN* down, int OWN* right) {
+ENV_FN void aim(
+    const CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mob, int tie, int ENV_PTR* down,
+    int ENV_PTR* right) {
     const int rows = env->row - mob->row;
     const int columns = env->column - mob->column;
     const int longer = size_of(rows) - size_of(columns);
@@ -487,7 +488,7 @@ RULE void aim(
 }
 
 // Move a mob to where it wants to go if it may; it vanishes if it was out of sight.
-RULE void move_mob(CraftaxClassic OWN* env, Mob OWN* mob, int row, int column) {
+ENV_FN void move_mob(CraftaxClassic ENV_PTR* env, Mob ENV_PTR* mob, int row, int column) {
     const bool in_sight = steps_to_player(env, mob->row, mob->column) < OUT_OF_SIGHT;
     const bool moves = is_free(env, row, column);
     if (mob->alive) {
@@ -503,8 +504,8 @@ RULE void move_mob(CraftaxClassic OWN* env, Mob OWN* mob, int row, int column) {
     }
 }
 
-RULE void move_zombie(CraftaxClassic OWN* env, int i) {
-    Mob OWN* zombie = &env->zombies[i];
+ENV_FN void move_zombie(CraftaxClassic ENV_PTR* env, int i) {
+    Mob ENV_PTR* zombie = &env->zombies[i];
     const int distance = steps_to_player(env, zombie->row, zombie->column);
     const int way = 1 + DRAW(env, ZOMBIE_WAY + i) % 4;
     int down = STEP_DOWN[way];
@@ -527,8 +528,8 @@ RULE void move_zombie(CraftaxClassic OWN* env, int i) {
 }
 
 // Half of its steps are none.
-RULE void move_cow(CraftaxClassic OWN* env, int i) {
-    Mob OWN* cow = &env->cows[i];
+ENV_FN void move_cow(CraftaxClassic ENV_PTR* env, int i) {
+    Mob ENV_PTR* cow = &env->cows[i];
     const int way = 1 + DRAW(env, COW_WAY + i) % 8;
     const bool rests = way > 4;
     const int down = rests ? 0 : STEP_DOWN[way];
@@ -536,9 +537,9 @@ RULE void move_cow(CraftaxClassic OWN* env, int i) {
     move_mob(env, cow, cow->row + down, cow->column + right);
 }
 
-RULE void shoot(CraftaxClassic OWN* env, const Mob OWN* skeleton, int down, int right) {
+ENV_FN void shoot(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* skeleton, int down, int right) {
     for (int i = 0; i < ARROWS; i++) {
-        Arrow OWN* arrow = &env->arrows[i];
+        Arrow ENV_PTR* arrow = &env->arrows[i];
         if (!arrow->alive) {
             arrow->row = skeleton->row;
             arrow->column = skeleton->column;
@@ -551,8 +552,8 @@ RULE void shoot(CraftaxClassic OWN* env, const Mob OWN* skeleton, int down, int 
 }
 
 // One that is far comes nearer, one that is too close goes away, both now and then.
-RULE void move_skeleton(CraftaxClassic OWN* env, int i) {
-    Mob OWN* skeleton = &env->skeletons[i];
+ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
+    Mob ENV_PTR* skeleton = &env->skeletons[i];
     const int distance = steps_to_player(env, skeleton->row, skeleton->column);
     const bool close = distance <= 3;
     const int way = 1 + DRAW(env, SKELETON_WAY + i) % 4;
@@ -578,7 +579,7 @@ RULE void move_skeleton(CraftaxClassic OWN* env, int i) {
 }
 
 // It flies over water, and breaks a table or a furnace.
-RULE void move_arrow(CraftaxClassic OWN* env, Arrow OWN* arrow) {
+ENV_FN void move_arrow(CraftaxClassic ENV_PTR* env, Arrow ENV_PTR* arrow) {
     arrow->row += arrow->down;
     arrow->column += arrow->right;
     if (!arrow->alive) {
@@ -599,7 +600,7 @@ RULE void move_arrow(CraftaxClassic OWN* env, Arrow OWN* arrow) {
     arrow->alive = inside(row, column) && !stopped;
 }
 
-RULE void move_mobs(CraftaxClassic OWN* env) {
+ENV_FN void move_mobs(CraftaxClassic ENV_PTR* env) {
     for (int i = 0; i < ZOMBIES; i++) {
         move_zombie(env, i);
     }
@@ -616,7 +617,8 @@ RULE void move_mobs(CraftaxClassic OWN* env) {
 
 // Of the free cells with one of some blocks, in sight and more than `nearest` steps away, row by
 // row: how many there are, and with `rank` 0 or more the rank-th one instead.
-RULE int spawn_cell(const CraftaxClassic OWN* env, unsigned int blocks, int nearest, int rank) {
+ENV_FN int spawn_cell(const CraftaxClassic ENV_PTR* env, unsigned int blocks, int nearest,
+                      int rank) {
     int count = 0;
     for (int down = 1 - OUT_OF_SIGHT; down < OUT_OF_SIGHT; down++) {
         const int row = env->row + down;
@@ -639,7 +641,7 @@ RULE int spawn_cell(const CraftaxClassic OWN* env, unsigned int blocks, int near
     return count;
 }
 
-RULE int first_dead(const Mob OWN* mobs, int count) {
+ENV_FN int first_dead(const Mob ENV_PTR* mobs, int count) {
     for (int i = 0; i < count; i++) {
         if (!mobs[i].alive) {
             return i;
@@ -649,9 +651,9 @@ RULE int first_dead(const Mob OWN* mobs, int count) {
 }
 
 // Let a mob appear if there is one to be had, and a cell. `choice`: the draw that chooses the cell.
-RULE void spawn(
-    CraftaxClassic OWN* env, Mob OWN* mobs, int count, int health, unsigned int blocks, int nearest,
-    int choice) {
+ENV_FN void spawn(
+    CraftaxClassic ENV_PTR* env, Mob ENV_PTR* mobs, int count, int health, unsigned int blocks,
+    int nearest, int choice) {
     const int slot = first_dead(mobs, count);
     if (slot == count) {
         return;
@@ -669,13 +671,13 @@ RULE void spawn(
 }
 
 // As the original: while all of a kind live, the first one's cell is marked anew.
-RULE void mark_first(CraftaxClassic OWN* env, const Mob OWN* mobs, int count) {
+ENV_FN void mark_first(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mobs, int count) {
     if (first_dead(mobs, count) == count) {
         env->cells[mobs[0].row * SIDE + mobs[0].column] |= MOB_HERE;
     }
 }
 
-RULE void spawn_mobs(CraftaxClassic OWN* env) {
+ENV_FN void spawn_mobs(CraftaxClassic ENV_PTR* env) {
     const float dark = 1.0f - env->light;
     mark_first(env, env->cows, COWS);
     if (LIKELY(DRAW(env, COW_CHANCE), 0.1f)) {
@@ -693,9 +695,9 @@ RULE void spawn_mobs(CraftaxClassic OWN* env) {
 
 // ---- Plants, hunger, day and night --------------------------------------------------------------
 
-RULE void grow_plants(CraftaxClassic OWN* env) {
+ENV_FN void grow_plants(CraftaxClassic ENV_PTR* env) {
     for (int i = 0; i < PLANTS; i++) {
-        Plant OWN* plant = &env->plants[i];
+        Plant ENV_PTR* plant = &env->plants[i];
         plant->age = plant->grows ? plant->age + 1 : 0;
         if (plant->age >= RIPE_AGE) {
             put(env, plant->row, plant->column, RIPE_PLANT);
@@ -704,7 +706,7 @@ RULE void grow_plants(CraftaxClassic OWN* env) {
 }
 
 // A counter of hunger or thirst: at its end a point of what it counts is gone.
-RULE int use_up(float OWN* counter, float step, float end, int points) {
+ENV_FN int use_up(float ENV_PTR* counter, float step, float end, int points) {
     *counter += step;
     if (*counter <= end) {
         return points;
@@ -713,7 +715,7 @@ RULE int use_up(float OWN* counter, float step, float end, int points) {
     return most(points - 1, 0);
 }
 
-RULE void sleep_or_wake(CraftaxClassic OWN* env, int action) {
+ENV_FN void sleep_or_wake(CraftaxClassic ENV_PTR* env, int action) {
     if (action == ACT_SLEEP && env->energy < FULL) {
         env->sleeping = 1;
     }
@@ -723,7 +725,7 @@ RULE void sleep_or_wake(CraftaxClassic OWN* env, int action) {
     }
 }
 
-RULE void live(CraftaxClassic OWN* env) {
+ENV_FN void live(CraftaxClassic ENV_PTR* env) {
     const bool sleeping = env->sleeping != 0;
     env->food = use_up(&env->hunger, sleeping ? 0.5f : 1.0f, 25.0f, env->food);
     env->drink = use_up(&env->thirst, sleeping ? 0.5f : 1.0f, 20.0f, env->drink);
@@ -752,7 +754,7 @@ RULE void live(CraftaxClassic OWN* env) {
 }
 
 // 0 at night to 1 at noon; an episode begins in the morning.
-RULE float light_at(int tick) {
+ENV_FN float light_at(int tick) {
     const float days = (float)tick * DAYS;
     const float cosine = fabsf(cosf(3.14159265f * (days - (float)(int)days + 0.3f)));
     return 1.0f - cosine * cosine * cosine;
@@ -760,7 +762,7 @@ RULE float light_at(int tick) {
 
 // ---- A new life ---------------------------------------------------------------------------------
 
-RULE void bury(Mob OWN* mobs, int count, int health) {
+ENV_FN void bury(Mob ENV_PTR* mobs, int count, int health) {
     for (int i = 0; i < count; i++) {
         mobs[i].row = 0;
         mobs[i].column = 0;
@@ -771,7 +773,7 @@ RULE void bury(Mob OWN* mobs, int count, int health) {
 }
 
 // All that is new with an episode but its world.
-RULE void begin_life(CraftaxClassic OWN* env) {
+ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
     env->tick = 0;
     env->light = light_at(0);
     env->episode_return = 0.0f;
@@ -813,7 +815,7 @@ RULE void begin_life(CraftaxClassic OWN* env) {
 
 // Mark a mob, or unmark it: one that is away or dead unmarks a cell that it doesn't stand in,
 // counted from the other side of the view, as the original.
-RULE void show(CraftaxClassic OWN* env, int kind, int row, int column, int alive) {
+ENV_FN void show(CraftaxClassic ENV_PTR* env, int kind, int row, int column, int alive) {
     int down = row - env->row + VIEW_ROWS / 2;
     int right = column - env->column + VIEW_COLUMNS / 2;
     const bool seen = alive && down >= 0 && down < VIEW_ROWS && right >= 0 && right < VIEW_COLUMNS;
@@ -827,7 +829,7 @@ RULE void show(CraftaxClassic OWN* env, int kind, int row, int column, int alive
 
 // 7 x 9 cells, each a one among 17 blocks and zombie, cow, skeleton, arrow; 12 items, health, food,
 // drink, energy in tenths; left, right, up, down; light; asleep.
-RULE void write_observations(CraftaxClassic OWN* env) {
+ENV_FN void write_observations(CraftaxClassic ENV_PTR* env) {
     for (int i = 0; i < NUMBERS; i++) {
         env->observations[i] = 0.0f;
     }
@@ -880,11 +882,11 @@ RULE void write_observations(CraftaxClassic OWN* env) {
 #define RICH 0x20    // of a cell of stone whose choices are to be drawn: there may be a diamond
 #define MOLTEN 0x40  // or there is lava, whatever they are
 
-RULE float fade(float t) {
+ENV_FN float fade(float t) {
     return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
 }
 
-RULE float raw_noise(const CraftaxClassic OWN* env, int noise, int row, int column) {
+ENV_FN float raw_noise(const CraftaxClassic ENV_PTR* env, int noise, int row, int column) {
     // cells from one direction to the next are 2 to the power of these
     const int down = noise == PATHS ? 3 : noise == TREES ? 2 : 4;
     const int across = noise == PATHS ? 1 : noise == TREES ? 2 : 4;
@@ -915,7 +917,7 @@ RULE float raw_noise(const CraftaxClassic OWN* env, int noise, int row, int colu
 }
 
 // From 0 to 1.
-RULE float noise_at(const CraftaxClassic OWN* env, int noise, int row, int column) {
+ENV_FN float noise_at(const CraftaxClassic ENV_PTR* env, int noise, int row, int column) {
     const float low = env->observations[EXTREMES + 2 * noise];
     const float high = env->observations[EXTREMES + 2 * noise + 1];
     return (raw_noise(env, noise, row, column) - low) / (high - low);
@@ -927,7 +929,7 @@ RULE float noise_at(const CraftaxClassic OWN* env, int noise, int row, int colum
         for (int column = (part) % least(parts, SIDE); column < SIDE; column += least(parts, SIDE))
 
 // The least and the largest value of a part of the cells.
-RULE void seek_extremes(CraftaxClassic OWN* env, int noise, int part, int parts) {
+ENV_FN void seek_extremes(CraftaxClassic ENV_PTR* env, int noise, int part, int parts) {
     float low = raw_noise(env, noise, 0, 0);
     float high = low;
     EACH_CELL(part, parts) {
@@ -940,7 +942,7 @@ RULE void seek_extremes(CraftaxClassic OWN* env, int noise, int part, int parts)
 }
 
 // Of all parts; `kind` is even of a least one.
-RULE float extreme(const CraftaxClassic OWN* env, int kind, int parts) {
+ENV_FN float extreme(const CraftaxClassic ENV_PTR* env, int kind, int parts) {
     float found = env->extremes[0][kind];
     for (int part = 1; part < parts; part++) {
         const float value = env->extremes[part][kind];
@@ -951,7 +953,7 @@ RULE float extreme(const CraftaxClassic OWN* env, int kind, int parts) {
 }
 
 // A cell's block as far as noise decides it: of STONE and TREE choices are to be drawn.
-RULE int plan(const CraftaxClassic OWN* env, int row, int column) {
+ENV_FN int plan(const CraftaxClassic ENV_PTR* env, int row, int column) {
     const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
     const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
     const float water = noise_at(env, WATERS, row, column) + near - 1.0f;
@@ -971,7 +973,7 @@ RULE int plan(const CraftaxClassic OWN* env, int row, int column) {
 }
 
 // The block of a cell that is planned.
-RULE int draw_block(CraftaxClassic OWN* env, int cell, int planned) {
+ENV_FN int draw_block(CraftaxClassic ENV_PTR* env, int cell, int planned) {
     int block = planned & BLOCK;
     if (block == TREE) {
         const bool grown = (float)DRAW(env, TREE_CHANCE + cell) > 0.8f * 2147483648.0f;
@@ -992,7 +994,7 @@ RULE int draw_block(CraftaxClassic OWN* env, int cell, int planned) {
     return planned & MOLTEN ? LAVA : block;
 }
 
-RULE void draw_blocks(CraftaxClassic OWN* env) {
+ENV_FN void draw_blocks(CraftaxClassic ENV_PTR* env) {
     int stones = 0;
     for (int cell = 0; cell < SIDE * SIDE; cell++) {
         const int block = draw_block(env, cell, env->cells[cell]);
@@ -1012,7 +1014,7 @@ RULE void draw_blocks(CraftaxClassic OWN* env) {
 }
 
 // A part of a new world; in the end the observation is there, too.
-RULE void c_begin(CraftaxClassic OWN* env, int stage, int part, int parts) {
+ENV_FN void c_begin(CraftaxClassic ENV_PTR* env, int stage, int part, int parts) {
     const int makers = least(parts, MAKERS);
     if (stage == 0 && part == 0) {
         for (int node = 0; node < ANGLES; node++) {
@@ -1043,7 +1045,7 @@ RULE void c_begin(CraftaxClassic OWN* env, int stage, int part, int parts) {
     }
 }
 
-RULE void begin_episode(CraftaxClassic OWN* env) {
+ENV_FN void begin_episode(CraftaxClassic ENV_PTR* env) {
     begin_life(env);
     for (int stage = 0; stage < BEGIN_STAGES; stage++) {
         c_begin(env, stage, 0, 1);
@@ -1053,7 +1055,7 @@ RULE void begin_episode(CraftaxClassic OWN* env) {
 // ---- Step, episodes -----------------------------------------------------------------------------
 
 // A step without what ends an episode. Returns its reward.
-RULE float play(CraftaxClassic OWN* env, int action) {
+ENV_FN float play(CraftaxClassic ENV_PTR* env, int action) {
     const unsigned int unlocked = env->unlocked;
     const int health = env->health;
     action = env->sleeping ? ACT_NOOP : action;
@@ -1084,11 +1086,11 @@ RULE float play(CraftaxClassic OWN* env, int action) {
 }
 
 // Lava took all health.
-RULE bool is_over(const CraftaxClassic OWN* env) {
+ENV_FN bool is_over(const CraftaxClassic ENV_PTR* env) {
     return env->health <= 0 || env->tick >= LONGEST;
 }
 
-RULE void add_log(CraftaxClassic OWN* env) {
+ENV_FN void add_log(CraftaxClassic ENV_PTR* env) {
     env->log.perf += env->episode_return / (float)ACHIEVEMENTS;
     env->log.score += env->episode_return;
     env->log.episode_return += env->episode_return;
@@ -1100,11 +1102,11 @@ RULE void add_log(CraftaxClassic OWN* env) {
     env->log.n += 1.0f;
 }
 
-RULE void c_reset(CraftaxClassic OWN* env) {
+ENV_FN void c_reset(CraftaxClassic ENV_PTR* env) {
     begin_episode(env);
 }
 
-RULE void c_step(CraftaxClassic OWN* env) {
+ENV_FN void c_step(CraftaxClassic ENV_PTR* env) {
     const float reward = play(env, (int)env->actions[0]);
     env->rewards[0] = reward;
     env->episode_return += reward;
@@ -1122,10 +1124,10 @@ RULE void c_step(CraftaxClassic OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(CraftaxClassic OWN* env) {
+ENV_FN void c_render(CraftaxClassic ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(CraftaxClassic OWN* env) {
+ENV_FN void c_close(CraftaxClassic ENV_PTR* env) {
     (void)env;
 }

@@ -12,13 +12,13 @@
 // are four lines, and every operation below is on all of them. No cell exceeds 17: to merge two
 // tiles of 2^17, one would have to grow in the 15 cells beside the other, which hold 2^16 at most.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #define TABLE static const
 #endif
 
@@ -57,10 +57,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(unsigned char) observations;  // (16,) the board row by row
-    ROW(float) actions;               // (1,)
-    ROW(float) rewards;               // (1,)
-    ROW(float) terminals;             // (1,)
+    ENV_ROWS(unsigned char) observations;  // (16,) the board row by row
+    ENV_ROWS(float) actions;               // (1,)
+    ENV_ROWS(float) rewards;               // (1,)
+    ENV_ROWS(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -80,17 +80,17 @@ typedef struct {
 // ---- Four bytes at a time, each less than 128 ---------------------------------------------------
 
 // 0x80 in every byte that is 0.
-RULE uint32_t zeros(uint32_t word) {
+ENV_FN uint32_t zeros(uint32_t word) {
     return (0x80808080u - word) & 0x80808080u;
 }
 
 // 0x7F in every byte that has 0x80.
-RULE uint32_t mask_of(uint32_t flags) {
+ENV_FN uint32_t mask_of(uint32_t flags) {
     return flags - (flags >> 7);
 }
 
 // Of SIZE words: byte i of word j becomes byte j of word i.
-RULE void transpose(const uint32_t OWN* in, uint32_t OWN* out) {
+ENV_FN void transpose(const uint32_t ENV_PTR* in, uint32_t ENV_PTR* out) {
     const uint32_t even = 0x00FF00FFu;
     const uint32_t odd = 0xFF00FF00u;
     const uint32_t a = (in[0] & even) | (in[1] & even) << 8;
@@ -106,7 +106,7 @@ RULE void transpose(const uint32_t OWN* in, uint32_t OWN* out) {
 // ---- Sliding ------------------------------------------------------------------------------------
 
 // Where near is 0, far moves there.
-RULE void close_gap(uint32_t OWN* near, uint32_t OWN* far) {
+ENV_FN void close_gap(uint32_t ENV_PTR* near, uint32_t ENV_PTR* far) {
     const uint32_t gap = mask_of(zeros(*near));
     *near |= *far & gap;
     *far &= ~gap;
@@ -115,7 +115,7 @@ RULE void close_gap(uint32_t OWN* near, uint32_t OWN* far) {
 // Slide and merge the SIZE words of a line towards line[0]. Of the SIZE - 1 words of merged, word i
 // gets the new exponents where cells i and i + 1 merged, and 0 elsewhere. What has merged isn't
 // compared again.
-RULE void slide(uint32_t OWN* line, uint32_t OWN* merged) {
+ENV_FN void slide(uint32_t ENV_PTR* line, uint32_t ENV_PTR* merged) {
     for (int end = SIZE - 1; end > 0; end--) {  // bubble sort: gaps to the end, tiles in order
         for (int i = 0; i < end; i++) {
             close_gap(&line[i], &line[i + 1]);
@@ -134,7 +134,7 @@ RULE void slide(uint32_t OWN* line, uint32_t OWN* merged) {
 }
 
 // Count what merged and return its reward: line by line, and along each, because it is a float sum.
-RULE float count_merges(G2048 OWN* env, const uint32_t OWN* merged) {
+ENV_FN float count_merges(G2048 ENV_PTR* env, const uint32_t ENV_PTR* merged) {
     const uint32_t any = merged[0] | merged[1] | merged[2];
     float reward = 0.0f;
     for (int line = 0; line < 32; line += 8) {
@@ -152,14 +152,14 @@ RULE float count_merges(G2048 OWN* env, const uint32_t OWN* merged) {
 }
 
 // Make a move. True if anything changed; then its merges are added to *reward.
-RULE bool move(G2048 OWN* env, int action, float OWN* reward) {
+ENV_FN bool move(G2048 ENV_PTR* env, int action, float ENV_PTR* reward) {
     const bool across = action >= LEFT;
     const bool backwards = action == DOWN || action == RIGHT;
     uint32_t turned[SIZE];
     uint32_t line[SIZE];
     uint32_t merged[SIZE - 1];
     transpose(env->rows, turned);
-    const uint32_t OWN* from = across ? turned : env->rows;
+    const uint32_t ENV_PTR* from = across ? turned : env->rows;
     for (int i = 0; i < SIZE; i++) {
         line[i] = from[backwards ? SIZE - 1 - i : i];
     }
@@ -189,12 +189,12 @@ RULE bool move(G2048 OWN* env, int action, float OWN* reward) {
 #define ONES 0x0101010101010101u
 
 // 1 in every byte of two rows that is 0.
-RULE uint64_t empty_cells(uint32_t first, uint32_t second) {
+ENV_FN uint64_t empty_cells(uint32_t first, uint32_t second) {
     return ((uint64_t)zeros(second) << 32 | zeros(first)) >> 7;
 }
 
 // How many bytes of sums are n or less; all are at most 16.
-RULE int count_up_to(uint64_t sums, int n) {
+ENV_FN int count_up_to(uint64_t sums, int n) {
     const uint64_t flags = (((uint64_t)n * ONES | 0x80 * ONES) - sums) & 0x80 * ONES;
     return (int)((flags >> 7) * ONES >> 56);
 }
@@ -204,7 +204,7 @@ RULE int count_up_to(uint64_t sums, int n) {
 //
 // Multiplied by ONES, byte i becomes the sum of bytes 0 to i: here the number of empty cells up to
 // cell i. The n-th empty cell, counted from 0, is the first whose number exceeds n.
-RULE int spawn(G2048 OWN* env, int exponent) {
+ENV_FN int spawn(G2048 ENV_PTR* env, int exponent) {
     const uint64_t top = empty_cells(env->rows[0], env->rows[1]);
     const uint64_t bottom = empty_cells(env->rows[2], env->rows[3]);
     const int above = (int)(top * ONES >> 56);
@@ -221,13 +221,13 @@ RULE int spawn(G2048 OWN* env, int exponent) {
 }
 
 // 2 in nine of ten times, else 4.
-RULE int draw_tile(G2048 OWN* env) {
+ENV_FN int draw_tile(G2048 ENV_PTR* env) {
     return rand_r(&env->rng) % 10 == 0 ? 2 : 1;
 }
 
 // The large tiles grow with what the environment has reached. (A comment of upstream's says that
 // they start at 8192; its code, as this, starts at 4096.)
-RULE void spawn_scaffold(G2048 OWN* env) {
+ENV_FN void spawn_scaffold(G2048 ENV_PTR* env) {
     if (env->lifetime_max < 14) {
         const int exponent = 12 + rand_r(&env->rng) % 5;
         spawn(env, exponent > env->lifetime_max ? exponent : env->lifetime_max);
@@ -244,13 +244,13 @@ RULE void spawn_scaffold(G2048 OWN* env) {
 
 // ---- Episodes -----------------------------------------------------------------------------------
 
-RULE void write_observations(G2048 OWN* env) {
+ENV_FN void write_observations(G2048 ENV_PTR* env) {
     for (int cell = 0; cell < SIZE * SIZE; cell++) {
         env->observations[cell] = (unsigned char)(env->rows[cell / SIZE] >> 8 * (cell % SIZE));
     }
 }
 
-RULE void reset_episode(G2048 OWN* env) {
+ENV_FN void reset_episode(G2048 ENV_PTR* env) {
     for (int row = 0; row < SIZE; row++) {
         env->rows[row] = 0;
     }
@@ -270,7 +270,7 @@ RULE void reset_episode(G2048 OWN* env) {
     }
 }
 
-RULE void add_log(G2048 OWN* env) {
+ENV_FN void add_log(G2048 ENV_PTR* env) {
     env->lifetime_max = env->max_tile > env->lifetime_max ? env->max_tile : env->lifetime_max;
     const float tile = (float)(1 << env->max_tile);
     const float perf = 0.8f * tile / 65536.0f;
@@ -288,7 +288,7 @@ RULE void add_log(G2048 OWN* env) {
 }
 
 // Is there a pair of equal neighbours on a full board?
-RULE bool can_merge(const G2048 OWN* env) {
+ENV_FN bool can_merge(const G2048 ENV_PTR* env) {
     uint32_t pairs = 0;
     for (int row = 0; row < SIZE; row++) {
         const uint32_t cells = env->rows[row];
@@ -299,17 +299,17 @@ RULE bool can_merge(const G2048 OWN* env) {
 }
 
 // The time limit of an environment that once reached 2^10 or more, or has a high score.
-RULE int time_limit(const G2048 OWN* env) {
+ENV_FN int time_limit(const G2048 ENV_PTR* env) {
     const int grown = SHORTEST * (env->lifetime_max > 9 ? env->lifetime_max - 8 : 1);
     return grown > env->score / 4 ? grown : env->score / 4;
 }
 
-RULE void c_reset(G2048 OWN* env) {
+ENV_FN void c_reset(G2048 ENV_PTR* env) {
     reset_episode(env);
     write_observations(env);
 }
 
-RULE void c_step(G2048 OWN* env) {
+ENV_FN void c_step(G2048 ENV_PTR* env) {
     float reward = 0.0f;
     bool over = false;  // without a spawn it stays so: a board without moves ended its episode
     env->tick += 1;
@@ -334,10 +334,10 @@ RULE void c_step(G2048 OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(G2048 OWN* env) {
+ENV_FN void c_render(G2048 ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(G2048 OWN* env) {
+ENV_FN void c_close(G2048 ENV_PTR* env) {
     (void)env;
 }

@@ -73,11 +73,11 @@
 // A GPU steps environments itself, together with the policy, if their rules compile there. What they
 // may use is what C, Metal and CUDA have in common:
 //
-//     RULE                 begins every function, OWN follows the type that a pointer to the struct
-//                          or to a local variable points to (Name OWN* env), ROW(float) and
-//                          ROW(unsigned char) are the types of observations, actions, rewards,
+//     ENV_FN                 begins every function, ENV_PTR follows the type that a pointer to the struct
+//                          or to a local variable points to (Name ENV_PTR* env), ENV_ROWS(float) and
+//                          ENV_ROWS(unsigned char) are the types of observations, actions, rewards,
 //                          terminals and action_mask. The header defines the three for a CPU, and
-//                          includes what it includes, inside #ifndef RULE
+//                          includes what it includes, inside #ifndef ENV_FN
 //     MY_STATE_PLAIN       the struct is its own state: no pointers but the rows
 //     num_agents           the same in all environments
 //     TABLE                begins an array of constants, outside of functions

@@ -7,11 +7,11 @@
 // Upstream draws cues with the C library's rand(), one generator for all threads; these come from
 // env->rng, so that the same seed gives the same episodes.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 typedef struct {
@@ -21,10 +21,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(float) observations;  // (1,)
-    ROW(float) actions;       // (1,)
-    ROW(float) rewards;       // (1,)
-    ROW(float) terminals;     // (1,)
+    ENV_ROWS(float) observations;  // (1,)
+    ENV_ROWS(float) actions;       // (1,)
+    ENV_ROWS(float) rewards;       // (1,)
+    ENV_ROWS(float) terminals;     // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -33,13 +33,13 @@ typedef struct {
     int tick;
 } Memory;
 
-RULE void c_reset(Memory OWN* env) {
+ENV_FN void c_reset(Memory ENV_PTR* env) {
     env->cue = rand_r(&env->rng) % 2 == 0 ? -1 : 1;
     env->observations[0] = (float)env->cue;
     env->tick = 0;
 }
 
-RULE void c_step(Memory OWN* env) {
+ENV_FN void c_step(Memory ENV_PTR* env) {
     env->tick += 1;
     env->observations[0] = 0.0f;
     if (env->tick < env->length) {
@@ -54,10 +54,10 @@ RULE void c_step(Memory OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Memory OWN* env) {
+ENV_FN void c_render(Memory ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Memory OWN* env) {
+ENV_FN void c_close(Memory ENV_PTR* env) {
     (void)env;
 }

@@ -14,11 +14,11 @@
 // An action that is none of the three loses the round as if the other had won with rock; if both
 // choose none, nobody wins.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define SEATS 2
@@ -44,11 +44,11 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(unsigned char) observations;  // (2, 22) zeros and ones: the round (4), then of each earlier
+    ENV_ROWS(unsigned char) observations;  // (2, 22) zeros and ones: the round (4), then of each earlier
                                       // one what it chose (3) and what the other did (3)
-    ROW(float) actions;               // (2, 1) rock, paper or scissors
-    ROW(float) rewards;               // (2,)
-    ROW(float) terminals;             // (2,)
+    ENV_ROWS(float) actions;               // (2, 1) rock, paper or scissors
+    ENV_ROWS(float) rewards;               // (2,)
+    ENV_ROWS(float) terminals;             // (2,)
     int num_agents;
     unsigned int rng;  // nothing is drawn
 
@@ -58,14 +58,14 @@ typedef struct {
     int chosen[CHOICES + 1];  // by both agents in this episode
 } RockPaperScissors;
 
-RULE int choice(const RockPaperScissors OWN* env, int seat) {
+ENV_FN int choice(const RockPaperScissors ENV_PTR* env, int seat) {
     const float action = env->actions[seat];
     const bool exists = action >= 0.0f && action < (float)CHOICES;  // false for NaN too
     return exists ? (int)action : NONE;
 }
 
 // What a round is worth to who chose the first; to the other it is the negative.
-RULE float worth(int own, int other) {
+ENV_FN float worth(int own, int other) {
     if (own == other) {
         return 0.0f;
     }
@@ -77,7 +77,7 @@ RULE float worth(int own, int other) {
     return wins ? stake : -stake;
 }
 
-RULE void show_round(RockPaperScissors OWN* env) {
+ENV_FN void show_round(RockPaperScissors ENV_PTR* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         for (int round = 0; round < MOST_ROUNDS; round++) {
             env->observations[seat * NUMBERS + round] = round == env->round;
@@ -85,14 +85,14 @@ RULE void show_round(RockPaperScissors OWN* env) {
     }
 }
 
-RULE void show_choice(RockPaperScissors OWN* env, int seat, int whose, int choice) {
+ENV_FN void show_choice(RockPaperScissors ENV_PTR* env, int seat, int whose, int choice) {
     if (choice != NONE) {
         const int past = MOST_ROUNDS + env->round * PAST + whose * CHOICES;
         env->observations[seat * NUMBERS + past + choice] = 1;
     }
 }
 
-RULE void c_reset(RockPaperScissors OWN* env) {
+ENV_FN void c_reset(RockPaperScissors ENV_PTR* env) {
     for (int i = 0; i < SEATS * NUMBERS; i++) {
         env->observations[i] = 0;
     }
@@ -104,7 +104,7 @@ RULE void c_reset(RockPaperScissors OWN* env) {
     show_round(env);
 }
 
-RULE void end_episode(RockPaperScissors OWN* env) {
+ENV_FN void end_episode(RockPaperScissors ENV_PTR* env) {
     const float choices = (float)(SEATS * env->rounds);
     const float result = env->won > 0.0f ? 1.0f : env->won < 0.0f ? 0.0f : 0.5f;
     for (int seat = 0; seat < SEATS; seat++) {
@@ -122,7 +122,7 @@ RULE void end_episode(RockPaperScissors OWN* env) {
     c_reset(env);
 }
 
-RULE void c_step(RockPaperScissors OWN* env) {
+ENV_FN void c_step(RockPaperScissors ENV_PTR* env) {
     const int choices[SEATS] = {choice(env, 0), choice(env, 1)};
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = worth(choices[seat], choices[1 - seat]);
@@ -142,10 +142,10 @@ RULE void c_step(RockPaperScissors OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(RockPaperScissors OWN* env) {
+ENV_FN void c_render(RockPaperScissors ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(RockPaperScissors OWN* env) {
+ENV_FN void c_close(RockPaperScissors ENV_PTR* env) {
     (void)env;
 }

@@ -16,12 +16,12 @@
 //
 // An episode begins with each team somewhere in its own half, and the ball with one of the four.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 #define TEAMS 2
@@ -58,10 +58,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ROW(unsigned char) observations;  // (4, 186) zeros and ones: four planes (5, 9), then the time (6)
-    ROW(float) actions;               // (4, 1), see above
-    ROW(float) rewards;               // (4,)
-    ROW(float) terminals;             // (4,)
+    ENV_ROWS(unsigned char) observations;  // (4, 186) zeros and ones: four planes (5, 9), then the time (6)
+    ENV_ROWS(float) actions;               // (4, 1), see above
+    ENV_ROWS(float) rewards;               // (4,)
+    ENV_ROWS(float) terminals;             // (4,)
     int num_agents;
     unsigned int rng;
 
@@ -70,23 +70,23 @@ typedef struct {
     int tick;    // steps of this episode
 } Soccer;
 
-RULE int team_of(int seat) {
+ENV_FN int team_of(int seat) {
     return seat / TEAM;
 }
 
 // What is ahead of a team: more columns for team 0, fewer for team 1.
-RULE int ahead(int team) {
+ENV_FN int ahead(int team) {
     return team == 0 ? 1 : -1;
 }
 
 // Where a team sees an agent stand. Team 1 sees the field turned by half a circle.
-RULE int seen_cell(const Soccer OWN* env, int seat, int team) {
+ENV_FN int seen_cell(const Soccer ENV_PTR* env, int seat, int team) {
     const int index = env->cells[seat].row * COLUMNS + env->cells[seat].column;
     return team == 0 ? index : CELLS - 1 - index;
 }
 
 // Everything, for all four: agents of a team see the same but for who they are.
-RULE void write_observations(Soccer OWN* env) {
+ENV_FN void write_observations(Soccer ENV_PTR* env) {
     for (int i = 0; i < SEATS * NUMBERS; i++) {
         env->observations[i] = 0;
     }
@@ -104,7 +104,7 @@ RULE void write_observations(Soccer OWN* env) {
 }
 
 // Who stands there, or -1.
-RULE int standing(const Soccer OWN* env, int row, int column) {
+ENV_FN int standing(const Soccer ENV_PTR* env, int row, int column) {
     for (int seat = 0; seat < SEATS; seat++) {
         if (env->cells[seat].row == row && env->cells[seat].column == column) {
             return seat;
@@ -113,7 +113,7 @@ RULE int standing(const Soccer OWN* env, int row, int column) {
     return -1;
 }
 
-RULE void c_reset(Soccer OWN* env) {
+ENV_FN void c_reset(Soccer ENV_PTR* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->cells[seat].row = env->cells[seat].column = -1;
     }
@@ -134,7 +134,7 @@ RULE void c_reset(Soccer OWN* env) {
 }
 
 // The end of an episode that is worth this much to team 0, and as much less to team 1.
-RULE void end_episode(Soccer OWN* env, float reward) {
+ENV_FN void end_episode(Soccer ENV_PTR* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = team_of(seat) == 0 ? reward : -reward;
         env->terminals[seat] = 1.0f;
@@ -148,13 +148,13 @@ RULE void end_episode(Soccer OWN* env, float reward) {
     c_reset(env);
 }
 
-RULE bool in_reach(const Soccer OWN* env, int seat, int other) {
+ENV_FN bool in_reach(const Soccer ENV_PTR* env, int seat, int other) {
     const int rows = env->cells[seat].row - env->cells[other].row;
     const int columns = env->cells[seat].column - env->cells[other].column;
     return rows <= REACH && rows >= -REACH && columns <= REACH && columns >= -REACH;
 }
 
-RULE void pass_ball(Soccer OWN* env, int seat) {
+ENV_FN void pass_ball(Soccer ENV_PTR* env, int seat) {
     const int mate = team_of(seat) * TEAM + (seat + 1) % TEAM;  // TEAM is 2
     if (env->holder == seat && in_reach(env, seat, mate)) {
         env->holder = mate;
@@ -162,7 +162,7 @@ RULE void pass_ball(Soccer OWN* env, int seat) {
 }
 
 // One cell on, as the agent's team sees it. True if that is a goal.
-RULE bool walk(Soccer OWN* env, int seat, int action) {
+ENV_FN bool walk(Soccer ENV_PTR* env, int seat, int action) {
     const int forward = ahead(team_of(seat));
     const int ahead_by = action == FORWARD ? forward : action == BACK ? -forward : 0;
     const int right_by = action == RIGHT ? forward : action == LEFT ? -forward : 0;
@@ -190,7 +190,7 @@ RULE bool walk(Soccer OWN* env, int seat, int action) {
 }
 
 // An order of the four, each as probable: each place is changed with one of those behind it.
-RULE void draw_order(Soccer OWN* env, int OWN* order) {
+ENV_FN void draw_order(Soccer ENV_PTR* env, int ENV_PTR* order) {
     for (int i = 0; i < SEATS; i++) {
         order[i] = i;
     }
@@ -203,7 +203,7 @@ RULE void draw_order(Soccer OWN* env, int OWN* order) {
 }
 
 // An action that isn't one of the six is like STAY.
-RULE void c_step(Soccer OWN* env) {
+ENV_FN void c_step(Soccer ENV_PTR* env) {
     int order[SEATS];
     draw_order(env, order);
     env->tick += 1;
@@ -227,10 +227,10 @@ RULE void c_step(Soccer OWN* env) {
 }
 
 // Pictures are made in Python from the observation.
-RULE void c_render(Soccer OWN* env) {
+ENV_FN void c_render(Soccer ENV_PTR* env) {
     (void)env;
 }
 
-RULE void c_close(Soccer OWN* env) {
+ENV_FN void c_close(Soccer ENV_PTR* env) {
     (void)env;
 }

@@ -7,12 +7,12 @@
 // This file is a plain C library: it knows nothing of the stepper. binding.c connects the two, and
 // ../include/vecenv.h is the contract in full.
 
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #endif
 
 enum { STAY, DOWN, UP, LEFT, RIGHT };
@@ -31,10 +31,10 @@ typedef struct {
 typedef struct {
     // What every environment has. The pointers are set after my_init and stay the same for squared.
     Log log;
-    ROW(unsigned char) observations;  // size * size cells, row by row; the rest stays 0
-    ROW(float) actions;               // (1,)
-    ROW(float) rewards;               // (1,)
-    ROW(float) terminals;             // (1,)
+    ENV_ROWS(unsigned char) observations;  // size * size cells, row by row; the rest stays 0
+    ENV_ROWS(float) actions;               // (1,)
+    ENV_ROWS(float) rewards;               // (1,)
+    ENV_ROWS(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;  // the only source of randomness: same seed, same trajectory
 
@@ -46,7 +46,7 @@ typedef struct {
 } Squared;
 
 // Begin an episode and write its first observation. Called by the stepper once, and by c_step.
-RULE void c_reset(Squared OWN* env) {
+ENV_FN void c_reset(Squared ENV_PTR* env) {
     const int cells = env->size * env->size;
     const int centre = cells / 2;
     for (int cell = 0; cell < cells; cell++) {
@@ -65,7 +65,7 @@ RULE void c_reset(Squared OWN* env) {
 
 // What to do when an episode ends: report it, add it to the log, and begin the next one, so that
 // the observation the agent gets with terminal = 1 is already one it can act on.
-RULE void end_episode(Squared OWN* env, float reward) {
+ENV_FN void end_episode(Squared ENV_PTR* env, float reward) {
     env->rewards[0] = reward;
     env->terminals[0] = 1.0f;
     env->log.perf += reward > 0.0f ? 1.0f : 0.0f;
@@ -78,7 +78,7 @@ RULE void end_episode(Squared OWN* env, float reward) {
 
 // One step. Rewards and terminals are 0 when it begins. Observations still hold what the last step
 // left, so only the cells that change are written.
-RULE void c_step(Squared OWN* env) {
+ENV_FN void c_step(Squared ENV_PTR* env) {
     env->tick += 1;
     env->observations[env->row * env->size + env->col] = EMPTY;
 
@@ -107,11 +107,11 @@ RULE void c_step(Squared OWN* env) {
 }
 
 // Upstream draws a window here. Pictures are made in Python from the observation, so this is empty.
-RULE void c_render(Squared OWN* env) {
+ENV_FN void c_render(Squared ENV_PTR* env) {
     (void)env;
 }
 
 // Free what my_init allocated: nothing. The rows behind the pointers are the stepper's.
-RULE void c_close(Squared OWN* env) {
+ENV_FN void c_close(Squared ENV_PTR* env) {
     (void)env;
 }

@@ -2,7 +2,7 @@
 
 A folder each: ``__init__.py`` has the reference, the choice and what launches the kernels;
 ``NAME.h`` has the C++, and adds it to the extension (``cpu/binding.h``); ``NAME.metal.h`` has the
-kernels' text. An equation is written once for both, in a header that both include (``words.h``).
+kernels' text. An equation is written once for both, in a header that both include (``portable.h``).
 The references of ``draw``, and of advantages on a GPU, are pages of ``ppo/``.
 """
 

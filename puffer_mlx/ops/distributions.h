@@ -1,23 +1,22 @@
-// Distributions of actions: policy/distributions.py. The one text of them in C: see ops/words.h.
+// Action distributions of policy/distributions.py, for CPUs and GPUs: see ops/portable.h.
 //
-// `Logits` are a head's, in memory as its form has them, and say of choice k
-//   at(k)                 the logit, that of an illegal choice being -1e4, MASKED; to draw from, the decoder's output, until
-//   set(k, x)             replaces it
-//   legal(k), masked()    whether it counts; whether any may not
-//   keep(k, e)            takes e = exp(at(k) - top) and gives it back; where it pays, on a CPU, it is remembered
-//   weight(k, x)          is that again: on a GPU exp(x)
-//   share(k, logp, sum)   is its probability, remembered likewise, and
-//   probability(k, logp)  what was remembered; on a GPU both are exp(logp)
+// `Logits` gives access to the logits of one head, for choice k:
+//   at(k), set(k, x)      reads or replaces the logit; an illegal choice has -1e4 (MASKED)
+//   legal(k), masked()    true if choice k is legal; true if some choices may be illegal
+//   keep(k, e)            returns e = exp(at(k) - top); on a CPU also caches it
+//   weight(k, x)          returns the cached e; on a GPU exp(x)
+//   share(k, logp, sum)   returns the probability; on a CPU also caches it
+//   probability(k, logp)  returns the cached probability; on a GPU exp(logp)
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 
 // ---- choices -------------------------------------------------------------------------------------------------------
 
-// Of a head's choice: log sum exp of the logits, the entropy, and the choice's log-probability.
+// Compute one head's log-sum-exp and entropy, and the log-probability of `action`.
 template <class Logits>
 FUNCTION void categorical_head(IN_THREAD const Logits& logits, int size, int action, IN_THREAD float& log_sum,
                                IN_THREAD float& entropy, IN_THREAD float& logprob) {
@@ -36,7 +35,7 @@ FUNCTION void categorical_head(IN_THREAD const Logits& logits, int size, int act
   logprob = logits.at(action) - log_sum;
 }
 
-// Gradients of the choice's log-probability and of the head's entropy by logit k.
+// Compute the gradients of the action's log-probability and of the head's entropy by logit k.
 template <class Logits>
 FUNCTION void categorical_gradient(IN_THREAD const Logits& logits, int k, int action, float log_sum, float entropy,
                                    IN_THREAD float& of_logprob, IN_THREAD float& of_entropy) {
@@ -45,11 +44,11 @@ FUNCTION void categorical_gradient(IN_THREAD const Logits& logits, int k, int ac
   of_logprob = logits.legal(k) ? (k == action ? 1.0f : 0.0f) - p : 0.0f;
 }
 
-// A head's choice by inverting the cumulative distribution: the first up to which it is more than `uniform`, or the last legal
-// one where rounding leaves none; and its log-probability. On a CPU of as many agents as a vector has lanes.
+// Sample one head's action by inverting the cumulative distribution: the first choice whose cumulative probability exceeds
+// `uniform`, or the last legal one if rounding leaves none. On a CPU, V holds one agent per lane.
 //
-// Python subtracts top + log(sum) at once, which rounds where logits are large; so does this, as training's
-// log-probabilities are compared with these.
+// top + log(sum) is subtracted in one step, as in Python: training compares its log-probabilities with these, and for large
+// logits two subtractions round differently.
 template <class V, class Logits>
 FUNCTION void categorical_draw(IN_THREAD const Logits& logits, int size, V uniform, IN_THREAD V& action,
                                IN_THREAD V& logprob) {
@@ -75,20 +74,20 @@ FUNCTION void categorical_draw(IN_THREAD const Logits& logits, int size, V unifo
   logprob = chosen - (top + log_from_one(sum));
 }
 
-// ---- normal distributions, of one dimension ------------------------------------------------------------------------
+// ---- normal distributions, one dimension ----------------------------------------------------------------------------
 
-// Of a number so many deviations from the mean.
+// Log-density of a number; distance: (number - mean) / deviation.
 template <class V>
 FUNCTION V normal_logprob(V distance, float logstd) {
   return -0.5f * distance * distance - 0.918938533f - logstd;  // log(2 pi) / 2
 }
 
-FUNCTION float normal_entropy(float logstd) { return 0.5f + 0.918938533f + logstd; }  // its gradient by logstd is 1
+FUNCTION float normal_entropy(float logstd) { return 0.5f + 0.918938533f + logstd; }  // gradient by logstd: 1
 
-// Of the log-probability by logstd; that by the mean is distance times precision.
+// Gradient of the log-probability by logstd. Its gradient by the mean is distance * precision.
 FUNCTION float normal_by_logstd(float distance) { return distance * distance - 1.0f; }
 
-// deviation and precision: e^logstd and e^-logstd.
+// Sample an action. deviation, precision: e^logstd, e^-logstd; limit: largest |action| and |mean|.
 template <class V>
 FUNCTION void normal_draw(V output, V noise, float limit, float logstd, float deviation, float precision,
                           IN_THREAD V& action, IN_THREAD V& logprob) {

@@ -1,1 +1,1 @@
-"""Where time goes: phases of an epoch, timelines, captures of Metal, what a device costs."""
+"""Where time goes: phases of an epoch, timelines, Metal captures."""

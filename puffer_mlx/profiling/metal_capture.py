@@ -1,11 +1,11 @@
-"""Metal only: what the GPU did in an epoch, kernel by kernel, as a .gputrace file for Xcode.
+"""Capture the GPU's work in an epoch, kernel by kernel, as a .gputrace file for Xcode (Metal only).
 
-A capture holds every command and every buffer of its epochs: gigabytes, and the epochs take much
-longer than usual. So it lasts for few of them, and begins after kernels are compiled. Metal allows
-captures in processes that were started with ``MTL_CAPTURE_ENABLED=1``. MLX names its kernels
-readably in builds with ``MLX_METAL_DEBUG=ON``; others show them by number.
+A capture contains every command and every buffer of its epochs, which takes gigabytes and slows the
+epochs down. So it covers few epochs and starts after kernels are compiled. Metal allows captures
+only in processes started with ``MTL_CAPTURE_ENABLED=1``. Kernels have readable names in MLX builds
+with ``MLX_METAL_DEBUG=ON``, and numbers in others.
 
-Written against MLX's documented interface and tested with a stand-in: not run on a Mac.
+Written against MLX's documented interface and tested with a test double; not run on a Mac.
 """
 
 import os
@@ -18,35 +18,40 @@ from puffer_mlx.profiling.timeline import refuse_unwritable
 from puffer_mlx.system import program
 
 VARIABLE = "MTL_CAPTURE_ENABLED"
-MOST = 5  # epochs
-SKIPPED = 2  # epochs before it: the first compiles, the second is measured phase by phase
+MAX_EPOCHS = 5
+WARMUP_EPOCHS = 2  # the first compiles, the second is sampled phase by phase
 
 
 class MetalCapture:
-    """Captures a few epochs of a run; every wrong thing is found before it starts.
+    """Capture a few epochs of a run. Arguments and environment are validated up front.
 
     Args:
-        path: where the capture is to be; ends in .gputrace, and must not exist.
-        epochs: how many, 1 to ``MOST``; each makes the file larger, by gigabytes perhaps.
+        path: File to write; ends in .gputrace and must not exist.
+        epochs: Number of epochs, 1 to ``MAX_EPOCHS``; each may add gigabytes to the file.
 
     Raises:
-        UserError: no Metal here, captures aren't enabled, or the path or the number won't do.
+        UserError: Metal is missing, captures aren't enabled, or an argument is invalid.
     """
 
     def __init__(self, path: Path | str, epochs: int = 1) -> None:
-        self.path, self.epochs = Path(path), epochs
+        self.path = Path(path)
+        self.epochs = epochs
         _refuse_arguments(self.path, epochs)
         _refuse_machine()
         refuse_unwritable(self.path)
-        self._seen, self._active = 0, False
+        self._seen = 0
+        self._active = False
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins; the capture starts after ``SKIPPED`` of them, wherever a run begins.
+        """Note that an epoch begins; starts the capture after ``WARMUP_EPOCHS`` epochs.
+
+        Args:
+            epoch: Number of the epoch, for the error message.
 
         Raises:
             UserError: Metal refuses to capture.
         """
-        if self._seen == SKIPPED:
+        if self._seen == WARMUP_EPOCHS:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 mx.metal.start_capture(str(self.path))
@@ -59,14 +64,14 @@ class MetalCapture:
         self._seen += 1
 
     def end(self) -> bool:
-        """An epoch has ended, its arrays evaluated; returns whether the capture is done with it."""
-        if self._active and self._seen == SKIPPED + self.epochs:
+        """Note that an epoch ended and is evaluated. Returns True if the capture ends with it."""
+        if self._active and self._seen == WARMUP_EPOCHS + self.epochs:
             self.close()
             return True
         return False
 
     def close(self) -> None:
-        """Stop a capture that is under way: the run ends early, or with an error."""
+        """Stop a capture in progress, also when the run ends early or with an error."""
         if self._active:
             self._active = False
             mx.synchronize()
@@ -74,9 +79,9 @@ class MetalCapture:
 
 
 def _refuse_arguments(path: Path, epochs: int) -> None:
-    if not 1 <= epochs <= MOST:
+    if not 1 <= epochs <= MAX_EPOCHS:
         raise UserError(
-            f"a capture of {epochs} epochs, expected 1 to {MOST}",
+            f"a capture of {epochs} epochs, expected 1 to {MAX_EPOCHS}",
             "1: an epoch's capture can take gigabytes",
         )
     if path.suffix != ".gputrace":

@@ -1,13 +1,13 @@
-"""Where the time goes: named phases that add up to the whole.
+"""Time of an epoch by phase.
 
-Collecting and training may go on at the same time in two threads, so there are two *lanes*. In
-each, ``lap(name)`` charges everything since the last lap to ``name``: no line of the loop goes
-unclassified, and the sum of the phases is the lane's time.
+Collecting and training may run in two threads, so there are two *lanes*. In each lane,
+``lap(name)`` charges the time since the last lap to ``name``, so the phases add up to the lane's
+time.
 
-MLX is lazy: work runs when it is evaluated, so a lap is honest only right after an evaluation. The
-rollout evaluates at every step; what one evaluation does at once is divided by ``part``. Training
-evaluates once, at its end. Its inner phases are measured in *sampled* epochs, which evaluate after
-each phase, and ``divide`` gives the epochs in between the same shares.
+MLX is lazy: work runs when it is evaluated, so a lap is meaningful only right after an evaluation.
+A rollout evaluates at every step, and ``split`` divides the time of one evaluation among phases.
+Training evaluates once, at its end. *Sampled* epochs evaluate after each phase to measure them;
+``apply_sampled_shares`` gives the same shares to the other epochs.
 """
 
 import math
@@ -17,16 +17,16 @@ from collections.abc import Callable
 
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
-SAMPLE_EVERY = 20  # epochs; a sampled epoch costs a few evaluations more
-APART = 0.5  # seconds at least between two of them: of short ones it costs the time of three
-LATER = 3.0  # seconds of a start before the first, where its steps alone are compiled for it
+SAMPLE_EVERY = 20  # epochs
+MIN_INTERVAL_S = 0.5  # between sampled epochs: a short one takes three times as long
+SAMPLE_DELAY_S = 3.0  # before the first sample when sampling needs extra compilation
 WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the other
 
 Clock = Callable[[], float]
 
 
 def duration(seconds: float) -> str:
-    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
+    """Format seconds, for example 3723 as ``1h 2m 3s``."""
     minutes, s = divmod(int(seconds), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
@@ -37,41 +37,41 @@ def duration(seconds: float) -> str:
 
 
 class PhaseTimer:
-    """The time of one thread at a time: seconds by phase.
+    """Measure seconds by phase in one thread.
 
-    Only ``take`` may be called by another thread than the one that laps.
+    Only ``flush`` may be called from another thread.
 
     Args:
-        row: of the trace.
-        enabled: if False, nothing is measured and ``take`` returns nothing.
-        clock: seconds; ``time.perf_counter`` if None.
+        row: Name of the lane's row in the trace.
+        enabled: If False, nothing is measured and ``flush`` returns an empty dictionary.
+        clock: Returns seconds; ``time.perf_counter`` if None.
 
     Attributes:
-        trace: gets a span for each lap; None while nothing is recorded.
+        trace: Receives a span for each lap; None while no trace is recorded.
     """
 
     def __init__(self, row: str, enabled: bool = True, clock: Clock | None = None) -> None:
         self.row, self.enabled = row, enabled
         self.trace: Trace | None = None
         self._clock = clock or time.perf_counter
-        # Sums only grow, and one thread writes them: a reader takes differences, without a lock.
+        # Sums only grow and have one writer, so a reader takes differences without a lock.
         self._sums: defaultdict[str, float] = defaultdict(float)
-        self._taken: dict[str, float] = {}  # at the last take
-        self._divided: dict[str, float] = {}  # at the last divide
-        self._shares: dict[str, float] = {}  # of the last sampled training
-        self._parts: dict[str, dict[str, float]] = {}
+        self._flushed: dict[str, float] = {}  # sums at the last flush
+        self._divided: dict[str, float] = {}  # sums at the last apply_sampled_shares
+        self._shares: dict[str, float] = {}  # phase -> share in the last sampled epoch
+        self._splits: dict[str, dict[str, float]] = {}
         self._last = self._clock()
 
     def start(self) -> None:
-        """Begin; the time since the last lap is nobody's."""
+        """Start measuring; the time since the last lap is not charged."""
         self._last = self._clock()
 
     def lap(self, phase: str, stream: str = "") -> None:
         """Charge the time since the last lap to a phase.
 
         Args:
-            phase: of ``perf/*``; see ``view.PHASES``.
-            stream: the trace's row of the stream that worked for it meanwhile, if one did.
+            phase: Name from ``PHASES`` of display/run_view.py, without ``perf/``.
+            stream: Trace row of the stream that computed during this phase; "" for none.
         """
         if not self.enabled:
             return
@@ -86,39 +86,39 @@ class PhaseTimer:
 
     @property
     def now(self) -> float:
-        """When the last lap ended, in seconds of the clock."""
+        """Clock time at the end of the last lap, in seconds."""
         return self._last
 
-    def part(self, whole: str, shares: dict[str, float]) -> None:
-        """Divide what ``whole`` is charged, from the last ``take`` on, among phases.
+    def split(self, whole: str, shares: dict[str, float]) -> None:
+        """Split the time charged to ``whole`` among phases, starting at the last ``flush``.
 
         Args:
-            whole: a phase that laps are charged to.
-            shares: phase (``whole`` may be one) -> its share, in any unit; an empty or zero sum
-                leaves the division as it was.
+            whole: Phase that laps are charged to.
+            shares: Phase -> share, in any unit; may contain ``whole``. If the sum is 0, the
+                previous split stays.
         """
         total = sum(shares.values())
         if total > 0:
             normal = {name: share / total for name, share in shares.items()}
-            self._parts = {**self._parts, whole: normal}  # replaced: ``take`` may be reading
+            self._splits = {**self._splits, whole: normal}  # a new dict: ``flush`` may be reading
 
     def charge(self, phase: str, seconds: float) -> None:
-        """Charge a phase with seconds that another lane waited for it."""
+        """Charge a phase with seconds that the other lane waited for it."""
         if self.enabled:
             self._sums[phase] += seconds
 
-    def divide(self, sampled: bool, others: float = 0.0) -> None:
-        """Divide an epoch as measured if it was sampled, else as in the last sampled one.
+    def apply_sampled_shares(self, sampled: bool, foreign_s: float = 0.0) -> None:
+        """Redistribute an epoch's time by the phase shares of the last sampled epoch.
 
-        What the phases were charged since the last time, ``WAITS`` excepted, is divided anew; its
-        sum stays, but for ``others``. Before the first sample it stays where it was charged.
+        This concerns the time charged since the last call, except ``WAITS``. A sampled epoch keeps
+        its measured times and sets the shares; before the first one, nothing changes.
 
         Args:
-            sampled: whether its phases were evaluated one by one (``Profiler.samples``).
-            others: seconds of it that are another lane's, which gets them by ``charge``.
+            sampled: True if the epoch was sampled (``Profiler.should_sample``).
+            foreign_s: Seconds to subtract; they are charged to the other lane.
         """
         base = {
-            name: max(self._divided.get(name, 0.0), self._taken.get(name, 0.0))
+            name: max(self._divided.get(name, 0.0), self._flushed.get(name, 0.0))
             for name in self._sums
         }
         charged = {n: s - base[n] for n, s in self._sums.items() if n not in WAITS}
@@ -127,17 +127,17 @@ class PhaseTimer:
             self._shares = {name: seconds / total for name, seconds in charged.items()}
         elif self._shares:
             whole = {name: base.get(name, 0.0) for name in (*charged, *self._shares)}
-            total = max(0.0, total - others)
+            total = max(0.0, total - foreign_s)
             divided = {n: s + total * self._shares.get(n, 0.0) for n, s in whole.items()}
             self._sums = defaultdict(float, {**self._sums, **divided})
         self._divided = dict(self._sums)
 
-    def take(self) -> dict[str, float]:
-        """Seconds of every phase there was so far, since the last call."""
-        sums = dict(self._sums)  # one step for the interpreter
-        seconds = {name: value - self._taken.get(name, 0.0) for name, value in sums.items()}
-        self._taken = sums
-        for whole, shares in self._parts.items():
+    def flush(self) -> dict[str, float]:
+        """Return the seconds per phase since the last call."""
+        sums = dict(self._sums)  # atomic in CPython
+        seconds = {name: value - self._flushed.get(name, 0.0) for name, value in sums.items()}
+        self._flushed = sums
+        for whole, shares in self._splits.items():
             amount = seconds.pop(whole, 0.0)
             for name, share in shares.items():
                 seconds[name] = seconds.get(name, 0.0) + share * amount
@@ -145,17 +145,17 @@ class PhaseTimer:
 
 
 class Profiler:
-    """Seconds per phase since the last ``take``, and the spans of a trace.
+    """Measure the phases of both lanes and record a trace.
 
     Args:
-        enabled: if False, laps cost nothing and ``take`` returns nothing.
-        clock: seconds; ``time.perf_counter`` if None.
+        enabled: If False, laps cost nothing and ``flush`` returns an empty dictionary.
+        clock: Returns seconds; ``time.perf_counter`` if None.
 
     Attributes:
-        rollout: the lane of the thread that collects.
-        train: the lane of the thread that trains.
-        trace: what is recorded, if anything; set it before the first epoch.
-        patience: seconds of a start before the first sampled epoch.
+        rollout: Lane of the thread that collects.
+        train: Lane of the thread that trains.
+        trace: Trace to record, or None; set it before the first epoch.
+        sample_delay: Seconds after the start before the first sampled epoch.
     """
 
     def __init__(self, enabled: bool = True, clock: Clock | None = None) -> None:
@@ -163,57 +163,60 @@ class Profiler:
         self.rollout = PhaseTimer(ROLLOUT, enabled, clock)
         self.train = PhaseTimer(TRAIN, enabled, clock)
         self.trace: Trace | None = None
-        self._first: int | None = None  # epoch of this start
+        self.sample_delay = 0.0
+        self._first: int | None = None  # first epoch since the start or resume
         self._clock = clock or time.perf_counter
-        self.patience, self._began = 0.0, self._clock()
-        self._sampled = -math.inf  # when an epoch was chosen last
-        self._due: dict[int, bool] = {}
+        self._start = self._clock()
+        self._last_chosen = -math.inf  # time of the last epoch chosen by is_sample_epoch
+        self._chosen: dict[int, bool] = {}
 
     def begin(self, epoch: int) -> None:
-        """An epoch's training begins: a trace starts or ends here."""
+        """Note that an epoch's training begins; starts or ends the trace."""
         self._first = epoch if self._first is None else self._first
         if self.trace is not None:
             self.trace.begin(epoch)
-            self._connect()
+            self._sync_trace()
 
-    def samples(self, epoch: int) -> bool:
-        """Whether to evaluate this epoch's training phase by phase.
+    def should_sample(self, epoch: int) -> bool:
+        """Return True if this epoch's training is evaluated phase by phase.
 
-        One of few, and while a trace is recorded.
+        This is so for sample epochs after ``sample_delay``, and while a trace is recorded.
         """
         recording = self.trace is not None and self.trace.recording
-        late = self.due(epoch) and self._sampled - self._began >= self.patience
-        return recording or (self.enabled and late)
+        chosen = self.is_sample_epoch(epoch)
+        ready = chosen and self._last_chosen - self._start >= self.sample_delay
+        return recording or (self.enabled and ready)
 
-    def due(self, epoch: int) -> bool:
+    def is_sample_epoch(self, epoch: int) -> bool:
         """Return True if this epoch's rollout is timed; repeated calls return the same.
 
-        The second epoch of a start is (the first one compiles), so that a resumed run knows its
-        phases soon. If enabled, so is one of ``SAMPLE_EVERY`` epochs, at least ``APART`` seconds
-        after the last one.
+        The second epoch after a start or resume is one, so that its phases are soon known (the
+        first one compiles). If enabled, so is every ``SAMPLE_EVERY``-th epoch, at least
+        ``MIN_INTERVAL_S`` after the last one.
         """
-        if epoch not in self._due:
-            second, now = self._first is not None and epoch == self._first + 1, self._clock()
-            one_of_many = epoch % SAMPLE_EVERY == 1 and now - self._sampled >= APART
-            due = second or (self.enabled and one_of_many)
-            self._sampled = now if due else self._sampled
-            self._due = {epoch - 1: self._due.get(epoch - 1, False), epoch: due}
-        return self._due[epoch]
+        if epoch not in self._chosen:
+            now = self._clock()
+            second = self._first is not None and epoch == self._first + 1
+            regular = epoch % SAMPLE_EVERY == 1 and now - self._last_chosen >= MIN_INTERVAL_S
+            chosen = second or (self.enabled and regular)
+            self._last_chosen = now if chosen else self._last_chosen
+            self._chosen = {epoch - 1: self._chosen.get(epoch - 1, False), epoch: chosen}
+        return self._chosen[epoch]
 
-    def take(self) -> dict[str, float]:
-        """Seconds per phase since the last call, of both lanes."""
+    def flush(self) -> dict[str, float]:
+        """Return the seconds per phase of both lanes since the last call."""
         if not self.enabled:
             return {}
-        return {**self.rollout.take(), **self.train.take()}
+        return {**self.rollout.flush(), **self.train.flush()}
 
     def close(self) -> None:
-        """The run ends: write the trace, if it isn't yet."""
+        """End the run: write the trace if it isn't written yet."""
         if self.trace is not None:
             self.trace.close()
-            self._connect()
+            self._sync_trace()
 
-    def _connect(self) -> None:
-        """Have the lanes feed the trace while it records, though the profiler may be off."""
+    def _sync_trace(self) -> None:
+        """Connect the lanes with the trace while it records, even if the profiler is off."""
         recording = self.trace is not None and self.trace.recording
         for lane in (self.rollout, self.train):
             lane.enabled = self.enabled or recording

@@ -1,8 +1,8 @@
-"""What ran when, as a file that https://ui.perfetto.dev and chrome://tracing open.
+"""Record a timeline of a run for https://ui.perfetto.dev and chrome://tracing.
 
-A trace has rows: Python threads, streams, environments. The profiler's lanes fill their own rows;
-``span`` takes what is known of the others, such as a graph from ``async_eval`` until evaluated.
-The format is Chrome's "Trace Event Format": complete events (``ph`` is X), times in microseconds.
+A trace has rows for Python threads, streams and environments. Each lane of the profiler fills one
+row; ``span`` adds to any row, for example a graph from ``async_eval`` until it is evaluated. The
+format is Chrome's "Trace Event Format": complete events (``ph`` is X) in microseconds.
 """
 
 import itertools
@@ -19,28 +19,32 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish, shown
 
 LIMIT = 200_000  # spans; about 60 MB of memory and 25 MB of JSON
-ROLLOUT, TRAIN = "rollout (Python)", "train (Python)"
-ACTING, LEARNING, ENVIRONMENTS = "acting stream", "learning stream", "environments"
-ROWS = (ROLLOUT, TRAIN, ACTING, LEARNING, ENVIRONMENTS)  # top down; streams have numbers
+ROLLOUT = "rollout (Python)"
+TRAIN = "train (Python)"
+ACTING = "acting stream"
+LEARNING = "learning stream"
+ENVIRONMENTS = "environments"
+ROWS = (ROLLOUT, TRAIN, ACTING, LEARNING, ENVIRONMENTS)  # from the top; streams have numbers
 
 
 class Trace:
-    """Records spans for some epochs, then writes the file.
+    """Record spans for some epochs, then write the file.
 
-    Any thread may add spans; recording begins and ends in one.
+    Any thread may add spans; one thread starts and ends the recording.
 
     Args:
-        path: where the file is to be.
-        first: record from this epoch on, counted from 0; the first epoch compiles.
-        epochs: as many.
-        limit: spans at most. What comes later is left out; the file and standard error say so.
-        clock: seconds; spans are given in its time.
+        path: File to write.
+        first: First epoch to record, counted from 0 (epoch 0 compiles).
+        epochs: Number of epochs to record.
+        limit: Maximum number of spans. Later ones are left out, which the file and standard error
+            report.
+        clock: Returns seconds; spans use the same clock.
 
     Attributes:
-        recording: whether spans are taken now.
+        recording: True while spans are recorded.
 
     Raises:
-        UserError: nothing can be written to ``path``.
+        UserError: ``path`` isn't writable.
     """
 
     def __init__(
@@ -53,18 +57,23 @@ class Trace:
     ) -> None:
         self.path = Path(path)
         refuse_unwritable(self.path)
-        self.first, self.epochs, self.limit = first, epochs, limit
-        self.recording, self._done = False, False
+        self.first = first
+        self.epochs = epochs
+        self.limit = limit
+        self.recording = False
+        self._done = False
         self._clock = clock
-        self._origin, self._last = 0.0, 0
-        self._marks: list[tuple[int, float]] = []  # epochs and their beginnings
+        self._origin = 0.0
+        self._last = 0
+        self._marks: list[tuple[int, float]] = []  # (epoch, start time)
         self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []
-        self._numbers = itertools.count()  # its next is atomic: counts without a lock
+        self._numbers = itertools.count()  # next() is atomic, so no lock is needed
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins: start to record if it is time, or end and write the file."""
+        """Note that an epoch begins; starts the recording, or ends it and writes the file."""
         if not self._done and not self.recording and epoch >= self.first:
-            self.recording, self._origin = True, self._clock()
+            self.recording = True
+            self._origin = self._clock()
             self._last = epoch + self.epochs - 1
         if self.recording and epoch > self._last:
             self.close()
@@ -72,27 +81,28 @@ class Trace:
             self._marks.append((epoch, self._clock()))
 
     def span(self, row: str, name: str, begin: float, end: float, **args: Any) -> None:
-        """Add what took from ``begin`` to ``end`` (seconds of the clock) to a row.
+        """Add a span to a row.
 
         Args:
-            row: one of ``ROWS``, followed by a number where there are several; others go below.
-            name: what is written on the span.
-            begin: what was before the recording began is cut off.
-            end: not before ``begin``.
-            args: shown when the span is selected; numbers and texts.
+            row: One of ``ROWS``, followed by a number if it has several; other rows go below.
+            name: Label of the span.
+            begin: Clock time in seconds; cut off at the start of the recording.
+            end: Clock time in seconds, not before ``begin``.
+            args: Numbers and texts to show when the span is selected.
         """
         if self.recording and next(self._numbers) < self.limit:
             self._spans.append((row, name, begin, end, args))
 
     def close(self) -> None:
-        """End the recording and write the file; of a run that was too short, what there is.
+        """End the recording and write the file, even if the run ended early.
 
-        A file that can't be written now (a full disk) is a line on standard error: what was
-        trained is worth more.
+        If the file can't be written (a full disk), a line on standard error says so and the run
+        continues.
         """
         if self._done:
             return
-        self.recording, self._done = False, True
+        self.recording = False
+        self._done = True
         lost = max(0, next(self._numbers) - self.limit)
         if lost:
             print(f"puffer_mlx: {self.path}: {self._lost(lost)}", file=sys.stderr)
@@ -123,14 +133,14 @@ class Trace:
             duration = round(max(0.0, self._microseconds(end) - ts), 3)
             event = {"ph": "X", "pid": 1, "tid": threads[row], "name": name}
             events.append({**event, "ts": ts, "dur": duration, "args": args})
-        facts: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "epochs": len(self._marks),
             "spans": len(spans),
             "spans left out": lost,
         }
         if lost:
-            facts["note"] = self._lost(lost)
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+            summary["note"] = self._lost(lost)
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": summary}
 
     def _microseconds(self, when: float) -> float:
         return round(1e6 * max(0.0, when - self._origin), 3)
@@ -143,21 +153,21 @@ class Trace:
 
 
 def _order(row: str) -> tuple[int, str]:
-    """Where a row stands: as in ``ROWS``, streams by their number (of one digit, in practice)."""
-    place = next((i for i, known in enumerate(ROWS) if row.startswith(known)), len(ROWS))
-    return place, row
+    """Return a row's sort key: the order of ``ROWS``, then the stream's number."""
+    index = next((i for i, known in enumerate(ROWS) if row.startswith(known)), len(ROWS))
+    return index, row
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raise a UserError if no file can be put there; nothing is left behind by asking."""
-    whole = Path(os.path.abspath(path))  # without .., which may lead through what isn't there yet
+    """Raise a UserError if ``path`` isn't writable. Leaves no file."""
+    absolute = Path(os.path.abspath(path))  # without "..", which may cross missing folders
     try:
         if path.is_dir():
             raise UserError(
                 f"{shown(path)} is a folder, expected the name of a file",
                 shown(path / "trace.json"),
             )
-        folder = next(parent for parent in whole.parents if parent.exists())
+        folder = next(parent for parent in absolute.parents if parent.exists())
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

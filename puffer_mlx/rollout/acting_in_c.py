@@ -70,7 +70,7 @@ class ActingInC:
         timer.lap("eval_act")
         sampling = actor.seconds()["sample"]
         parts = {"eval_act": measured.acting - sampling, "eval_sample": sampling}
-        timer.part("eval_act", {**parts, "eval_env": measured.stepping})
+        timer.split("eval_act", {**parts, "eval_env": measured.stepping})
         for thread, first, begin, end in measured.spans:
             assert trace  # else there are none
             row = f"{ACTING} and stepping, thread {thread}"

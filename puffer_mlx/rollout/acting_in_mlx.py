@@ -189,7 +189,7 @@ class ActingInMLX:
         policy = _seconds(stream, self._step, weights, observations, state, terminals)
         act = self.act, weights, observations, state, noise, mask, terminals
         both = max(policy, _seconds(stream, *act))
-        self._timer.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
+        self._timer.split("eval_act", {"eval_act": policy, "eval_sample": both - policy})
         self._timer.start()
 
 

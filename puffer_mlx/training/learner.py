@@ -361,7 +361,7 @@ class Update:
         timer.lap(phase, LEARNING)
         if phase == BACKWARD and self._forward_seconds:
             rest = max(0.0, time.perf_counter() - began - self._forward_seconds)
-            timer.part(BACKWARD, {"train_forward": self._forward_seconds, BACKWARD: rest})
+            timer.split(BACKWARD, {"train_forward": self._forward_seconds, BACKWARD: rest})
             self._forward_seconds = 0.0
 
     def _measure_forward(self, minibatch: Section) -> None:

@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState
-from puffer_mlx.profiling.phases import LATER, Profiler
+from puffer_mlx.profiling.phases import SAMPLE_DELAY_S, Profiler
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.time_limits import without_clip
 from puffer_mlx.system.backend import backend
@@ -136,7 +136,7 @@ class Trainer:
         learning = without_clip(config) if self.collector.bootstraps else config
         self.learner = Learner(learning, policy, self.placement, timer, ranks, learned)
         if self.learner.graph is not None and backend() == "cuda":
-            self.profiler.patience = LATER
+            self.profiler.sample_delay = SAMPLE_DELAY_S
         self.epoch_logs = EpochLogs(config)
         self.schedule: Callable[[float], float] | None = None
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
@@ -333,7 +333,7 @@ class Trainer:
 
     def _times_rollout(self, epoch: int) -> bool:
         """Return True if an epoch waits for its rollout, to time it by itself."""
-        return self.profiler.samples(epoch) or self.profiler.due(epoch)
+        return self.profiler.should_sample(epoch) or self.profiler.is_sample_epoch(epoch)
 
     def _opponents(self) -> tuple[Any, Any]:
         """Return the weights of self-play's opponents, and which of them start anew."""
@@ -366,7 +366,7 @@ class Trainer:
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch; nothing is computed yet."""
         key = self.ranks.key(self.queue.update_key(rollout))
-        sampled = self.profiler.samples(epoch)
+        sampled = self.profiler.should_sample(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, sampled)
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
@@ -399,7 +399,7 @@ class Trainer:
         """
         following = self.queue.rollout  # None unless it was launched ahead
         late = min(rollout.late, seconds)
-        self.profiler.train.divide(sampled, late)
+        self.profiler.train.apply_sampled_shares(sampled, late)
         self.profiler.rollout.charge("eval_act", late)
         launched = min(following.seconds, seconds - late) if following else 0.0
         own = 0.0 if rollout.ahead else rollout.seconds
@@ -415,7 +415,7 @@ class Trainer:
         wall = time.perf_counter() - began
         logs = self.epoch_logs
         record = logs.record(self.epoch, self.global_step, rollout, metrics, wall, seconds)
-        phases = phase_logs(self.profiler.take())
+        phases = phase_logs(self.profiler.flush())
         return {**record, **(rollout.games or {}), **phases, **logs.memory()}
 
 

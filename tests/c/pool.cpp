@@ -1,4 +1,4 @@
-// The pool of ops/cpu/threads.h and the shares of ops/cpu/shares.h without MLX: several callers at once, each with its own
+// The thread pool (ops/cpu/threads.h) and the stream limits (ops/cpu/stream_limits.h) without MLX: several callers at once, each with its own
 // width; a stream with few operations under way. Says on standard error what is wrong and exits with 1.
 //
 //   pool CALLERS BATCHES SECONDS
@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "shares.h"
+#include "stream_limits.h"
 #include "threads.h"
 
 using puffer::Pool;
@@ -103,7 +103,7 @@ static void a_part_throws() {
 
 // A thread hands operations to a stream's as evaluation does, the depth changing all the time.
 static void few_under_way(int operations) {
-  puffer::Share share;
+  puffer::StreamLimits limits;
   std::mutex mutex;
   std::condition_variable handed;
   std::deque<std::function<void()>> queue;
@@ -123,15 +123,15 @@ static void few_under_way(int operations) {
   for (int i = 0; i < operations; ++i) {
     if (i % 50 == 0) {
       int depth = i / 50 % 4;
-      share.set_depth(depth);
+      limits.set_max_in_flight(depth);
       most = depth ? std::max(depth, counted.load()) : operations;
     }
-    bool counts = share.enter();
-    expect(counts == (share.depth() > 0), "counted without a depth");
+    bool counts = limits.enter();
+    expect(counts == (limits.max_in_flight() > 0), "counted without a depth");
     expect((counted += counts) <= most, "too many under way");
     std::lock_guard<std::mutex> lock(mutex);
     queue.push_back([&, counts] {
-      puffer::Share::Leave leave(share, counts);
+      puffer::StreamLimits::Leave leave(limits, counts);
       counted -= counts;
     });
     handed.notify_one();
@@ -142,17 +142,17 @@ static void few_under_way(int operations) {
 
 // Lifting the limit lets a waiting thread go on.
 static void a_limit_is_lifted() {
-  puffer::Share share;
-  share.set_depth(1);
-  expect(share.enter(), "not counted");
+  puffer::StreamLimits limits;
+  limits.set_max_in_flight(1);
+  expect(limits.enter(), "not counted");
   std::atomic<bool> entered{false};
   std::thread waiting([&] {
-    share.enter();
+    limits.enter();
     entered = true;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   expect(!entered, "entered beyond the depth");
-  share.set_depth(0);
+  limits.set_max_in_flight(0);
   waiting.join();
 }
 

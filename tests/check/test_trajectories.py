@@ -122,16 +122,16 @@ def test_nothing_keeps_ours():
 
 
 REFUSED = [
-    ("RULE double half(double x) { return x / 2; }", "FAIL", "poisoned"),
-    ("RULE float half(float x) { return x * 0.5; }", "FAIL", "'float' to 'double'"),
+    ("ENV_FN double half(double x) { return x / 2; }", "FAIL", "poisoned"),
+    ("ENV_FN float half(float x) { return x * 0.5; }", "FAIL", "'float' to 'double'"),
     ("#include <string.h>", "FAIL", "string.h"),
     ('#include "missing.h"', "FAIL", "missing.h, which isn't there"),
-    ("RULE void f(int OWN* a) { memcpy(a, a + 1, 4); }", "FAIL", "memcpy"),
-    ("RULE int OWN* make(void) { return (int*)malloc(4); }", "FAIL", "malloc"),
-    ("RULE int f(void) { static int calls; return ++calls; }", "FAIL", "poisoned"),
-    ("RULE int f(void) { TABLE int T[2] = {1, 2}; return T[0]; }", "FAIL", "initialize"),
+    ("ENV_FN void f(int ENV_PTR* a) { memcpy(a, a + 1, 4); }", "FAIL", "memcpy"),
+    ("ENV_FN int ENV_PTR* make(void) { return (int*)malloc(4); }", "FAIL", "malloc"),
+    ("ENV_FN int f(void) { static int calls; return ++calls; }", "FAIL", "poisoned"),
+    ("ENV_FN int f(void) { TABLE int T[2] = {1, 2}; return T[0]; }", "FAIL", "initialize"),
     ("int shared;\nRULE void f(void) { shared++; }", "FAIL", "variables outside of functions"),
-    ("RULE void f(Log OWN* log) { *log = (Log){0}; }", "WARN", "compound"),
+    ("ENV_FN void f(Log ENV_PTR* log) { *log = (Log){0}; }", "WARN", "compound"),
     ("TABLE int T[2] = {1, 2};\nRULE int f(int i) { return T[i]; }", "ok", ""),
     (
         '// a double, #include <string.h>, memcpy(\nRULE int f(void) { return sizeof "static"; }',

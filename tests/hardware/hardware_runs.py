@@ -32,7 +32,7 @@ from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.precision import DTYPES
-from puffer_mlx.profiling.metal_capture import SKIPPED, VARIABLE, MetalCapture
+from puffer_mlx.profiling.metal_capture import VARIABLE, WARMUP_EPOCHS, MetalCapture
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Logs, Trainer
@@ -223,7 +223,7 @@ def profile_cost(quick: bool) -> str:
         for _ in range(15):  # of one trainer: two differ by where their threads and arrays are
             for way in times:
                 run.profiler.rollout.enabled = run.profiler.train.enabled = way != "off"
-                run.profiler.samples = lambda epoch, way=way: way == "sampled"
+                run.profiler.should_sample = lambda epoch, way=way: way == "sampled"
                 times[way].append(run.step()["perf/epoch"])
     off, normal, sampled = map(min, times.values())  # the least disturbed of each
     cost = (normal + (sampled - normal) / SAMPLE_EVERY) / off - 1
@@ -255,7 +255,7 @@ def capture(quick: bool) -> str:
     with tempfile.TemporaryDirectory() as folder, trainer() as run:
         taken = MetalCapture(Path(folder) / "check.gputrace")
         try:
-            for _ in range(SKIPPED + 1):
+            for _ in range(WARMUP_EPOCHS + 1):
                 taken.begin(run.epoch)
                 run.step()
                 taken.end()

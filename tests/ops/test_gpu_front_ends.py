@@ -294,7 +294,7 @@ ROLLOUTS = [
     ("soccer", "mlp"),
 ]
 # The union needs a constructor here; where there are no masks nobody reads them; Metal's pragma.
-UNION = "  Game env;\n};", "  Game env;\n  Held() {}\n};"
+UNION = "  Game env;\n};", "  Game env;\n  EnvStorage() {}\n};"
 ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
 
 
@@ -417,7 +417,7 @@ def test_what_metal_4_1_refuses_is_found(tmp_path, fault):
 RULES = {  # text, its replacement, what is said for CUDA (None: nothing) and for Metal
     "a row for the thread's own": (
         "    int open[COLUMNS];\n",
-        "    int open[COLUMNS];\n    unsigned char OWN* row = &env->observations[0];\n"
+        "    int open[COLUMNS];\n    unsigned char ENV_PTR* row = &env->observations[0];\n"
         "    *row = 1;\n",
         None,
         "cannot initialize a variable of type '.*private unsigned char",

@@ -72,4 +72,4 @@ def test_steps_of_environments(environment):
     kernel = text.environments(rules, "cuda")
     machine_code = code(kernel, Low=low, **STEPS, **given)
     assert machine_code.startswith(ELF)
-    assert (b"step_apart" in machine_code) == (environment == "craftax_classic")  # a function
+    assert (b"step_out_of_line" in machine_code) == (environment == "craftax_classic")  # a function

@@ -1,4 +1,4 @@
-"""The pool and shares of the CPU extension under sanitizers: tests/c/pool.cpp, without MLX.
+"""The CPU extension's pool and stream limits under sanitizers: tests/c/pool.cpp, without MLX.
 
 One test plants bugs, to show that the others would see them.
 """
@@ -55,15 +55,15 @@ BUGS = {  # sanitizer or none, file, text, its replacement, what the report says
     ),
     "one operation too many": (
         "",
-        "shares.h",
-        "under_way_ < depth_",
-        "under_way_ <= depth_",
+        "stream_limits.h",
+        "in_flight_ < max_in_flight_",
+        "in_flight_ <= max_in_flight_",
         "too many under way",
     ),
     "operations are counted without a lock": (
         "threads",
-        "shares.h",
-        "std::lock_guard<std::mutex> lock(share_->mutex_);",
+        "stream_limits.h",
+        "std::lock_guard<std::mutex> lock(limits_->mutex_);",
         "",
         "ThreadSanitizer",
     ),

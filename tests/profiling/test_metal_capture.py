@@ -9,7 +9,7 @@ from running import files
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.profiling import metal_capture
-from puffer_mlx.profiling.metal_capture import MOST, MetalCapture
+from puffer_mlx.profiling.metal_capture import MAX_EPOCHS, MetalCapture
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_what_will_not_do_is_refused_before_the_run(metal, tmp_path):
         ("old.gputrace", 1, "exists, and Metal doesn't replace"),
         ("link.gputrace", 1, "exists, and Metal doesn't replace"),
         ("taken/run.gputrace", 1, "can't write "),
-        ("run.gputrace", 0, f"a capture of 0 epochs, expected 1 to {MOST}"),
-        ("run.gputrace", MOST + 1, f"a capture of {MOST + 1} epochs"),
+        ("run.gputrace", 0, f"a capture of 0 epochs, expected 1 to {MAX_EPOCHS}"),
+        ("run.gputrace", MAX_EPOCHS + 1, f"a capture of {MAX_EPOCHS + 1} epochs"),
     ]:
         with pytest.raises(UserError, match=expected) as error:
             MetalCapture(tmp_path / name, epochs)

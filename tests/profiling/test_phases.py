@@ -41,11 +41,11 @@ def test_laps_are_charged_and_what_is_before_start_is_nobodys(lane, clock):
     lane.start()
     charge(lane, clock, eval_act=2, eval_env=3)
     charge(lane, clock, eval_act=4)
-    assert lane.take() == {"eval_act": 6, "eval_env": 3}
-    assert lane.take() == {"eval_act": 0, "eval_env": 0}  # a phase stays known
+    assert lane.flush() == {"eval_act": 6, "eval_env": 3}
+    assert lane.flush() == {"eval_act": 0, "eval_env": 0}  # a phase stays known
     clock.now += 7
     lane.lap("eval_idle")
-    assert lane.take() == {"eval_act": 0, "eval_env": 0, "eval_idle": 7}
+    assert lane.flush() == {"eval_act": 0, "eval_env": 0, "eval_idle": 7}
 
 
 def test_phases_add_up_to_the_lanes_time_whatever_is_done(lane, clock):
@@ -57,11 +57,11 @@ def test_phases_add_up_to_the_lanes_time_whatever_is_done(lane, clock):
     for _ in range(3000):
         what = rng.randrange(10)
         if what == 0:
-            lane.divide(sampled=rng.random() < 0.3)
+            lane.apply_sampled_shares(sampled=rng.random() < 0.3)
         elif what == 1:
-            lane.part("train_b", {"train_b": rng.random(), "train_d": rng.random()})
+            lane.split("train_b", {"train_b": rng.random(), "train_d": rng.random()})
         elif what == 2:
-            seconds = lane.take()
+            seconds = lane.flush()
             assert min(seconds.values(), default=0) >= -1e-9
             assert sum(seconds.values()) == pytest.approx(whole - taken, abs=1e-6)
             taken = whole
@@ -86,8 +86,8 @@ def test_sampled_shares_divide_the_training_between(lane, clock):
             charge(lane, clock, train_gather=4, train_forward=8, train_misc=seconds - 12)
         else:
             charge(lane, clock, train_misc=seconds)
-        lane.divide(sampled)
-        return lane.take()
+        lane.apply_sampled_shares(sampled)
+        return lane.flush()
 
     assert epoch(False, 7) == {"train_wait": 5, "train_misc": 7}  # not divided yet
     measured = epoch(True, 16)
@@ -100,25 +100,27 @@ def test_sampled_shares_divide_the_training_between(lane, clock):
     assert epoch(True, 36)["train_misc"] == pytest.approx(24)  # measured anew
     assert epoch(False, 9)["train_misc"] == pytest.approx(6)
     charge(lane, clock, train_gather=30)
-    lane.divide(sampled=True)
+    lane.apply_sampled_shares(sampled=True)
     charge(lane, clock, train_forward=10)
-    lane.divide(sampled=True)
+    lane.apply_sampled_shares(sampled=True)
     charge(lane, clock, train_misc=8)
-    lane.divide(sampled=False)  # as the last one alone; what was divided before stays so
-    assert lane.take() == {**dict.fromkeys(measured, 0), "train_gather": 30, "train_forward": 18}
+    lane.apply_sampled_shares(
+        sampled=False
+    )  # as the last one alone; what was divided before stays so
+    assert lane.flush() == {**dict.fromkeys(measured, 0), "train_gather": 30, "train_forward": 18}
 
 
 def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):
     charge(lane, clock, eval_act=1)
-    assert lane.take() == {"eval_act": 1}
+    assert lane.flush() == {"eval_act": 1}
     charge(lane, clock, eval_act=8)
-    lane.part("eval_act", {"eval_act": 30, "eval_sample": 10})
-    assert lane.take() == {"eval_act": 6, "eval_sample": 2}
+    lane.split("eval_act", {"eval_act": 30, "eval_sample": 10})
+    assert lane.flush() == {"eval_act": 6, "eval_sample": 2}
     charge(lane, clock, eval_act=4)
-    assert lane.take() == {"eval_act": 3, "eval_sample": 1}
-    lane.part("eval_act", {"eval_act": 0.0})  # nothing was measured
+    assert lane.flush() == {"eval_act": 3, "eval_sample": 1}
+    lane.split("eval_act", {"eval_act": 0.0})  # nothing was measured
     charge(lane, clock, eval_act=4)
-    assert lane.take() == {"eval_act": 3, "eval_sample": 1}
+    assert lane.flush() == {"eval_act": 3, "eval_sample": 1}
 
 
 def test_which_epochs_are_sampled(clock):
@@ -129,8 +131,8 @@ def test_which_epochs_are_sampled(clock):
             clock.now += seconds
             if begins:
                 profiler.begin(epoch)
-            if profiler.samples(epoch):
-                assert profiler.samples(epoch) and not profiler.samples(epoch + 1)
+            if profiler.should_sample(epoch):
+                assert profiler.should_sample(epoch) and not profiler.should_sample(epoch + 1)
                 yield epoch
 
     epochs, later = range(2 * SAMPLE_EVERY + 2), [SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
@@ -143,10 +145,10 @@ def test_which_epochs_are_sampled(clock):
         for epoch in epochs:
             clock.now += 1
             profiler.begin(epoch)
-            due += [epoch] if profiler.due(epoch) else []
+            due += [epoch] if profiler.is_sample_epoch(epoch) else []
         assert due == expected
     patient = Profiler(clock=clock)
-    patient.patience = 3.0
+    patient.sample_delay = 3.0
     assert [*sampled(epochs, 1, patient)] == later
 
 
@@ -155,8 +157,8 @@ def test_both_lanes_are_taken(clock, enabled):
     times = Profiler(enabled=enabled, clock=clock)
     charge(times.rollout, clock, eval_act=1)
     charge(times.train, clock, train_misc=1)
-    times.train.divide(sampled=True)
-    assert times.take() == ({"eval_act": 1, "train_misc": 2} if enabled else {})
+    times.train.apply_sampled_shares(sampled=True)
+    assert times.flush() == ({"eval_act": 1, "train_misc": 2} if enabled else {})
     times.close()  # nothing to write
 
 
@@ -178,9 +180,9 @@ def test_taking_in_another_thread_loses_nothing():
     thread.start()
     total = 0.0
     while not done.is_set():
-        total += sum(lane.take().values())
+        total += sum(lane.flush().values())
     thread.join()
-    total += sum(lane.take().values())
+    total += sum(lane.flush().values())
     assert total == pytest.approx(lane._last - began, abs=1e-6)
 
 
@@ -204,13 +206,13 @@ def test_lanes_feed_a_trace_while_it_records(clock, tmp_path, enabled):
         times.begin(epoch)
         times.rollout.start()
         times.train.start()
-        assert times.samples(epoch) == (epoch == 1)
+        assert times.should_sample(epoch) == (epoch == 1)
         clock.now += 2
         times.rollout.lap("eval_act", "acting stream 0")
         clock.now += 1
         times.train.lap("train_misc")
         seen += trace.spans if epoch == 1 else []
-        assert bool(times.take()) == enabled
+        assert bool(times.flush()) == enabled
     at = 1003.0
     assert seen == [
         (ROLLOUT, "eval_act", at, at + 2),

@@ -91,7 +91,7 @@ def test_rollouts_are_those_of_acting_through_mlx(network, groups):
     for _ in range(2):
         with emulated_gpu() as gpu:
             ours.rollout(timer)
-        assert set(timer.take()) == {"eval_copy_in", "eval_act", "eval_env"}
+        assert set(timer.flush()) == {"eval_copy_in", "eval_act", "eval_env"}
         assert gpu.names == {f"{network.lower()}_act", "pack"}
         plain.rollout()
         assert_same(ours, plain)

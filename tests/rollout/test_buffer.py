@@ -226,7 +226,7 @@ def test_laps_sum_to_the_whole(monkeypatch):
     monkeypatch.setattr(run.buffer, "record", slow(run.buffer.record, 0.125))
     began = clock.now
     run.rollout()
-    phases = run.lane.take()
+    phases = run.lane.flush()
     assert set(phases) == {"eval_copy_in", "eval_act", "eval_copy_out", "eval_store", "eval_env"}
     assert sum(phases.values()) == clock.now - began
     # 2 * T waits and 2 at the end, 2 * T sends; 2 * T times acting and storing
@@ -234,4 +234,4 @@ def test_laps_sum_to_the_whole(monkeypatch):
     assert phases["eval_act"] == 0.25 * 2 * T
     assert phases["eval_store"] == 0.125 * 2 * T
     assert phases["eval_copy_in"] == phases["eval_copy_out"] == 0
-    assert not any(run.lane.take().values())
+    assert not any(run.lane.flush().values())

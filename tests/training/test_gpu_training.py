@@ -221,7 +221,9 @@ def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
 def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     """Submitted as one function: the weights, losses and first ratios of one after the other."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
-    monkeypatch.setattr("puffer_mlx.training.trainer.LATER", 0.0)  # so that an epoch is sampled
+    monkeypatch.setattr(
+        "puffer_mlx.training.trainer.SAMPLE_DELAY_S", 0.0
+    )  # so that an epoch is sampled
     given = by_whole_epochs((*options, "--train.one-launch", str(int(not stored))))
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:

@@ -257,7 +257,7 @@ void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
 def test_openmp(tmp_path: Path):
     """What environments share is protected with it; its functions can do without."""
     folder = squared(tmp_path / "sharing")
-    edit(folder / "squared.h", "RULE void c_step(", "static int shared;\n\nRULE void c_step(")
+    edit(folder / "squared.h", "ENV_FN void c_step(", "static int shared;\n\nENV_FN void c_step(")
     critical = "    #pragma omp critical\n    shared += 1;\n"
     edit(folder / "squared.h", "    env->tick += 1;\n", f"{critical}    env->tick += 1;\n")
     assert needs(folder).openmp and "-fopenmp" in environment_flags(folder)
@@ -284,13 +284,23 @@ FOREIGN = {  # file, text, its replacement, what is said
     "3.0": ("binding.c", VECENV, '#include "../env_binding.h"', "PufferLib 3.0"),
     "CUDA": ("binding.c", VECENV, "#include <cuda_runtime.h>", "needs CUDA"),
     "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
-    "double": ("squared.h", "ROW(float) actions", "ROW(double) actions", "actions must be float"),
-    "bytes": ("squared.h", "ROW(float) terminals", "ROW(bool) terminals", "terminals must be"),
+    "double": (
+        "squared.h",
+        "ENV_ROWS(float) actions",
+        "ENV_ROWS(double) actions",
+        "actions must be float",
+    ),
+    "bytes": (
+        "squared.h",
+        "ENV_ROWS(float) terminals",
+        "ENV_ROWS(bool) terminals",
+        "terminals must be",
+    ),
     "int": ("binding.c", "ByteTensor", "IntTensor", "ByteTensor or FloatTensor"),
     # before 4.0's release, and data that isn't there: no compiler's lines, nor its advice
     "old": ("binding.c", "OBS_TENSOR_T ByteTensor", "OBS_TYPE FLOAT", "OBS_TYPE and ACT_TYPE$"),
     "data": (
-        *("squared.h", "#ifndef RULE", '#include "resources/levels.h"\n#ifndef RULE'),
+        *("squared.h", "#ifndef ENV_FN", '#include "resources/levels.h"\n#ifndef ENV_FN'),
         r"foreign: resources/levels\.h is missing, which its sources include$",
     ),
 }
@@ -328,7 +338,7 @@ def test_raylib_is_named_where_it_may_be_at_fault(tmp_path: Path, what: str, mon
     monkeypatch.setenv("RAYLIB_PATH", "none")
     folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
     text = {**NOT_RAYLIBS, **RAYLIBS}[what]
-    edit(folder / "squared.h", "RULE void c_step(", f"{text}\nRULE void c_step(")
+    edit(folder / "squared.h", "ENV_FN void c_step(", f"{text}\nENV_FN void c_step(")
     with pytest.raises(UserError) as caught:
         NativeVec(folder, total_agents=1, env={"size": 5})
     assert ("belongs to raylib" in caught.value.message) == (what in RAYLIBS), caught.value.message

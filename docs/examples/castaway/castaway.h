@@ -1,11 +1,11 @@
 // castaway: gather wood and stone on an island of crabs, make an axe, then a raft.
-#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#define RULE static inline
-#define OWN
-#define ROW(type) type*
+#define ENV_FN static inline
+#define ENV_PTR
+#define ENV_ROWS(type) type*
 #define TABLE static const
 #endif
 
@@ -27,10 +27,10 @@ typedef struct { int row, column, alive; } Crab;
 
 typedef struct {
     Log log;
-    ROW(float) observations;
-    ROW(float) actions;
-    ROW(float) rewards;
-    ROW(float) terminals;
+    ENV_ROWS(float) observations;
+    ENV_ROWS(float) actions;
+    ENV_ROWS(float) rewards;
+    ENV_ROWS(float) terminals;
     int num_agents;
     unsigned int rng;
     int longest;  // steps of an episode, from the .ini
@@ -41,11 +41,11 @@ typedef struct {
     uint8_t map[SIDE * SIDE];  // row by row
 } Castaway;
 
-RULE int draw(Castaway OWN* env, int n) {  // 0 to n - 1
+ENV_FN int draw(Castaway ENV_PTR* env, int n) {  // 0 to n - 1
     return rand_r(&env->rng) % n;
 }
 
-RULE void make_island(Castaway OWN* env) {
+ENV_FN void make_island(Castaway ENV_PTR* env) {
     for (int i = 0; i < SIDE * SIDE; i++) {
         const int row = i / SIDE, column = i % SIDE, luck = draw(env, 100);
         const bool sea = row == 0 || column == 0 || row == SIDE - 1 || column == SIDE - 1;
@@ -54,7 +54,7 @@ RULE void make_island(Castaway OWN* env) {
     env->row = env->column = SIDE / 2;
     env->map[SIDE * env->row + env->column] = SAND;
     for (int i = 0; i < CRABS; i++) {
-        Crab OWN* crab = &env->crabs[i];
+        Crab ENV_PTR* crab = &env->crabs[i];
         crab->row = 1 + draw(env, SIDE - 2);
         crab->column = 1 + draw(env, SIDE - 2);
         const int at = SIDE * crab->row + crab->column;
@@ -63,7 +63,7 @@ RULE void make_island(Castaway OWN* env) {
     }
 }
 
-RULE void look(Castaway OWN* env) {  // each cell as zeros and a one, what it has, health, time
+ENV_FN void look(Castaway ENV_PTR* env) {  // each cell as zeros and a one, what it has, health, time
     int at = 0;
     for (int i = 0; i < VIEW * VIEW; i++) {
         const int row = env->row + i / VIEW - VIEW / 2, column = env->column + i % VIEW - VIEW / 2;
@@ -77,7 +77,7 @@ RULE void look(Castaway OWN* env) {  // each cell as zeros and a one, what it ha
     env->observations[at++] = (float)env->tick / env->longest;
 }
 
-RULE void c_reset(Castaway OWN* env) {
+ENV_FN void c_reset(Castaway ENV_PTR* env) {
     for (int i = 0; i < ITEMS; i++) env->inventory[i] = 0;
     for (int i = 0; i < DEEDS; i++) env->done[i] = 0;
     env->health = FULL;
@@ -86,19 +86,19 @@ RULE void c_reset(Castaway OWN* env) {
     look(env);
 }
 
-RULE void achieve(Castaway OWN* env, int deed) {
+ENV_FN void achieve(Castaway ENV_PTR* env, int deed) {
     env->rewards[0] += env->done[deed] ? 0.0f : 1.0f;
     env->done[deed] = 1;
 }
 
-RULE void gather(Castaway OWN* env, int at, int item, int deed) {  // quicker with an axe
+ENV_FN void gather(Castaway ENV_PTR* env, int at, int item, int deed) {  // quicker with an axe
     if (env->inventory[item] == FULL || (env->inventory[AXE] == 0 && draw(env, 3) > 0)) return;
     env->inventory[item] += 1;
     env->map[at] = SAND;
     achieve(env, deed);
 }
 
-RULE void make(Castaway OWN* env) {
+ENV_FN void make(Castaway ENV_PTR* env) {
     const int row = env->row, column = env->column;
     const bool shore = row == 1 || column == 1 || row == SIDE - 2 || column == SIDE - 2;
     if (env->inventory[AXE] == 0 && env->inventory[WOOD] >= 1 && env->inventory[STONE] >= 1) {
@@ -111,7 +111,7 @@ RULE void make(Castaway OWN* env) {
     }
 }
 
-RULE void act(Castaway OWN* env, int action) {
+ENV_FN void act(Castaway ENV_PTR* env, int action) {
     if (action == MAKE) {
         make(env);
         return;
@@ -127,9 +127,9 @@ RULE void act(Castaway OWN* env, int action) {
     }
 }
 
-RULE void move_crabs(Castaway OWN* env) {
+ENV_FN void move_crabs(Castaway ENV_PTR* env) {
     for (int i = 0; i < CRABS; i++) {
-        Crab OWN* crab = &env->crabs[i];
+        Crab ENV_PTR* crab = &env->crabs[i];
         if (!crab->alive) continue;
         const int way = 1 + draw(env, 4);
         const int row = crab->row + STEP_ROW[way], column = crab->column + STEP_COLUMN[way];
@@ -144,7 +144,7 @@ RULE void move_crabs(Castaway OWN* env) {
     }
 }
 
-RULE void c_step(Castaway OWN* env) {
+ENV_FN void c_step(Castaway ENV_PTR* env) {
     act(env, (int)env->actions[0]);
     move_crabs(env);
     env->tick += 1;
@@ -163,5 +163,5 @@ RULE void c_step(Castaway OWN* env) {
     look(env);
 }
 
-RULE void c_render(Castaway OWN* env) { (void)env; }
-RULE void c_close(Castaway OWN* env) { (void)env; }
+ENV_FN void c_render(Castaway ENV_PTR* env) { (void)env; }
+ENV_FN void c_close(Castaway ENV_PTR* env) { (void)env; }

@@ -114,7 +114,7 @@ def program(rules: GPURules) -> str:
     text = in_namespace(Rules(rules.header, rules.struct, rules.masked))
     text = text.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
     before = (path.read_text() for path in (HEADER, RULES))
-    calls = "void one_step(Game OWN* env) { game::c_step(env); }\n"
+    calls = "void one_step(Game ENV_PTR* env) { game::c_step(env); }\n"
     layout = f'static_assert(sizeof(Game) == {WORD * rules.words}, "laid out in another way");\n'
     return "".join((*before, WORDS, text, calls, layout))
 

@@ -1,15 +1,14 @@
-// Advantages (T, N) in one walk back through time: formulas and what arrives when in `ppo/advantage.py`. A thread owns
-// one agent. A step takes a few operations and waits for its numbers much longer: those of AHEAD steps are asked for
-// before the first is used.
+// Advantages (T, N), computed backward in time: formulas in ppo/advantage.py. A thread owns one agent. Loads take much longer
+// than a step's arithmetic, so AHEAD steps are loaded before the first is used.
 //
-// Before that, if S > 0, new values and ratios (T, S) of a minibatch's segments, `rows`, are put into their agents' columns
-// where ok (1,) is above 0. Of a segment that was drawn twice, the last counts.
+// If S > 0, new values and ratios (T, S) of a minibatch's segments `rows` first replace the agents' old ones, provided
+// ok (1,) is above 0. If a segment was drawn twice, the last one counts.
 
 #pragma once
 
 #include "advantages/step.metal.h"
 
-// What is put there, or what is there. Of float one of two addresses is read: two loads into one register wait for each other.
+// Return *now if `put`, else *before. For float, select the address: two loads into one register wait for each other.
 FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const float* before) { return *(put ? now : before); }
 
 template <class Low>
@@ -17,9 +16,8 @@ FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const Low*
   return put ? *now : (float)*before;
 }
 
-// values, rewards, terminals, ratios, finals (T, N), rows (S,). Without last observations, what is given as finals isn't
-// read; where ratios don't count, they are 1. sums (1, N): of the advantages' magnitudes. put_values, put_ratios: with what was
-// put there; if S is 0, they aren't written.
+// values, rewards, terminals, ratios, finals (T, N), rows (S,). finals is read only with final observations; ratios count as 1
+// if unused. sums (1, N): sum of |advantage| over time. put_values, put_ratios (T, N): updated copies, written if S > 0.
 KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios finals, int rows, float new_values new_ratios ok,
   int sizes, float settings -> float adv sums put_values put_ratios {
   constexpr int AHEAD = 16, LOOKED = 8;

@@ -1,4 +1,4 @@
-// The backward recursion of advantages.
+// The advantages' backward recursion.
 
 #pragma once
 

@@ -1,8 +1,8 @@
-// A step of the backward recursion of advantages: `discount` of __init__.py. The one text of it in C: see ops/words.h.
+// One step of the advantages' backward recursion (`discount` of __init__.py), for CPUs and GPUs: see ops/portable.h.
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 

@@ -1,23 +1,22 @@
-// A step of advantages, backward in time: formulas and what arrives when in `ppo/advantage.py`.
+// One step of the advantages' backward recursion. Formulas and the timing of rewards: ppo/advantage.py.
 
 #pragma once
 
 #include "advantages/step.h"
 #include "gpu/functions.metal.h"
 
-// The numbers that stay the same during a run, and which form is computed.
+// Coefficients of a run.
 struct Discounts {
   float gamma, gamma_lambda, rho_clip, c_clip, reward_clip;
-  bool within_rho, bootstrap;  // the form V; whether what was truncated goes on
+  bool within_rho, bootstrap;  // clip the reward's term, too (V-trace); continue past a truncation with the value
 };
 
-// What a step adds to the next step's advantage, and by what that is multiplied.
+// adv[t] = delta + decay * adv[t + 1]
 struct AdvantageStep {
   float delta, decay;
 };
 
-// reward, terminal and next_final arrive one step later than value, ratio and this step's `final_`. Clips let NaN through,
-// unlike a GPU's min and max.
+// reward, terminal and next_final belong to step t + 1, the other values to step t. Clips keep NaN, unlike a GPU's min and max.
 FUNCTION AdvantageStep advantage_step(IN_THREAD const Discounts& by, float value, float next_value, float ratio, float reward,
                                       float terminal, float final_, float next_final) {
   float rho = ratio > by.rho_clip ? by.rho_clip : ratio, c = ratio > by.c_clip ? by.c_clip : ratio;

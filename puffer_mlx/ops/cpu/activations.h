@@ -1,4 +1,4 @@
-// Activations that follow a product, and their slopes: policy/activations.py, ops/linear.
+// Activations applied after a product, and their derivatives.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace puffer {
 
-// What may follow a product; the numbers are those of policy/activations.py.
+// The values are those of `CODES` in ops/linear.
 enum class Activation { kNone, kGelu, kTanh, kRelu };
 
 inline Lanes activate(Activation activation, Lanes x) {
@@ -19,7 +19,7 @@ inline Lanes activate(Activation activation, Lanes x) {
   return x;
 }
 
-// The derivative at x, whose activation is y.
+// Derivative of the activation at x; y: its value there.
 inline Lanes slope(Activation kind, Lanes x, Lanes y) {
   switch (kind) {
     case Activation::kGelu: return gelu_slope(x);

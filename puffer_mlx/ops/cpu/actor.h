@@ -1,5 +1,5 @@
-// A policy's whole step for some agents, without MLX and without Python: observations to actions, log-probabilities,
-// values and states. What it computes is `Policy.act` of policy/policy.py.
+// One step of a policy in C++, without MLX or Python: observations to actions, log-probabilities, values and states. Computes
+// `Policy.act` of policy/policy.py.
 
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace puffer {
 
-// Memory of a rollout, time-major, of N agents; and which of them are the actor's own.
+// Memory of a rollout (time-major, N agents), and the agents that the actor plays.
 struct Rollout {
   int64_t N;
-  const int32_t* rows;        // (n,) its agents among the N, ascending; null: all
+  const int32_t* rows;        // (n,) the actor's agents, ascending; null: all N
   const void* observations;   // (T, N, D) float, or uint8 if `bytes`
   bool bytes;
-  const float* terminals;     // (T, N): states are multiplied by 1 - terminal before a step; null: they aren't
+  const float* terminals;     // (T, N): states are multiplied by 1 - terminal before a step; null: no reset
   const uint8_t* masks;       // (T, N, A), or null
   const float* noise;         // (T, N, heads)
   float* actions;             // (T, N, heads)
@@ -27,17 +27,16 @@ struct Rollout {
   std::vector<float*> states;  // (n, H) each
 };
 
-// Threads may call `act` at the same time, for different agents; weights and rollout must stay as they are meanwhile.
+// Threads may call `act` concurrently for different agents, as long as weights and rollout don't change.
 class Actor {
  public:
-  // D inputs, H features; of each head its number of choices, or 1 if actions are continuous; how far from 0 these are
-  // at most, which may be infinity.
+  // inputs: D; hidden: H features; sizes: choices of each head, or 1 each for continuous actions; limit: largest |action| of
+  // continuous actions, may be infinity.
   Actor(int inputs, int hidden, std::vector<int> sizes, bool continuous, float limit)
       : D_(inputs), H_(hidden), heads_(std::move(sizes), continuous, limit) {}
 
-  // Weights are given as stages in their order: the first is the encoder, the last the decoder, A + 1 wide. Where values
-  // have a network of their own, the critic's stages follow in the same order, the last 1 wide: what that gives replaces
-  // the decoder's last output. The critic's states are the second half of all.
+  // Stages are added in order: first the encoder, last the decoder with A + 1 outputs. A separate critic's stages follow in the
+  // same order, the last with 1 output, which replaces the decoder's last one. The critic's states are the second half of all.
   void clear() {
     actor_.clear();
     critic_.clear();
@@ -52,7 +51,7 @@ class Actor {
     acting_ = sampling_ = 0;
   }
 
-  // Step t of its own agents [first, first + count).
+  // Act at step t for the actor's agents [first, first + count).
   void act(int t, int first, int count) {
     int64_t acting = 0, sampling = 0, before = now();
     Scratch scratch = scratch_of_thread();
@@ -70,24 +69,24 @@ class Actor {
     sampling_.fetch_add(sampling, std::memory_order_relaxed);
   }
 
-  // Thread-seconds since `bind`: of the policy, and of choosing.
+  // Thread-seconds since `bind` of the policy's network, and of sampling.
   double acting() const { return double(acting_) * 1e-9; }
   double sampling() const { return double(sampling_) * 1e-9; }
 
  private:
   using Stages = std::vector<std::unique_ptr<Stage>>;
 
-  // A thread's memory for one block; the last four for agents that aren't neighbours.
+  // Memory of one thread for one block. The last four fields serve agents that aren't adjacent.
   struct Scratch {
-    float *observations, *keep, *features[3], *outputs, *values, *work;
+    float *observations, *not_done, *features[3], *outputs, *values, *work;
     float *noise, *actions, *logprobs;
     uint8_t* masks;
   };
 
-  // Where a block's agents are in a rollout.
+  // Rows of a block's agents in a rollout.
   struct Place {
-    int64_t first;         // the first one's row, or that of agent 0 if they aren't neighbours
-    const int32_t* apart;  // how far each one's is from there; null: they are neighbours
+    int64_t first;         // row of the first agent, or of agent 0 if they aren't adjacent
+    const int32_t* apart;  // offset of each agent's row; null: adjacent
 
     int64_t operator[](int i) const { return first + (apart ? apart[i] : i); }
   };
@@ -124,7 +123,7 @@ class Actor {
     to.outputs = take(output_width());
     to.values = take(padded(1));
     to.masks = reinterpret_cast<uint8_t*>(take(bytes));
-    to.keep = take(1);
+    to.not_done = take(1);
     to.noise = take(width);
     to.actions = take(width);
     to.logprobs = take(1);
@@ -132,11 +131,11 @@ class Actor {
     return to;
   }
 
-  // The decoder's outputs (count, output_width()); states advance.
+  // Run the networks and advance the states. Returns the decoder's outputs, (count, output_width()).
   const float* evaluate(const Place& place, int64_t agent, int count, const Scratch& scratch) const {
-    for (int i = 0; i < count; ++i) scratch.keep[i] = rollout_.terminals ? 1.0f - rollout_.terminals[place[i]] : 1.0f;
+    for (int i = 0; i < count; ++i) scratch.not_done[i] = rollout_.terminals ? 1.0f - rollout_.terminals[place[i]] : 1.0f;
     auto states = rollout_.states.data();
-    Block block{agent, count, scratch.keep, states, scratch.features[0], scratch.work};
+    Block block{agent, count, scratch.not_done, states, scratch.features[0], scratch.work};
     Features x = observations(place, count, scratch.observations);
     run(actor_, block, x, scratch, scratch.outputs);
     if (critic_.empty()) return scratch.outputs;
@@ -168,7 +167,7 @@ class Actor {
     return {place.apart ? gathered(from, D_, place, count, to) : from + place.first * D_, D_};
   }
 
-  // Rows of a block's agents, `width` wide, one behind the other.
+  // Copy the rows of a block's agents, `width` numbers each, into adjacent memory.
   template <class Number>
   static Number* gathered(const Number* from, int64_t width, const Place& place, int count, Number* to) {
     for (int i = 0; i < count; ++i) std::memcpy(to + i * width, from + place[i] * width, width * sizeof(Number));
@@ -205,37 +204,37 @@ class Actor {
   std::atomic<int64_t> acting_{0}, sampling_{0};  // nanoseconds
 };
 
-// Several policies that act in one rollout, each for agents of its own.
+// Several policies in one rollout; each acts for a set of agents.
 class Actors {
  public:
-  // Its `count` agents among the N are `rows`, ascending; it is bound to them.
+  // rows: (count,) the actor's agents among the N, ascending; the actor must be bound to the same rows.
   void add(Actor* actor, int64_t N, const int32_t* rows, int64_t count) {
-    Own own{actor, std::vector<int32_t>(N + 1)};
+    Share share{actor, std::vector<int32_t>(N + 1)};
     for (int64_t agent = 0, before = 0; agent <= N; ++agent) {
-      own.before[agent] = int32_t(before);
+      share.before[agent] = int32_t(before);
       if (before < count && rows[before] == agent) ++before;
     }
-    all_.push_back(std::move(own));
+    all_.push_back(std::move(share));
   }
 
-  // Step t of agents [first, first + count), whoever acts for them.
+  // Act at step t for agents [first, first + count).
   void act(int t, int first, int count) {
-    for (auto& own : all_) {
-      int from = own.before[first], end = own.before[first + count];
-      if (from < end) own.actor->act(t, from, end - from);
+    for (auto& share : all_) {
+      int from = share.before[first], end = share.before[first + count];
+      if (from < end) share.actor->act(t, from, end - from);
     }
   }
 
  private:
-  struct Own {
+  struct Share {
     Actor* actor;
-    std::vector<int32_t> before;  // (N + 1,): how many of its agents come before each of the N
+    std::vector<int32_t> before;  // (N + 1,): number of the actor's agents below each index
   };
 
-  std::vector<Own> all_;
+  std::vector<Share> all_;
 };
 
-// For callers in C: `context` is an Actor, or Actors.
+// C entry point; `context` is an Actor or Actors.
 template <class Acts>
 void acting_function(void* context, int t, int first, int count) {
   static_cast<Acts*>(context)->act(t, first, count);

@@ -1,5 +1,4 @@
-// Arithmetic on runs of channels: as many float32 lanes as a vector register holds, and functions of them made of
-// arithmetic only.
+// Arithmetic on vectors of channels: one register of float32 lanes, and elementary functions built from arithmetic.
 
 #pragma once
 
@@ -29,14 +28,14 @@ typedef float Lanes __attribute__((vector_size(sizeof(float) * kLanes)));
 typedef int32_t IntLanes __attribute__((vector_size(sizeof(float) * kLanes)));
 typedef float UnalignedLanes __attribute__((vector_size(sizeof(float) * kLanes), aligned(sizeof(float)), may_alias));
 
-// Up to kLanes neighbouring channels of a row: where they begin and how many there are.
+// Up to kLanes adjacent channels of a row.
 struct Channels {
   int first, count;
 
-  // Those channels of a row of `width`; none is left behind its end.
+  // Channels from `first` on of a row of `width`, cut off at its end.
   Channels(int first, int width) : first(first), count(std::min(kLanes, width - first)) {}
 
-  Lanes load(const float* row) const {  // zeros behind the last
+  Lanes load(const float* row) const {  // zeros after the last
     if (count == kLanes) return *reinterpret_cast<const UnalignedLanes*>(row + first);
     Lanes lanes = {};
     std::memcpy(&lanes, row + first, sizeof(float) * count);
@@ -51,11 +50,17 @@ struct Channels {
   }
 };
 
+inline float sum_of_lanes(Lanes lanes) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
+  return sum;
+}
+
 // Hyperbolic tangent from a rational approximation, absolute error 4e-7.
 template <class V>  // Lanes, or float
 inline V tanh(V x) {
   V limit = V{} + 7.9053111f;
-  x = x > limit ? limit : x;  // not the other way round: NaN stays
+  x = x > limit ? limit : x;  // this order keeps NaN
   x = x < -limit ? -limit : x;
   V s = x * x;
   V p = -8.60467152213735e-11f + s * (2.00018790482477e-13f - s * 2.76076847742355e-16f);
@@ -72,7 +77,7 @@ inline V logistic(V x) {
   return 0.5f * tanh(0.5f * x) + 0.5f;
 }
 
-// What is above 0; NaN stays.
+// max(x, 0); NaN stays NaN.
 inline Lanes relu(Lanes x) { return x < Lanes{} ? Lanes{} : x; }
 
 // e^x for x in [-87, 0], relative error 2e-7: 2^n e^r with |r| <= ln(2) / 2 and e^r as its Taylor polynomial.

@@ -1,14 +1,14 @@
-// How a header, in whatever folder, adds what it has to the extension. `ops/cpu_extension.py` includes all of them; tests
-// that compile one without Python get nothing of this.
+// Macros with which any header adds functions to the extension; `ops/cpu_extension.py` includes all headers. They are empty when
+// tests compile a header without Python.
 //
-//   OPERATION(function)           a function of the module; arguments go by their places, or by names that follow
-//   OPERATION_AS(name, function)  the same under another name
-//   STAGE(name, Layer, types)     a method of the actor, which appends a layer made with arguments of these types; float32
-//                                 memory, C-contiguous, is given as an address, 0 for none
+//   OPERATION(function, ...)      adds a module function; optional argument names follow
+//   OPERATION_AS(name, function)  adds it under another name
+//   STAGE(name, Layer, types)     adds an Actor method that appends a Layer constructed from arguments of these types; float32
+//                                 memory (C-contiguous) is passed as an address, 0 for none
 
 #pragma once
 
-#ifndef PUFFER_BUILT_FOR  // a flag of the extension's
+#ifndef PUFFER_BUILT_FOR  // defined when the extension is compiled
 #define OPERATION_AS(name, function, ...)
 #define STAGE(name, Layer, ...)
 #else
@@ -41,7 +41,7 @@ using namespace nb::literals;
 
 class Binding {
  public:
-  // Adds functions to the module, and methods to the class of the actor.
+  // Adds functions to the module and methods to Actor.
   using Add = void (*)(nb::module_& m, nb::class_<Actor>& actor);
 
   explicit Binding(Add add) { all().push_back(add); }

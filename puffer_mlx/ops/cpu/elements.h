@@ -1,4 +1,4 @@
-// Work on every number of an array, on several threads.
+// Elementwise work on several threads.
 
 #pragma once
 
@@ -7,15 +7,14 @@
 
 namespace puffer {
 
-// Calls work(first element, its lanes) for every run of kLanes of the elements [begin, end), the last run perhaps
-// shorter.
+// Call work(first element, lanes) for each run of up to kLanes of the elements [begin, end).
 template <class Work>
 inline void each_of(int64_t begin, int64_t end, Work work) {
   for (int64_t i = begin; i < end; i += kLanes)
     work(i, Channels(0, static_cast<int>(std::min<int64_t>(end - i, kLanes))));
 }
 
-// The same of the elements [0, size), divided among threads.
+// Call `work` as `each_of` does for elements [0, size), divided among threads.
 template <class Work>
 inline void over_elements(int64_t size, Work work) {
   constexpr int kRun = 64;  // elements that count as one row

@@ -1,41 +1,40 @@
-// The extension: CPU operations as nodes of MLX's lazy graph, and the compiled step. Operations come from headers of all
-// folders, which `ops/cpu_extension.py` includes before this file.
+// The extension: CPU operations as nodes of MLX's lazy graph, and the C actor. `ops/cpu_extension.py` includes the headers of all
+// operations before this file.
 //
-// Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.
-// Each operation splits its rows into parts, which its stream's thread and helpers from a pool take one after the
-// other. What a part is and in which order sums are taken depends on sizes alone, so results don't depend on the number
-// of threads.
+// Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major. The thread of a stream and
+// helpers from a pool share the parts of an operation. Parts and the order of sums depend on sizes only, so results don't depend on
+// the number of threads.
 
 #include "ops/cpu/binding.h"
-#include "ops/cpu/shares.h"
+#include "ops/cpu/stream_limits.h"
 #include "ops/cpu/threads.h"
 
 using namespace puffer;
 
-static Share& share_of(const mx::Stream& stream) {
+static StreamLimits& limits_of(const mx::Stream& stream) {
   expect(stream.device == mx::Device::cpu, "the stream must be a CPU's");
-  return Shares::all().of(stream.index);
+  return StreamLimitTable::all().of(stream.index);
 }
 
-// How many threads an operation on that stream may use; 0: the number of `set_threads`.
+// Set the threads per operation of a stream; 0: the number given to `set_threads`.
 static void set_width(const mx::Stream& stream, int threads) {
   expect(threads >= 0, "set_width: threads must be at least 1, or 0 for the default");
-  share_of(stream).width = threads;
+  limits_of(stream).num_threads = threads;
 }
 
 static int width(const mx::Stream& stream) {
-  int own = share_of(stream).width;
-  return own ? own : Shares::all().default_width();
+  int threads = limits_of(stream).num_threads;
+  return threads ? threads : StreamLimitTable::all().default_num_threads();
 }
 
-// How many operations of this module may be under way on that stream; 0: as many as MLX lets. Evaluation waits where
-// one more would be too many, so nothing in the same graph may need a GPU, whose work begins only when evaluation ends.
+// Set the maximum number of in-flight operations of this module on a stream (0: no limit). Evaluation blocks at the limit, so the
+// graph must not need a GPU, whose work starts only when evaluation returns.
 static void set_depth(const mx::Stream& stream, int operations) {
   expect(operations >= 0, "set_depth: operations must be at least 1, or 0 for no limit");
-  share_of(stream).set_depth(operations);
+  limits_of(stream).set_max_in_flight(operations);
 }
 
-// ---- the actor for Python (`rollout/acting_in_c.py`), which checks shapes, passes memory as addresses and keeps it alive
+// ---- bindings of the actor. `rollout/acting_in_c.py` checks shapes, passes addresses and keeps the memory alive.
 
 static const int32_t* rows_at(uintptr_t address) { return reinterpret_cast<const int32_t*>(address); }
 
@@ -77,11 +76,11 @@ static nb::class_<Actor> bind_actor(nb::module_& m) {
 }
 
 NB_MODULE(cpu_ops, m) {
-  m.def("set_threads", [](int n) { Shares::all().set_default_width(n); });
+  m.def("set_threads", [](int n) { StreamLimitTable::all().set_default_num_threads(n); });
   m.def("set_width", &set_width);
   m.def("width", &width);
   m.def("set_depth", &set_depth);
-  m.def("depth", [](const mx::Stream& stream) { return share_of(stream).depth(); });
+  m.def("depth", [](const mx::Stream& stream) { return limits_of(stream).max_in_flight(); });
   auto actor = bind_actor(m);
   for (auto add : Binding::all()) add(m, actor);
 }

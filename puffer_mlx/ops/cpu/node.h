@@ -1,4 +1,4 @@
-// Nodes of MLX's lazy graph that call a function with the memory of their inputs and outputs.
+// Nodes of MLX's lazy graph that call a function on the memory of their inputs and outputs.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
-#include "shares.h"
+#include "stream_limits.h"
 #include "threads.h"
 
 namespace puffer {
@@ -29,13 +29,12 @@ using Arrays = std::vector<mx::array>;
 using Buffers = std::vector<const void*>;
 using Outputs = std::vector<void*>;
 
-// A node that calls `kernel` with its inputs' and outputs' memory on its CPU stream, with that stream's share as it is
-// when the node is evaluated.
+// A node that calls `kernel` on its CPU stream, under the limits that the stream has when the node is evaluated.
 class Call : public mx::Primitive {
  public:
   using Kernel = std::function<void(const Buffers&, const Outputs&)>;
 
-  // Output i takes the memory of input donors[i], if the graph needs that no longer; -1 and missing: of none.
+  // Output i reuses the memory of input donors[i] if the graph no longer needs it; -1 or missing: new memory.
   Call(mx::Stream stream, const char* name, Kernel kernel, std::vector<int> donors)
       : mx::Primitive(stream), name_(name), kernel_(std::move(kernel)), donors_(std::move(donors)) {}
 
@@ -57,11 +56,11 @@ class Call : public mx::Primitive {
       encoder.set_output_array(output);
       to.push_back(output.data<char>());
     }
-    auto& share = Shares::all().of(stream().index);
-    int width = share.width ? share.width.load() : Shares::all().default_width();
-    bool counted = share.enter();
-    encoder.dispatch([=, &share, kernel = kernel_, in = std::move(in), to = std::move(to)] {
-      Share::Leave leave(share, counted);
+    auto& limits = StreamLimitTable::all().of(stream().index);
+    int width = limits.num_threads ? limits.num_threads.load() : StreamLimitTable::all().default_num_threads();
+    bool counted = limits.enter();
+    encoder.dispatch([=, &limits, kernel = kernel_, in = std::move(in), to = std::move(to)] {
+      StreamLimits::Leave leave(limits, counted);
       width_here = width;
       kernel(in, to);
     });
@@ -79,7 +78,7 @@ class Call : public mx::Primitive {
   std::vector<int> donors_;
 };
 
-// Arrays that `kernel` computes, float32 unless `dtypes` says otherwise; it gets its inputs C-contiguous.
+// Return the arrays that `kernel` computes from C-contiguous inputs; float32 unless `dtypes` is given.
 inline std::vector<mx::array> call(const char* name, Call::Kernel kernel, std::vector<mx::array> inputs,
                                    std::vector<mx::Shape> shapes, std::vector<int> donors = {},
                                    std::vector<mx::Dtype> dtypes = {}) {
@@ -94,7 +93,7 @@ inline void expect(bool right, const char* what) {
   if (!right) throw std::invalid_argument(what);
 }
 
-// That arrays are float32 and of these shapes.
+// Throw unless the arrays are float32 and have these shapes.
 inline void expect_shapes(const std::string& operation, const std::vector<std::pair<mx::array, mx::Shape>>& arrays) {
   for (auto& [array, shape] : arrays) {
     if (array.shape() == shape && array.dtype() == mx::float32) continue;
@@ -104,7 +103,7 @@ inline void expect_shapes(const std::string& operation, const std::vector<std::p
   }
 }
 
-// The memory of input or output `i` as floats.
+// Memory of input or output `i`.
 inline const float* floats(const Buffers& in, int i) { return static_cast<const float*>(in[i]); }
 inline float* floats(const Outputs& to, int i) { return static_cast<float*>(to[i]); }
 

@@ -1,6 +1,5 @@
-// Products of rows with a matrix that many rows share, for recurrences: the matrix is packed once, a tile of sums stays
-// in registers, and what is done with the sums follows at once. A BLAS would pack the matrix at every step, and write
-// sums to memory only for the gates to read them back; besides, none is needed here.
+// Products of rows with a shared matrix, for recurrences. The matrix is packed once, a tile of sums stays in registers, and an
+// epilogue consumes the sums there. A BLAS would pack the matrix at every step and pass the sums through memory.
 
 #pragma once
 
@@ -8,7 +7,7 @@
 
 namespace puffer {
 
-constexpr int kSums = kRegisters == 32 ? 24 : 12;  // registers for sums, beside those for the two factors
+constexpr int kSums = kRegisters == 32 ? 24 : 12;  // registers for sums; others hold the two factors
 
 // A matrix of `depth` rows as panels of V vectors (panel, row, vector, lane); 0 where it has no column.
 template <int V>
@@ -47,7 +46,7 @@ Packed<V> pack_columns(const float* weight, int M, int H) {
           }};
 }
 
-// Rows that a tile of sums covers.
+// Rows per tile of sums.
 template <int V>
 constexpr int kTileRows = kSums / V;
 
@@ -67,9 +66,9 @@ inline void multiply_rows(int begin, int end, const Packed<V>& matrix, int depth
           for (int v = 0; v < V; ++v) sums[r][v] += rows[r][k] * values[v];
       }
       for (int r = 0; r < std::min(R, end - first); ++r) {
-        Lanes own[V];  // clang would keep all sums in memory if an address among them were handed on
-        std::copy_n(sums[r], V, own);
-        epilogue(first + r, panel, own);
+        Lanes copied[V];  // a copy, or clang would keep all sums in memory
+        std::copy_n(sums[r], V, copied);
+        epilogue(first + r, panel, copied);
       }
     }
   }

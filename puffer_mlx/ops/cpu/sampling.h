@@ -1,5 +1,4 @@
-// Actions from a decoder's outputs, without MLX: what `policy/distributions.py` computes, for as many agents at once as
-// a vector has lanes.
+// Actions from a decoder's outputs, as in `policy/distributions.py`; one vector handles kLanes agents.
 
 #pragma once
 
@@ -7,11 +6,11 @@
 
 namespace puffer {
 
-// What actions are, and what their distribution needs beside an agent's outputs.
+// Action space, and the distribution's parameters that don't depend on observations.
 struct Heads {
-  std::vector<int> sizes;  // of each head its number of choices, or 1 if actions are continuous
+  std::vector<int> sizes;  // choices of each head, or 1 each for continuous actions
   bool continuous;
-  float limit;     // continuous actions and their means are at most this far from 0
+  float limit;     // largest |action| and |mean| of continuous actions
   int logits = 0;  // A, their sum
   std::vector<float> logstd, deviation, precision;  // (heads,): s, e^s and e^-s, if continuous
 
@@ -30,7 +29,7 @@ struct Heads {
   }
 };
 
-// Up to kLanes agents' numbers in one column of a matrix of rows.
+// Load one column of a matrix for up to kLanes agents.
 template <class Number>
 inline Lanes load_column(const Number* from, int64_t stride, int count) {
   Lanes lanes = {};
@@ -42,8 +41,8 @@ inline void store_column(float* to, int64_t stride, int count, Lanes lanes) {
   for (int i = 0; i < count; ++i) to[i * stride] = lanes[i];
 }
 
-// The logits of up to kLanes agents in one head, and what is remembered of them; `mask` is the agents' column of the first
-// choice, rows `stride` apart, or null.
+// Logits of up to kLanes agents in one head (see distributions.h). mask: column of the head's first choice with rows `stride`
+// apart, or null.
 struct LanesOfLogits {
   Lanes *logits, *weights;  // (size,)
   const uint8_t* mask;
@@ -58,8 +57,7 @@ struct LanesOfLogits {
   Lanes weight(int k, Lanes) const { return weights[k]; }
 };
 
-// Where the random numbers of a block's first agent are, its legal actions (or null), and where its choice goes; the
-// next agents' follow.
+// Inputs and outputs of a block's agents; mask may be null.
 struct Draw {
   const float* noise;    // (n, heads)
   const uint8_t* mask;   // (n, A)
@@ -67,7 +65,7 @@ struct Draw {
   float* logprobs;       // (n,)
 };
 
-// Of `count` agents, whose outputs (logits or means) begin `stride` apart. `work` has room for 2 A vectors.
+// Sample the actions of `count` agents. outputs: logits or means, agents `stride` apart; work: scratch memory of 2 A vectors.
 inline void sample(const Heads& heads, const float* outputs, int64_t stride, int count, const Draw& to, Lanes* work) {
   int width = heads.count(), A = heads.logits;
   Lanes *logits = work, *weights = work + A;

@@ -1,7 +1,7 @@
-// The layers of a policy for one step of a block of agents, without MLX. What a layer does with a product follows while
-// the sums are in registers; a block's features stay in the cache nearest to the core from the first layer to the last.
+// Layers of a policy for one step of a block of agents, without MLX. A layer processes the sums of a product while they are in
+// registers; the features of a block stay in the L1 cache from the first layer to the last.
 //
-// Results of one agent don't depend on which others are in its block: every sum runs over one row, in a fixed order.
+// The results of an agent don't depend on the other agents in its block: every sum covers one row, in a fixed order.
 
 #pragma once
 
@@ -13,14 +13,14 @@ namespace puffer {
 
 constexpr int kBlock = 64;  // agents that go through the layers together
 
-// Floats of a row that is stored in whole vectors; what is behind its last channel is 0.
+// Width of a row rounded up to whole vectors, with zero padding.
 constexpr int padded(int width) { return (width + kLanes - 1) / kLanes * kLanes; }
 
-// A whole vector of a row of this actor's own memory.
-typedef float OwnLanes __attribute__((vector_size(sizeof(float) * kLanes), may_alias));
+// A vector of an aligned row in the actor's memory.
+typedef float AlignedLanes __attribute__((vector_size(sizeof(float) * kLanes), may_alias));
 
-inline OwnLanes& lanes_at(float* row, int channel) { return *reinterpret_cast<OwnLanes*>(row + channel); }
-inline Lanes lanes_at(const float* row, int channel) { return *reinterpret_cast<const OwnLanes*>(row + channel); }
+inline AlignedLanes& lanes_at(float* row, int channel) { return *reinterpret_cast<AlignedLanes*>(row + channel); }
+inline Lanes lanes_at(const float* row, int channel) { return *reinterpret_cast<const AlignedLanes*>(row + channel); }
 
 // Features of a block's agents, one row each.
 struct Features {
@@ -34,15 +34,15 @@ struct Features {
 struct Block {
   int64_t first;               // among all agents
   int count;                   // at most kBlock
-  const float* keep;           // (count,), what their states are multiplied by first
+  const float* not_done;           // (count,), factors applied to the states first
   float* const* states;        // (N, H) each
-  const float* network_input;  // (count, padded(H)), what the first layer behind the encoder gets
-  float* work;                 // room for Stage::work() floats
+  const float* network_input;  // (count, padded(H)), the encoder's output
+  float* work;                 // scratch memory, Stage::work() floats
 
   float* state(int which, int row, int H) const { return states[which] + (first + row) * H; }
 };
 
-// From features to features.
+// A layer: features to features.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -53,11 +53,11 @@ class Stage {
   virtual size_t work() const { return 0; }
 };
 
-// Each panel on its own: it stays in cache while a block's rows pass by.
+// Separate panels: one stays in cache while all rows of a block use it.
 template <int V>
 using Panels = std::vector<Packed<V>>;
 
-// Columns are the rows of `weight` (M, K).
+// Pack `weight` (M, K); columns are its rows.
 template <int V>
 Panels<V> pack_rows(const float* weight, int M, int K) {
   Panels<V> panels;
@@ -70,7 +70,7 @@ Panels<V> pack_rows(const float* weight, int M, int K) {
   return panels;
 }
 
-// The same of `weight` (V H, K), its V parts side by side: a panel holds kLanes channels of each part.
+// Pack `weight` (V H, K) of V gates into panels of kLanes channels of each gate.
 template <int V>
 Panels<V> pack_gates(const float* weight, int H, int K) {
   Panels<V> panels;
@@ -83,7 +83,7 @@ Panels<V> pack_gates(const float* weight, int H, int K) {
   return panels;
 }
 
-// `parts` vectors of `width` floats each with zeros behind; all zeros if `from` is null.
+// Copy `parts` vectors of `width` floats, zero-padded; all zeros if `from` is null.
 inline std::vector<Lanes> pad(const float* from, int parts, int width) {
   std::vector<Lanes> to(size_t(parts) * padded(width) / kLanes);
   for (int part = 0; from && part < parts; ++part)
@@ -91,8 +91,7 @@ inline std::vector<Lanes> pad(const float* from, int parts, int width) {
   return to;
 }
 
-// For each row of x and each panel: epilogue(row, the panel's first channel, its V vectors of sums). Panels are `step`
-// channels apart.
+// Call epilogue(row, first channel of the panel, V vectors of sums) for each row of x and each panel. step: channels per panel.
 template <int V, class Epilogue>
 inline void multiply_block(int count, const Panels<V>& panels, int step, Features x, Epilogue epilogue) {
   for (size_t p = 0; p < panels.size(); ++p) {
@@ -102,7 +101,7 @@ inline void multiply_block(int count, const Panels<V>& panels, int step, Feature
   }
 }
 
-// y = W x + b, and an activation of that.
+// y = activation(W x + b).
 template <int V>
 class Dense : public Stage {
  public:
@@ -126,7 +125,7 @@ class Dense : public Stage {
   std::vector<Lanes> bias_;
 };
 
-// With as many vectors in a panel as leave the fewest empty.
+// Make a Dense stage whose panel size leaves the fewest empty vectors.
 inline std::unique_ptr<Stage> make_dense(const float* weight, const float* bias, int M, int K, Activation activation) {
   int vectors = padded(M) / kLanes;
   if (vectors % 4 == 0 || vectors > 12) return std::make_unique<Dense<4>>(weight, bias, M, K, activation);

@@ -1,8 +1,6 @@
-// A pool of threads that several CPU streams share, each with its own part of the cores, and how an operation's rows
-// are split among them.
+// A thread pool that several CPU streams share, each with a limited number of threads, and the split of an operation's rows.
 //
-// What a part is and in which order sums are taken depends on sizes alone, so results don't depend on the number of
-// threads.
+// Parts and the order of sums depend on sizes only, so results don't depend on the number of threads.
 
 #pragma once
 
@@ -18,11 +16,11 @@
 
 namespace puffer {
 
-// How many threads the operation that runs on this thread may use, this one among them.
+// Maximum number of threads of the operation on this thread, including this thread.
 inline thread_local int width_here = 1;
 
-// Threads that help with batches of parts. Batches of several callers run at the same time. A caller works on its own
-// batch until no part is left, so a batch ends even if no helper has time for it.
+// Helper threads for batches of parts. Batches of several callers run concurrently. A caller works on its batch until no part is
+// left, so a batch ends even without helpers.
 class Pool {
  public:
   static Pool& shared() {
@@ -30,8 +28,8 @@ class Pool {
     return *pool;
   }
 
-  // Runs work(part) for part = 0 .. parts - 1 on at most `width` threads, the caller's among them. After an exception
-  // no further part begins; it is thrown again here.
+  // Run work(part) for part = 0 .. parts - 1 on at most `width` threads, including the caller's. After an exception no further
+  // part starts, and the exception is rethrown here.
   void run(int parts, int width, const std::function<void(int)>& work) {
     int helpers = std::min(parts, width) - 1;
     if (helpers < 1) {
@@ -53,8 +51,8 @@ class Pool {
     const int parts, helpers;
     std::atomic<int> next{0};
     std::atomic<bool> failed{false};
-    std::exception_ptr error;  // written by whoever set `failed`
-    int places, inside = 0;    // helpers that may still come, and those at work; under the pool's mutex
+    std::exception_ptr error;  // written by the thread that set `failed`
+    int places, inside = 0;    // helpers that may still join, helpers at work; guarded by the pool's mutex
     std::condition_variable left;
 
     Batch(const std::function<void(int)>& work, int parts, int helpers)
@@ -69,12 +67,12 @@ class Pool {
     }
   };
 
-  bool open(Batch& batch) {  // whether it wants every worker there is
+  bool open(Batch& batch) {  // returns true if the batch wants every worker
     std::lock_guard<std::mutex> lock(mutex_);
     wanted_ += batch.helpers;
     try {
       for (; workers_ < wanted_; ++workers_) std::thread([this] { serve(); }).detach();
-    } catch (const std::system_error&) {  // no more threads to be had: fewer helpers
+    } catch (const std::system_error&) {  // no more threads available: fewer helpers
     }
     open_.push_back(&batch);
     return batch.helpers >= workers_;
@@ -103,16 +101,15 @@ class Pool {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Batch*> open_;       // with places left, oldest first
-  int workers_ = 0, wanted_ = 0;  // threads there are; helpers that the batches under way may have
+  std::vector<Batch*> open_;       // batches with places left, oldest first
+  int workers_ = 0, wanted_ = 0;  // existing threads; helpers that open batches may have
 };
 
-// Runs work(part) for part = 0 .. parts - 1 on as many threads as the operation that calls it may use.
+// Run work(part) for part = 0 .. parts - 1 on the threads of the calling operation.
 inline void run_parts(int parts, const std::function<void(int)>& work) { Pool::shared().run(parts, width_here, work); }
 
-// Splits rows [0, n) of T steps each into parts and calls work(first row, last row + 1). About 16 parts, so that a busy
-// core costs little, but none with less than 512 steps: waking a thread takes longer than those. Parts start at
-// multiples of `multiple`.
+// Split rows [0, n) of T steps each into parts and call work(first row, last row + 1). There are about 16 parts, so that a busy core
+// costs little, each with at least 512 steps, as waking a thread takes longer. Parts start at multiples of `multiple`.
 inline void over_rows(int n, int T, const std::function<void(int, int)>& work, int multiple = 1) {
   int rows = std::max({1, n / 16, 512 / std::max(1, T)});
   rows = (rows + multiple - 1) / multiple * multiple;

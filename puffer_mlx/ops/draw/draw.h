@@ -1,5 +1,4 @@
-// Which segments a minibatch trains on: probabilities, draw and importance weights in one node. What is computed and
-// where it comes from: `ppo/priority.py`.
+// Draw the segments of a minibatch: probabilities, sampling and importance weights in one node. Equations: ppo/priority.py.
 
 #pragma once
 

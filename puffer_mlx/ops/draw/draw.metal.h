@@ -1,5 +1,4 @@
-// Which segments a minibatch trains on: probabilities, draw and importance weights. What is computed and where it comes
-// from: `ppo/priority.py`.
+// Draw the segments of a minibatch: probabilities, sampling and importance weights. Equations: ppo/priority.py.
 
 #pragma once
 
@@ -7,8 +6,8 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// The sums of the magnitudes of R agents' advantages, `apart` from n on, each in the order of time; of an agent that isn't there,
-// 0. Memory is asked for some steps before the first of them is added. Adv: a pointer, to whatever memory.
+// Sum |advantage| over time for R agents: n, n + apart, ...; an agent beyond N gets 0. Several steps are loaded before the first
+// is added. Adv: pointer type in any address space.
 template <int R, class Adv>
 FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD float (&sums)[R]) {
   constexpr uint AHEAD = 32 / R;
@@ -29,11 +28,11 @@ FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD
   }
 }
 
-// adv (T, N), uniforms (S,), beta (1,) -> rows and weights (S,); priorities (N,) is where threads leave numbers for
-// each other. One block of THREADS, a power of two, does all of it.
+// adv (T, N), uniforms (S,), beta (1,) -> rows and weights (S,); priorities (N,) is scratch memory. Runs in one block of THREADS,
+// a power of two.
 //
-// Each thread has the cumulative probability at the end of its share of the agents: a uniform finds its share by
-// bisection, and its agent by adding up that share.
+// Each thread stores the cumulative probability at the end of its agents. A uniform finds its thread's agents by bisection and
+// its agent among them by a running sum.
 KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes, float settings -> int rows, float weights priorities {
   SHARED float reached[THREADS];
   uint T = (uint)sizes[0], N = (uint)sizes[1], S = (uint)sizes[2];
@@ -65,7 +64,7 @@ KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes, float settings ->
   BARRIER
   for (uint s = me; s < S; s += count) {
     float uniform = uniforms[s];
-    uint k = 0;  // the first share that reaches it, or the last
+    uint k = 0;  // first share whose cumulative probability reaches `uniform`, or the last
     for (uint step = count / 2; step > 0; step /= 2)
       if (reached[k + step - 1] < uniform) k += step;
     uint n = k * share < N ? k * share : N - 1, last = (k + 1) * share < N ? (k + 1) * share - 1 : N - 1;

@@ -1,12 +1,12 @@
-// How likely segments are to be drawn, and what they weigh then: ppo/priority.py. The one text of it in C: see ops/words.h.
+// Probability and importance weight of a drawn segment (ppo/priority.py), for CPUs and GPUs: see ops/portable.h.
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 
-// Of the sum of a segment's |advantages|; a weight that is NaN or infinite counts as 0.
+// Sampling weight from a segment's sum of |advantages|; NaN and infinity give 0.
 FUNCTION float segment_weight(float sum, float alpha) {
   float weight = pow(sum, alpha);
   return weight <= 3.4028234e38f ? weight : 0.0f;
@@ -16,7 +16,7 @@ FUNCTION float segment_probability(float weight, float total, float epsilon) {
   return (weight + epsilon) / (total + epsilon);
 }
 
-// Of one of N, with that probability.
+// Importance weight of one of N segments drawn with probability p.
 FUNCTION float segment_importance(float N, float p, float beta) { return pow(N * p, -beta); }
 
 }  // namespace puffer

@@ -1,8 +1,8 @@
-// GELU and its derivative: policy/activations.py. The one text of them in C: see ops/words.h.
+// GELU and its derivative (ops/gelu), for CPUs and GPUs: see ops/portable.h.
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 
@@ -11,9 +11,9 @@ struct Tail {
   V distance, bell, beyond;
 };
 
-// Of the standard normal distribution at |x| (at most 13: beyond, all vanishes): the density times sqrt(2 pi), and the
-// probability of what lies further out, absolute error 1e-8. The latter is the former times a polynomial in
-// 1 / (1 + 0.2775 |x|), fitted on [0, 9] by weighted least squares (Lawson's algorithm).
+// Standard normal distribution at |x|, clamped to 13 where both results vanish. bell: density * sqrt(2 pi); beyond: upper tail
+// probability, absolute error 1e-8, computed as bell times a polynomial in 1 / (1 + 0.2775 |x|) that was fitted on [0, 9] by
+// weighted least squares (Lawson's algorithm).
 template <class V>
 FUNCTION Tail<V> normal_tail(V x) {
   V a = x < V{} ? -x : x, limit = V{} + 13.0f;
@@ -31,7 +31,7 @@ FUNCTION V gelu(V x) {
   return (x < V{} ? V{} : x) - tail.distance * tail.beyond;
 }
 
-// Its derivative Phi(x) + x phi(x).
+// Derivative of gelu: Phi(x) + x phi(x).
 template <class V>
 FUNCTION V gelu_slope(V x) {
   Tail<V> tail = normal_tail(x);

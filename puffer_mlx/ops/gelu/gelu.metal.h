@@ -1,4 +1,4 @@
-// Exact GELU, a number to a thread. sizes: how many.
+// Exact GELU, one number per thread. sizes: the count.
 
 #pragma once
 

@@ -1,11 +1,11 @@
-// Sums over a block, in an order that doesn't depend on when its threads arrive.
+// Sums over the threads of a block, in a fixed order.
 
 #pragma once
 
-// The sum of x of all threads of a block, for each of them. `part` has room for one number of each; `threads`, how many
-// they are, is a power of two. All of them call this.
+// Return the sum of x over all threads of a block, which must all call this. part: scratch memory, one number per thread; threads:
+// the block's size, a power of two.
 FUNCTION float block_sum(float x, IN_SHARED float* part, uint me, uint threads) {
-  BARRIER  // whoever still reads the sum before
+  BARRIER  // other threads may still read the previous sum
   part[me] = x;
   for (uint half_of = threads / 2; half_of > 0; half_of /= 2) {
     BARRIER
@@ -15,7 +15,7 @@ FUNCTION float block_sum(float x, IN_SHARED float* part, uint me, uint threads) 
   return part[0];
 }
 
-// COUNT such sums in the place of x, each in the same order; `part` has room for COUNT numbers of each thread.
+// Replace x by COUNT such sums, each in the same order. part: COUNT numbers per thread.
 template <int COUNT>
 FUNCTION void block_sums(IN_THREAD float* x, IN_SHARED float* part, uint me, uint threads) {
   BARRIER

@@ -1,4 +1,4 @@
-// What differs on CUDA: what comes before every text, and how every kernel begins.
+// Definitions for CUDA: placed before every source, with the first lines of every kernel.
 
 #define FUNCTION __device__ inline
 #define CALLED __device__ __attribute__((noinline))
@@ -9,7 +9,7 @@
 #define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
-// A DEVICE_BARRIER of all threads of a cluster: `blocks` neighbouring blocks, as the launch has them (sm_90 and later).
+// A DEVICE_BARRIER for all threads of a cluster of `blocks` adjacent blocks (sm_90 and later).
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER_BARRIER(blocks)                                                                               \
   if ((blocks) > 1) {                                                                                         \
@@ -21,8 +21,8 @@
 #else
 #define CLUSTER_BARRIER(blocks) __syncthreads();
 #endif
-// 16 bytes to shared memory while the thread goes on: those before an END_OF_COPIES are there after WAIT_FOR_COPIES, but for as
-// many of the last ENDs' as it names, and for other threads after a BARRIER.
+// Asynchronous copy of 16 bytes to shared memory. END_OF_COPIES closes a group; WAIT_FOR_COPIES(n) waits for all but the last n
+// groups. Other threads see the data after a BARRIER.
 #if __CUDA_ARCH__ >= 800
 #define COPY_LINE(from, to)                                                                                   \
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from) : "memory");
@@ -32,7 +32,7 @@
 #define END_OF_COPIES
 #define WAIT_FOR_COPIES(others)
 #endif
-// Memory of a block whose size is the launch's: beyond 48 kB it isn't declared otherwise.
+// Shared memory sized by the launch, the only way to get more than 48 kB.
 #ifdef __CUDA_ARCH__
 #define PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #define SHARED_POOL(name, count) extern __shared__ float name[];
@@ -42,7 +42,7 @@
 #endif
 using uint = unsigned int;
 
-namespace puffer {}  // texts that are C++'s as well: ops/words.h
+namespace puffer {}  // portable code: ops/portable.h
 using namespace puffer;
 
 KERNEL begin {

@@ -1,10 +1,9 @@
-// Products by a GPU's matrix units: 32 neighbouring threads multiply tiles together.
+// Matrix products with a GPU's matrix units; 32 adjacent threads multiply tiles together.
 //
-// Of a tile (16, 8) of the result a thread has four numbers: two side by side at (matrix_row, matrix_column), and two 8 rows
-// below them. A factor is whatever has a function `at`, of a row and a column of it. On CUDA factors are rounded to TF32; if
-// EXACT, each is split into two such numbers, three of whose four products are summed: the result is as exact as float32's
-// own sums. Where both factors
-// are of 16 bits, they are bfloat16. Metal's units take float32. Without such units (before Ampere) threads multiply one by one.
+// A thread holds four numbers of a (16, 8) result tile: two adjacent ones at (matrix_row, matrix_column), and two 8 rows below. A
+// factor is any type with at(row, column). CUDA rounds factors to TF32; if EXACT, each factor is split into two TF32 numbers and
+// three of the four products are summed, which is as exact as float32 sums. Two 16-bit factors are multiplied as bfloat16. Metal's
+// units take float32. GPUs before Ampere multiply without matrix units.
 
 #pragma once
 
@@ -19,10 +18,10 @@ FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
 FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 #endif
 
-// Arrays of up to four layers, by a number that the compiler knows.
+// Array of layer l; l is a compile-time constant up to 3.
 #define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
 
-// Two numbers side by side, the first at an even place: `to` points to it, in whatever memory.
+// Two adjacent numbers, the first at an even index. To: pointer type in any address space.
 template <class Low>
 struct alignas(2 * sizeof(Low)) Pair { Low of[2]; };
 template <class Low, class To>
@@ -36,7 +35,7 @@ FUNCTION void put_pair(To to, float x, float y) {
 #endif
 }
 
-// C numbers side by side of a matrix of 16 bits, one or two, the first at an even place.
+// Read or write one or two adjacent numbers of a 16-bit matrix, the first at an even column.
 template <class Matrix>
 FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[1]) { x[0] = matrix.at(row, column); }
 template <class Matrix>
@@ -60,9 +59,9 @@ FUNCTION void put_some(Matrix matrix, uint row, uint column, IN_THREAD const flo
 #endif
 }
 
-// Rows of ROW numbers in shared memory, of 32 bits or of 16; ROW is a multiple of 32. Where a number is in its row depends on
-// the row, so that threads that read a tile, by rows or by columns, find all of it in different banks; 8 numbers of 16 bits
-// stay side by side. Behind ROWS rows, if that is given, a power of 2, the first one follows.
+// Rows of ROW numbers in shared memory, 32-bit or 16-bit; ROW is a multiple of 32. Columns are permuted by row, so reading a tile
+// by rows or columns causes no bank conflicts; groups of eight 16-bit numbers stay together. ROWS > 0, a power of 2: row indices
+// wrap around.
 template <class Low, int ROW, int ROWS = 0>
 struct Swizzled {
   IN_SHARED Low* numbers;
@@ -79,7 +78,7 @@ struct Swizzled {
   FUNCTION float rounded(float x) const { return (float)(Low)x; }
 };
 
-// Rows ROW apart, as they are: for few columns.
+// Rows ROW apart without permutation, for few columns.
 template <int ROW>
 struct Apart {
   IN_SHARED float* numbers;
@@ -89,7 +88,7 @@ struct Apart {
   FUNCTION void put(uint row, uint column, float x) const { numbers[row * (uint)ROW + column] = x; }
 };
 
-// A matrix in a device's memory, rows ROW apart; beyond `rows` and `columns` are zeros.
+// A matrix in device memory with rows ROW apart, zero-padded beyond `rows` and `columns`.
 template <int ROW>
 struct Padded {
   IN_DEVICE const float* numbers;
@@ -112,7 +111,7 @@ struct Transposed {
 template <class Matrix>
 FUNCTION Transposed<Matrix> transposed(Matrix matrix) { return {matrix}; }
 
-// One of two matrices, whose types differ: the first, or else the second.
+// Select one of two matrices of different types at compile time.
 template <int FIRST>
 struct Either {
   template <class One, class Other>
@@ -124,7 +123,7 @@ template <> struct Either<0> {
 };
 
 #if __CUDA_ARCH__ >= 800
-// To the nearest number of TF32, but for its last 13 bits, which the units don't read. Infinity becomes NaN.
+// Round to TF32. Matrix units ignore the last 13 bits. Infinity becomes NaN.
 FUNCTION unsigned int to_tf32(float x) { return __float_as_uint(x) + 0x1000u; }
 
 FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
@@ -133,14 +132,14 @@ FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], f
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The same of bfloat16, 16 columns by 16 rows.
+// Add a bfloat16 product with 16 inner columns.
 FUNCTION void add_low_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four tiles of 8 x 8 numbers of 16 bits, or two: of 8 threads each, one names a tile's row. As they are, or transposed.
+// Load four or two tiles of 8 x 8 16-bit numbers, optionally transposed. Each group of 8 threads passes the rows of one tile.
 template <int TRANSPOSED>
 FUNCTION void load_tiles(const void* row, unsigned int (&tiles)[4]) {
   unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
@@ -161,7 +160,7 @@ FUNCTION void load_tiles(const void* row, unsigned int (&tiles)[2]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(tiles[0]), "=r"(tiles[1]) : "r"(at) : "memory");
 }
 
-// What add_low_tile takes of a left factor (16, 16) at (row, k), and of a right one (16, 8) at (k, column).
+// Load the operands of add_low_tile: left (16, 16) at (row, k), right (16, 8) at (k, column).
 template <class Low, int ROW>
 FUNCTION void load_left(Swizzled<Low, ROW> matrix, uint row, uint k, uint me, unsigned int (&a)[4]) {
   load_tiles<0>(matrix.numbers + matrix.place(row + me % 16, k + me % 32 / 16 * 8), a);
@@ -183,8 +182,8 @@ FUNCTION void load_right(Transposed<Swizzled<Low, ROW, ROWS>> right, uint k, uin
 }
 #endif
 
-// R times C tiles of the result, from (row, column) on, with columns APART from tile to tile: sums += left times right, over
-// INNERS, a multiple of 8, of 16 where both have 16 bits, of left's columns. All 32 threads call this.
+// sums += left * right for R x C result tiles from (row, column) on, tiles APART columns apart. INNERS: inner dimension, a multiple
+// of 8, or of 16 if both factors are 16-bit. All 32 threads must call this.
 template <int EXACT, int INNERS, int R, int C, int APART, class Left, class Right>
 FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me, IN_THREAD float (&sums)[R][C][4]) {
 #if defined(__METAL_VERSION__)
@@ -266,17 +265,17 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
 #endif
 }
 
-// Where the v-th of a thread's four numbers of a tile is, from the tile's first row and column on.
+// Row and column, within a tile, of a thread's v-th number.
 FUNCTION uint row_of(int v, uint me) { return matrix_row(me) + (v / 2 * 8); }
 FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }
 
 // ---- lines of a matrix ---------------------------------------------------------------------------------------------
 
-// What a thread reads at once.
+// 16 bytes, the largest load of a thread.
 template <class Low>
 struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
 
-// 16 bytes of a device's memory to a block's, which are there when they were waited for, and the reverse.
+// Copy 16 bytes from device to shared memory (complete after WAIT_FOR_COPIES), or back.
 template <class Low>
 FUNCTION void copy_line(IN_DEVICE const Low* from, IN_SHARED Low* to) {
 #ifdef COPY_LINE
@@ -295,7 +294,7 @@ FUNCTION void write_line(IN_SHARED const Low* from, IN_DEVICE Low* to) {
   *(IN_DEVICE Line<Low>*)(IN_DEVICE void*)to = line;
 }
 
-// ---- with what a block of threads keeps in shared memory -----------------------------------------------------------
+// ---- products of matrices in shared memory -------------------------------------------------------------------------
 
 template <int R, int C>
 FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
@@ -307,7 +306,7 @@ FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
       for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
 }
 
-// Rows (M, N) of a product, (16, 8 C) of it to 32 threads at a time; `add`: to what is there.
+// Compute a product (M, N); 32 threads compute (16, 8 C) of it at a time. add: add to the old values.
 template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
 FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
   constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;
@@ -326,7 +325,7 @@ FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me
   }
 }
 
-// A weight (rows, columns) of a device's memory to shared memory, and zeros up to (ROWS, COLUMNS).
+// Load a weight (rows, columns) into shared memory, zero-padded to (ROWS, COLUMNS).
 template <int ROWS, int COLUMNS, int THREADS, class Weight>
 FUNCTION void keep_weight(IN_DEVICE const float* from, uint rows, uint columns, Weight to, uint me) {
   constexpr uint AHEAD = 16;

@@ -1,4 +1,4 @@
-// What differs on Metal: what comes before every text, and how every kernel begins.
+// Definitions for Metal: placed before every source, with the first lines of every kernel.
 
 #define FUNCTION inline
 #define CALLED __attribute__((noinline))
@@ -15,7 +15,7 @@
 #define PREFETCH(address)
 #define SHARED_POOL(name, count) SHARED float name[count];
 
-namespace puffer {}  // texts that are C++'s as well: ops/words.h
+namespace puffer {}  // portable code: ops/portable.h
 using namespace puffer;
 
 KERNEL begin {

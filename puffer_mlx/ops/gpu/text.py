@@ -13,7 +13,7 @@ how it is compiled: ``FAST`` (exp and quotients are approximate, as Metal's are)
 (threads that a core holds at a time, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run
 together). Then follow types and names of the arrays that it reads, and of those that it writes. Its
 last line is the first that is a brace alone. An equation that C++ computes as well is in a file
-that both include (``ops/words.h``).
+that both include (``ops/portable.h``).
 """
 
 import functools
@@ -28,11 +28,12 @@ ROWS = "rows.metal.h"  # the same of many rows, by matrix units
 MINIBATCH = "minibatch.metal.h"  # of a network: a minibatch's kernel, around PARTS beside it
 PARTS = "forward", "back"  # of a layer
 ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # their step, without a policy's
-WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
+PORTABLE = "ops/portable.h"  # on a GPU, functions.metal.h takes its place
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
 _INCLUDE, _ONCE = '#include "', "#pragma once\n"
-_WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
+# Macros of environment headers that rules.kernel.h defines (the last three: their earlier names).
+_ENV_MACROS = {"ENV_FN", "ENV_PTR", "ENV_ROWS", "TABLE", "RULE", "OWN", "ROW"}
 _ASKED = "BEGIN_STAGES"  # of an environment: what a kernel asks, envs/include/vecenv.h
 _GAME = "game"  # the namespace of an environment's rules
 
@@ -83,7 +84,7 @@ def _expand(path: Path, seen: set[Path], parts: Mapping[str, str]) -> str:
 
 def _included(path: Path, name: str) -> Path:
     """The file that another one, at ``path``, includes by a name."""
-    if name == WORDS:
+    if name == PORTABLE:
         return FOLDER / "functions.metal.h"
     beside = path.parent / name
     return beside if beside.is_file() else INCLUDED_FROM / name
@@ -144,7 +145,7 @@ def in_namespace(rules: Rules) -> str:
     text = expand(rules.header)
     words = (line.replace("#", " # ").replace("(", " ").split() for line in text.splitlines())
     defined = {line[2] for line in words if line[:2] == ["#", "define"]}
-    ends = "".join(f"#undef {name}\n" for name in sorted(defined - _WORDS - {_ASKED}))
+    ends = "".join(f"#undef {name}\n" for name in sorted(defined - _ENV_MACROS - {_ASKED}))
     masked = "#define MASKED\n" if rules.masked else ""
     contract = "#ifdef __METAL_VERSION__\n#pragma METAL fp contract(fast)\n#endif\n"
     game = f"using Game = {_GAME}::{rules.struct};\n"
@@ -182,7 +183,7 @@ def _renamed(text: str) -> str:
 
 def _defined(line: str) -> str:
     """The name of the function, struct, union or type that a line begins to define, or ``""``."""
-    if line.startswith(("FUNCTION ", "RULE ", "CALLED ")) and "(" in line:
+    if line.startswith(("FUNCTION ", "ENV_FN ", "RULE ", "CALLED ")) and "(" in line:
         return line.partition("(")[0].split()[-1].lstrip("*&")
     if line.startswith("struct alignas("):
         line = "struct " + line.partition(") ")[2]

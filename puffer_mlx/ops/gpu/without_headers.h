@@ -1,5 +1,5 @@
-// Before every text that NVRTC compiles without a header: the types that CUDA's headers would declare. One of 16 bits is
-// made of a float, and becomes one, by itself, as theirs.
+// Types that CUDA's headers would declare, for sources that NVRTC compiles without headers. The 16-bit types convert implicitly
+// from and to float.
 
 typedef unsigned char uint8_t;
 typedef unsigned int uint32_t;

@@ -1,8 +1,8 @@
 // Linear layers: y = x W^T + b with x (n, K), W (M, K), b (M,) and y (n, M), or y (M, n) if `columns`.
 //
-// A BLAS that threads itself waits busily for its own threads, which on a shared machine costs several times the work;
-// here it computes one part at a time. Accelerate is left to divide a product itself: the matrix unit belongs to all
-// cores of a cluster. Where no BLAS is set, MLX's own products are to be used instead.
+// A multithreaded BLAS spins while it waits for its threads, which on a shared machine costs several times the work; so each
+// call here computes one part on one thread. Accelerate divides a product itself, because the matrix unit belongs to all cores
+// of a cluster. Without a BLAS, use MLX's products.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace puffer {
 using Gemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
                       int lda, const float* b, int ldb, float beta, float* c, int ldc);
 inline Gemm gemm = nullptr;
-inline bool gemm_splits = true;  // whether products are split into rows for several threads
+inline bool gemm_splits = true;  // true: split the rows among threads here
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
 
 inline void expect_linear(const Array& rows, const Array& weight, const char* what) {
@@ -26,8 +26,8 @@ inline void expect_linear(const Array& rows, const Array& weight, const char* wh
   expect(rows.ndim() == 2 && weight.ndim() == 2, what);
 }
 
-// Calls prepare(first row, last row + 1) and then multiply for rows that one product takes: few enough to stay in a core's
-// cache with what they give. A product of 4096 rows takes up to 1.7 times as long. All at once if products aren't split.
+// Call prepare(first row, last row + 1) and then multiply, 512 rows at a time so that inputs and outputs stay in a core's cache
+// (4096 rows took up to 1.7 times as long), or for all rows if products aren't split.
 inline void over_products(int n, const std::function<void(int, int)>& prepare,
                           const std::function<void(int, int)>& multiply) {
   if (!gemm_splits) {
@@ -44,7 +44,7 @@ inline void over_products(int n, const std::function<void(int, int)>& prepare,
   });
 }
 
-// An activation follows while a part's rows are in cache, not of `columns`.
+// y = f(x W^T + b). The activation f is applied while rows are in cache; `columns` must have none.
 inline Array linear(const Array& x, const Array& weight, bool columns, const std::optional<Array>& bias, int activation) {
   expect_linear(x, weight, "linear: x (n, K) and weight (M, K) don't agree");
   expect(x.shape(1) == weight.shape(1), "linear: x (n, K) and weight (M, K) don't agree");
@@ -75,7 +75,7 @@ inline Array linear(const Array& x, const Array& weight, bool columns, const std
   return call("Linear", kernel, inputs, {columns ? mx::Shape{M, n} : mx::Shape{n, M}})[0];
 }
 
-// dx (n, K) = dy W, plus `add` (n, K) where given
+// dx (n, K) = dy W + add; add: (n, K) or none
 inline Array linear_input_gradient(const Array& dy, const Array& weight, bool columns,
                                    const std::optional<Array>& add) {
   expect_linear(dy, weight, "linear: dy and weight (M, K) don't agree");
@@ -104,7 +104,7 @@ inline Array linear_input_gradient(const Array& dy, const Array& weight, bool co
   return call("LinearInputGradient", kernel, inputs, {mx::Shape{n, K}}, {add ? 2 : -1})[0];
 }
 
-// to (size,) = the sum over runs of the rows [0, n) of what work(first row, rows, out) writes, added in order
+// to (size,) = sum, in order, of the outputs of work(first row, rows, out) over runs of the rows [0, n).
 inline void sum_over_rows(int n, size_t size, float* to, const std::function<void(int, int, float*)>& work) {
   int rows = std::max(n / 16, 1024), parts = (n + rows - 1) / rows;
   std::vector<float> partial(parts * size);
@@ -117,8 +117,8 @@ inline void sum_over_rows(int n, size_t size, float* to, const std::function<voi
   }
 }
 
-// to (size,) = the same of products, which work(first row, rows, beta, out) adds to beta out. If they aren't split, a
-// product takes as many rows as work's own memory for them may be large.
+// Sum products over the rows: work(first row, rows, beta, out) computes out = product + beta out. If products aren't split, one call
+// takes at most 2^15 rows, which bounds the memory that `work` allocates.
 inline void sum_products(int n, size_t size, float* to,
                          const std::function<void(int, int, float, float*)>& work) {
   if (gemm_splits || n == 0) {
@@ -172,7 +172,7 @@ inline Array linear_bias_gradient(const Array& dy, bool columns) {
   return call("LinearBiasGradient", kernel, {dy}, {mx::Shape{M}})[0];
 }
 
-// Of dL/dy, where y = f(x W^T + b) and the slope of f follows from y: dL/d(x W^T + b) (n, M), dW (M, K) and db (M,)
+// Gradients of y = f(x W^T + b) whose slope is a function of y: dL/d(x W^T + b) (n, M), dW (M, K), db (M,).
 inline std::vector<Array> dense_gradients(const Array& x, const Array& y, const Array& dy, int activation) {
   expect_linear(x, y, "dense: x (n, K), y and dy (n, M) don't agree");
   int n = x.shape(0), K = x.shape(1), M = y.shape(1);
@@ -190,8 +190,8 @@ inline std::vector<Array> dense_gradients(const Array& x, const Array& y, const 
   return call("DenseGradients", kernel, {x, y, dy}, {{n, M}, {M, K}, {M}}, {2});
 }
 
-// The BLAS's `cblas_sgemm` (32-bit integers; 0: none), and whether the threads here divide a product among them, calling
-// it for rows each, or it is called once for all. Between two evaluations only.
+// Set the BLAS. address: of `cblas_sgemm` (32-bit integers), 0 for none; split: divide the rows among threads here. Call only
+// between evaluations.
 inline void set_gemm(uintptr_t address, bool split) {
   gemm = reinterpret_cast<Gemm>(address);
   gemm_splits = split;

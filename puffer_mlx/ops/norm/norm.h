@@ -1,21 +1,16 @@
-// RMSNorm of a sum: y = w (x + r) / rms, rms = sqrt(mean((x + r)^2) + epsilon) of each row; forward and backward in one
-// pass over memory each.
+// RMSNorm of a sum: y = w (x + r) / rms with rms = sqrt(mean((x + r)^2) + epsilon) of each row. Forward and backward read
+// memory once.
 
 #pragma once
 
 #include "ops/cpu/arithmetic.h"
 #include "ops/cpu/binding.h"
-#include "ops/linear/linear.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
+#include "ops/linear/linear.h"
+#include "ops/norm/equations.h"
 
 namespace puffer {
-
-inline float sum_of_lanes(Lanes lanes) {
-  float sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-  return sum;
-}
 
 // x, r (n, H), w (H,) -> y (n, H), 1 / rms (n,)
 inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& w, float epsilon) {
@@ -34,7 +29,7 @@ inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& 
           Lanes sum = at.load(ai) + at.load(bi);
           squares += sum * sum;
         }
-        float scale = 1.0f / std::sqrt(sum_of_lanes(squares) / H + epsilon);
+        float scale = inverse_rms(sum_of_lanes(squares), H, epsilon);
         inverse[i] = scale;
         for (int h = 0; h < H; h += kLanes) {
           Channels at(h, H);
@@ -46,7 +41,7 @@ inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& 
   return call("AddRMSNorm", kernel, {x, r, w}, {{n, H}, {n}});
 }
 
-// ..., 1 / rms (n,), dy (n, H) -> the gradient by x, which is also r's (n, H), and by w (H,)
+// x, r, w, 1 / rms (n,), dy (n, H) -> gradients dx (n, H), equal to dr, and dw (H,)
 inline Arrays add_rms_norm_backward(const Array& x, const Array& r, const Array& w, const Array& inverse,
                                     const Array& dy) {
   expect(x.ndim() == 2, "add_rms_norm: x must be (n, H)");

@@ -1,13 +1,14 @@
-// RMSNorm of a residual sum as a stage of the compiled step.
+// RMSNorm of a residual sum, as a stage of the C actor.
 
 #pragma once
 
 #include "ops/cpu/binding.h"
 #include "ops/cpu/stages.h"
+#include "ops/norm/equations.h"
 
 namespace puffer {
 
-// y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), with i the network's input.
+// y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), where i is the network's input.
 class ResidualNorm : public Stage {
  public:
   ResidualNorm(const float* weight, int H, float epsilon) : H_(H), epsilon_(epsilon), weight_(pad(weight, 1, H)) {}
@@ -23,9 +24,7 @@ class ResidualNorm : public Stage {
         lanes_at(y, h) = sum;
         squares += sum * sum;
       }
-      float total = 0;
-      for (int i = 0; i < kLanes; ++i) total += squares[i];
-      float scale = 1.0f / std::sqrt(total / H_ + epsilon_);
+      float scale = inverse_rms(sum_of_lanes(squares), H_, epsilon_);
       for (int h = 0; h < width; h += kLanes) lanes_at(y, h) *= scale * weight_[h / kLanes];
     }
   }

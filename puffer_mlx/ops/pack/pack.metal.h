@@ -1,8 +1,7 @@
-// Up to 24 arrays one after the other, behind those of a launch before, with sums of squares.
+// Pack up to 24 arrays into one, after the `before` numbers of an earlier launch, with sums of squares.
 //
-// places: how many numbers there are in the end, how many of them are `before`, and of each array where it begins and its
-// size; arrays that aren't there begin at the end. Between two arrays there are zeros. A block makes 1024 numbers, and the
-// sum of their squares.
+// places: total count, count of `before`, then start and size of each array; an unused array starts at the end. Gaps are filled
+// with zeros. A block writes 1024 numbers and the sum of their squares.
 
 #pragma once
 
@@ -14,7 +13,7 @@
   OF(0) OF(1) OF(2) OF(3) OF(4) OF(5) OF(6) OF(7)                                     \
   OF(8) OF(9) OF(10) OF(11) OF(12) OF(13) OF(14) OF(15)                               \
   OF(16) OF(17) OF(18) OF(19) OF(20) OF(21) OF(22) OF(23)
-// Four numbers of one array from its k-th on, 256 apart: they are asked for together.
+// Load four numbers of one array together: k, k + 256, ...
 #define FOUR float x[4] = {0.0f, 0.0f, 0.0f, 0.0f}; switch (array) { EACH(FOUR_FROM) }
 
 KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
@@ -54,8 +53,7 @@ KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 
   if (me == 0) squares[block] = ((sums[0] + sums[1]) + sums[2]) + sums[3];
 }
 
-// Up to 24 arrays in another type, each at a multiple of 1024 numbers; where it begins and its size are in `places`, as above
-// but for the first two.
+// Convert up to 24 arrays to another type, each starting at a multiple of 1024. places: start and size of each.
 #define CAST(type)                                                                    \
   int array = 0, first = (int)block * 1024 + (int)me;                                 \
   while (array < 23 && (int)block * 1024 >= places[2 + 2 * array]) ++array;           \

@@ -1,4 +1,4 @@
-// What recurrences share that multiply their state with a matrix at every step.
+// Shared code of recurrences that multiply their state with a matrix at every step (LSTM, GRU).
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace puffer {
 
-// dW (M, H) = sum over t and s of dy_ts times keep_ts h_(t-1)s, the latter `first` at t = 0: a recurrent weight's
-// gradient. dy (T, S, M), states h (T, S, H), first (S, H), keep (T, S)
+// Gradient of a recurrent weight: dW (M, H) = sum over t and s of dy_ts (keep_ts h_(t-1)s), with `first` in place of h at t = 0.
+// dy (T, S, M), states h (T, S, H), first (S, H), keep (T, S).
 inline Array recurrent_weight_gradient(const Array& dy, const Array& states, const Array& first, const Array& keep) {
   expect(gemm != nullptr, "recurrent_weight_gradient: no BLAS is set");
   expect(dy.ndim() == 3 && states.ndim() == 3, "recurrent_weight_gradient: dy (T, S, M), states (T, S, H)");
@@ -39,8 +39,8 @@ inline Array recurrent_weight_gradient(const Array& dy, const Array& states, con
   return call("RecurrentWeightGradient", kernel, {dy, states, first, keep}, {mx::Shape{M, H}})[0];
 }
 
-// Of T steps of S rows: row(t, k, s, at, sums) for each step t of row s, number k among all, and channels `at`; sums are the Z
-// parts of the product of the state before it (h, which row writes; h0 at t = 0) with weight_hh (Z H, H).
+// Call row(t, k, s, at, sums) for T steps of S rows, in time order. k = t S + s; at: channels; sums: the Z parts of the product of
+// weight_hh (Z H, H) with the previous state, which is h0 at t = 0, else a row of h. `row` writes h.
 template <int Z, class Row>
 inline void walk_forward(int T, int S, int H, const float* weight_hh, const float* h0, const float* h, Row row) {
   auto panels = pack_parts<Z>(weight_hh, H);
@@ -57,9 +57,9 @@ inline void walk_forward(int T, int S, int H, const float* weight_hh, const floa
   over_rows(S, T, walk, kTileRows<Z>);
 }
 
-// Back through time: row(t, k, s, at, sum, kept) likewise, sum being the product of the step after's gradient (d (T, S, Z H),
-// which row writes) with weight_hh, kept what it is to be multiplied by, 0 at the end; and last(s, at, sum) with that of t = 0.
-// carry (S, H) is 0 at first.
+// Call row(t, k, s, at, sum, kept) backward in time, then last(s, at, sum) for t = -1. sum: product of the gradient of step t + 1
+// (a row of d (T, S, Z H), which `row` writes) with weight_hh; kept: the factor of sum, 0 at the last step. carry (S, H) is set to
+// 0 first.
 template <int Z, class Row, class Last>
 inline void walk_backward(int T, int S, int H, const float* weight_hh, const float* d, const float* keep, float* carry,
                           Row row, Last last) {

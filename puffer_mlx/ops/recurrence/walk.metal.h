@@ -1,36 +1,34 @@
-// How a kernel of a recurrence that multiplies its state with a matrix walks through time.
+// Time loop of a kernel whose recurrence multiplies its state with a matrix (LSTM, GRU).
 //
-// A block owns R segments; its THREADS threads own C channels each (C THREADS >= H). They meet at barriers, and what the next
-// product needs of other channels goes through shared memory. Neighbouring threads read neighbouring numbers everywhere. A
-// thread without a channel of its own repeats the last one and stores nothing.
+// A block owns R segments; each of its THREADS threads owns C channels (C THREADS >= H). Threads exchange states through shared
+// memory at barriers. Neighbouring threads read neighbouring numbers. A surplus thread repeats the last channel and stores nothing.
 //
-// A product has D inputs, N = ceil(D / U) chunks of U; G weights of each input for each channel. Weights come from far
-// away, so those of the next chunk are on their way while one is used. Blocks begin at different chunks, or all would
-// want the same line of a cache at the same time.
+// A product has D inputs, read in N = ceil(D / U) chunks of U, and G weights per input and channel. The next chunk's weights load
+// while the current ones are used. Blocks start at different chunks so that they don't all request the same cache line.
 //
-// All of a step's numbers are read before any is stored: for all that the compiler knows, a store may change what is
-// read after it, and every segment would wait for memory anew.
+// A step reads all its numbers before it stores any: the compiler must assume that a store changes later loads, so each segment
+// would wait for memory again.
 //
-// sizes: T, S; how far a channel's first state is from the next one's, and a segment's `keep` from the next one's: 1, or
-// 0 where one number is all of them. Keep, First: pointers, in whatever memory.
+// sizes: T, S, stride of the first state per channel, stride of `keep` per segment; a stride is 1, or 0 for one shared number.
+// Keep, First: pointer types in any address space.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-// What a step's gradient is computed from.
+// Inputs of a step's gradient.
 template <int R>
 struct StepOfR {
-  float saved[4][R], gradient[R], states[R], kept[R], after_keep[R];  // states: before the step
+  float saved[4][R], gradient[R], states[R], kept[R], after_keep[R];  // states: of step t - 1
 };
 
 template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 struct Walk {
   IN_DEVICE const Low* weight;  // (D, G, H)
   uint S, first_step, keep_step, me;
-  uint first, at;  // the block's first segment; the chunk that is ahead
-  uint channel, next;  // this thread's at the moment, and the one after it
-  bool mine;  // whether it is
+  uint first, at;  // first segment of the block, next chunk to load
+  uint channel, next;  // current channel of this thread, and the one after
+  bool mine;  // false for a surplus thread
   float ahead[U][G];
 
   FUNCTION Walk(IN_DEVICE const Low* weight_hh, uint S_, uint first_step_, uint keep_step_, uint me_, uint block)
@@ -43,7 +41,7 @@ struct Walk {
 #pragma unroll
     for (int v = 0; v < U * G; ++v) {
       uint input = at + v / G;
-      input = D % U == 0 || input < D ? input : D - 1;  // beyond D, what it meets is 0
+      input = D % U == 0 || input < D ? input : D - 1;  // inputs beyond D are 0, so any weight will do
       ahead[v / G][v % G] = (float)weight[(input * G + v % G) * H + of];
     }
   }
@@ -55,7 +53,7 @@ struct Walk {
     next = next < H ? next : H - 1;
   }
 
-  // The product of rows (D of them) with the channel's weights is added to sums.
+  // Add the product of D rows with the channel's weights to sums.
   FUNCTION void product(IN_SHARED const Rows<R>* rows, IN_THREAD float (&sums)[G][R]) {
 #pragma unroll 2
     for (int n = 0; n < N; ++n) {
@@ -74,7 +72,7 @@ struct Walk {
     }
   }
 
-  // before (2, N U), of which one is this step's and one the next one's, so that one barrier does: keep h.
+  // Fill before (2, N U) with keep h. One half is for this step and one for the next, so a step needs only one barrier.
   template <class Keep, class First>
   FUNCTION void begin(Keep keep, First h0, IN_SHARED Rows<R>* before) const {
     for (uint k = me; k < N * U; k += THREADS) {
@@ -86,14 +84,14 @@ struct Walk {
     }
   }
 
-  // What the states before step t are multiplied by.
+  // Read the factors of the states that enter step t.
   template <class Keep>
   FUNCTION void keep_of(int t, int T, Keep keep, IN_THREAD float (&kept)[R]) const {
 #pragma unroll
     for (int r = 0; r < R; ++r) kept[r] = first + r < S && t < T ? keep[(t * S + first + r) * keep_step] : 0.0f;
   }
 
-  // Backward: no product yet, and nothing carried.
+  // Start the backward pass with zeros.
   FUNCTION void begin_back(IN_SHARED Rows<R>* after, IN_THREAD float (&carry)[C][R]) const {
 #pragma unroll
     for (int v = 0; v < C * R; ++v) carry[v / R][v % R] = 0.0f;
@@ -102,7 +100,7 @@ struct Walk {
     }
   }
 
-  // Of all channels the products of the step after's gradient, which they share in `after`; at the end 0.
+  // Multiply the gradient of step t + 1 (`after`) with the weights, for all channels; zeros at the last step.
   FUNCTION void products(bool ends, IN_SHARED const Rows<R>* after, IN_THREAD float (&sums)[C][G][R]) {
 #pragma unroll
     for (int c = 0; c < C; ++c) {
@@ -114,7 +112,7 @@ struct Walk {
     BARRIER  // all have read `after`
   }
 
-  // A step's numbers; `states` are the states after each step, `h0` the first ones.
+  // Read the inputs of a step's gradient. states: after each step; h0: before the first.
   template <class Keep, class First>
   FUNCTION void read(int t, int T, IN_DEVICE const Low* gates, IN_DEVICE const float* dh, IN_DEVICE const float* states,
                      First h0, Keep keep, IN_THREAD StepOfR<R>& step) const {

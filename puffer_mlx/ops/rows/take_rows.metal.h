@@ -1,12 +1,10 @@
-// A gather of segments: sources (at least T, N, D), rows (S,) -> (T, S, D). Bytes are copied, whatever they mean: by four or
-// two where a row has a multiple of that.
+// Gather segments: sources (at least T, N, D), rows (S,) -> (T, S, D). Rows are copied as bytes, in units of 4, 2 or 1.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-// Numbers of one row, by `lanes` neighbouring threads, AHEAD each at a time: all are read before one is written, since no
-// compiler may change that order.
+// Copy one row with `lanes` neighbouring threads. Each reads AHEAD numbers before it writes one, as no compiler may reorder them.
 template <class Number>
 FUNCTION void copy_row(IN_DEVICE const uint8_t* source, IN_DEVICE uint8_t* out, size_t from, size_t to, uint D, uint lane, uint lanes) {
   constexpr uint AHEAD = 4;
@@ -22,8 +20,8 @@ FUNCTION void copy_row(IN_DEVICE const uint8_t* source, IN_DEVICE uint8_t* out, 
   }
 }
 
-// Up to four arrays at once. sizes: T, S, N and the lanes of all, then of each array how many numbers a row has, of how many
-// bytes, and its lanes: 0 of one that isn't there.
+// Gather from up to four arrays. sizes: T, S, N, total lanes; then for each array the numbers per row, bytes per number and lanes
+// (0 lanes if the array is unused).
 KERNEL take_several: uint8_t source0 source1 source2 source3, int rows sizes -> uint8_t out0 out1 out2 out3 {
   uint T = (uint)sizes[0], S = (uint)sizes[1], all = (uint)sizes[3], to = i / all, lane = i % all;
   if (to < T * S) {

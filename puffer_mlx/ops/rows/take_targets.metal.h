@@ -1,7 +1,6 @@
-// What a minibatch's segments are compared with: logprobs, values, adv (T, N), rows and weights (S,) -> four times
-// (T, S). A thread has one step of one segment. Actions at last observations (finals (T, N) > 0) weigh nothing; without
-// such observations, what is given as finals isn't read. `moments` (3, G) are those of each block's advantages, as of the
-// kernel advantage_moments.
+// Gather the targets of a minibatch: logprobs, values, adv (T, N), rows and weights (S,) -> four arrays (T, S). A thread handles
+// one step of one segment. Actions at final observations (finals (T, N) > 0) get weight 0; without final observations, finals
+// isn't read. moments (3, G): count, mean and squared deviations of each block's advantages.
 
 #pragma once
 

@@ -6,7 +6,7 @@ A folder's files, of which only the first must be there:
 | --- | --- |
 | ``__init__.py`` | ``NAME``; the class of that name, equations in MLX; and ``FORMS`` |
 | ``torch_module.py`` | upstream's torch class, written anew |
-| ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/words.h`` |
+| ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/portable.h`` |
 | ``scan.h`` | C++ for training: all steps, forward and backward; see ``ops/cpu/binding.h`` |
 | ``step.h`` | a layer of the compiled step, likewise |
 | ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |

@@ -1,11 +1,11 @@
-// PPO's loss of one sample and its gradients: ppo/loss.py. The one text of them in C: see ops/words.h.
+// PPO's loss of one sample and its gradients: ppo/loss.py. The one text of them in C: see ops/portable.h.
 //
 // Gradients at corners are MLX's: `maximum` gives a tie's to the unclipped branch, `clip` lets none pass at its bounds; where
 // a ratio overflows, the clipped branch's is 0 times infinity.
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 

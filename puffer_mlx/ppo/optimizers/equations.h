@@ -1,13 +1,13 @@
-// What optimizers do to one number, and the clip by the gradients' global norm: ppo/finite.py, and each
-// optimizer's folder. The one text of them in C: see ops/words.h.
+// Update equations of the optimizers for one number, and the clip by the gradients' global norm, for CPUs and GPUs: see
+// ops/portable.h.
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 
-// What gradients are multiplied by, and whether they and the loss are finite; if not, a step changes nothing.
+// scale: factor of the gradients. ok: gradients and loss are finite; otherwise the step changes nothing.
 struct Clip {
   bool ok;
   float scale;
@@ -22,13 +22,13 @@ FUNCTION Clip clip_by(float norm, float loss, float max_norm) {
 
 // ---- Adam ----------------------------------------------------------------------------------------------------------
 
-// What all numbers of one step are computed with: the clip, both betas and what is missing in them to 1, what is kept of a
-// weight; rate and root are lr and 1 / sqrt with the corrections of the first steps in them.
+// Coefficients of one step: the gradients' scale, both betas, add = 1 - beta, keep = 1 - lr decay; rate and root: lr and the factor
+// of sqrt(v), including the bias corrections.
 struct AdamStep {
   float clip, beta1, beta2, add1, add2, keep, rate, root, eps;
 };
 
-// One weight and its moments, by its gradient.
+// Update one weight and its moments with gradient g.
 FUNCTION void adam_move(IN_THREAD const AdamStep& by, float g, IN_THREAD float& w, IN_THREAD float& m, IN_THREAD float& v) {
   float gradient = by.clip * g;
   m = by.beta1 * m + by.add1 * gradient;
@@ -38,12 +38,12 @@ FUNCTION void adam_move(IN_THREAD const AdamStep& by, float g, IN_THREAD float& 
 
 // ---- Muon ----------------------------------------------------------------------------------------------------------
 
-// a, b, c of a X + (b X X^T + c (X X^T)^2) X
+// Coefficients of a X + (b X X^T + c (X X^T)^2) X.
 struct Quintic {
   float a, b, c;
 };
 
-// The momentum's next number, and with it what is orthogonalised.
+// Update the momentum m. Returns the number to orthogonalize.
 FUNCTION float nesterov(float clip, float g, float beta, IN_THREAD float& m) {
   float gradient = clip * g;
   m = beta * m + gradient;
@@ -52,7 +52,7 @@ FUNCTION float nesterov(float clip, float g, float beta, IN_THREAD float& m) {
 
 FUNCTION float one_over_norm(float norm) { return 1.0f / (norm > 1e-7f ? norm : 1e-7f); }
 
-// What lr is multiplied by, of a tensor of R rows: upstream's.
+// Factor of lr for a tensor (R, C), as in PufferLib.
 FUNCTION float muon_scale(float R, float C) { return sqrt(R > C ? R / C : 1.0f); }
 
 }  // namespace puffer

@@ -1,5 +1,4 @@
-// What the optimizers' steps in C++ share: their inputs, and the clip by the gradients' global norm. What is computed:
-// `ppo/finite.py`.
+// Shared code of the optimizers' steps in C++: inputs, and the clip by the gradients' global norm.
 
 #pragma once
 
@@ -10,7 +9,7 @@
 
 namespace puffer {
 
-// Sum of the squares of a tensor's numbers, in float32 for runs of 4096 of them and in double over those.
+// Sum of squares of a tensor: float32 within runs of 4096 numbers, double over runs.
 inline double sum_of_squares(const float* x, int64_t size) {
   constexpr int64_t kRun = 4096;
   double total = 0;
@@ -30,8 +29,7 @@ inline Clip clip_of(double sum_of_squares, float loss, float max_norm) {
   return clip_by(static_cast<float>(std::sqrt(sum_of_squares)), loss, max_norm);
 }
 
-// Trees of as many arrays as the first, the weights, has, of the same shapes; and scalars: all of it float32, in this
-// order.
+// Check and concatenate the inputs of a step: trees with the shapes of the first (the weights), then scalars; all float32.
 inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& trees, const Arrays& scalars) {
   auto number = step + ": weights, gradients and state differ in number";
   Arrays inputs;
@@ -45,7 +43,7 @@ inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& tr
   return inputs;
 }
 
-// The shapes of a step's results: so many trees like the weights, and scalars.
+// Return the shapes of a step's results: `trees` copies of the weights' shapes, then scalars.
 inline std::vector<mx::Shape> step_shapes(const Arrays& weights, int trees, int scalars) {
   std::vector<mx::Shape> shapes;
   for (int tree = 0; tree < trees; ++tree)

@@ -1,4 +1,4 @@
-// What the optimizers' kernels share.
+// Shared code of the optimizers' kernels.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// The clip by `count` sums of squares from `squares` on, which are in whatever memory; all threads of a block call it.
+// Compute the clip from `count` sums of squares; all threads of a block must call this. Squares: pointer type in any address space.
 template <class Squares>
 FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256, uint each = 1) {
   float total = 0.0f;

@@ -1,8 +1,8 @@
-// How minibatches are counted: ppo/precision. The one text of it in C: see ops/words.h.
+// How minibatches are counted: ppo/precision. The one text of it in C: see ops/portable.h.
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 

@@ -1,4 +1,4 @@
-// A rollout's step as one kernel, around a network's layers: functions.metal.h.
+// A policy step as one kernel, around a network's layers: functions.metal.h.
 
 #include "layers"
 #include "gpu/acting/choose.metal.h"

@@ -1,11 +1,11 @@
-// Last part of a step: the decoder's outputs of the features x, and what is chosen by them.
+// Last part of a step: the decoder's outputs for the features x, and the sampled actions.
 
 #pragma once
 
 #include "distributions.h"
 #include "gpu/acting/functions.metal.h"
 
-// An agent's logits in one head, and its legal choices, or null; nothing is remembered.
+// Logits of one agent in one head (see distributions.h); nothing is cached.
 template <int R>
 struct LogitsOfAgent {
   IN_SHARED Rows<R>* logits;
@@ -21,7 +21,7 @@ struct LogitsOfAgent {
   FUNCTION float weight(int, float x) const { return exp(x); }
 };
 
-// What an agent does, by its outputs: its actions, whose log-probability this returns. `sizes`: see functions.metal.h.
+// Sample an agent's actions. Returns their log-probability. sizes: see functions.metal.h.
 template <int R, class Deviations>
 FUNCTION float draw_actions(IN_DEVICE const int* sizes, uint heads, IN_SHARED Rows<R>* outputs, uint r, IN_DEVICE const float* noise,
                             Deviations logstd, IN_DEVICE const uint8_t* mask, IN_DEVICE float* actions) {
@@ -30,16 +30,16 @@ FUNCTION float draw_actions(IN_DEVICE const int* sizes, uint heads, IN_SHARED Ro
   uint at = 0;
   for (uint head = 0; head < heads; ++head) {
     int size = sizes[14 + head];
-    float action, own;
+    float action, head_logprob;
     if (sizes[10] > 0) {
       float s = logstd[head];
-      normal_draw(outputs[head].of[r], noise[head], limit, s, exp(s), exp(-s), action, own);
+      normal_draw(outputs[head].of[r], noise[head], limit, s, exp(s), exp(-s), action, head_logprob);
     } else {
       LogitsOfAgent<R> logits = {outputs + at, r, mask + (masked ? at : 0), masked};
-      categorical_draw(logits, size, noise[head], action, own);
+      categorical_draw(logits, size, noise[head], action, head_logprob);
     }
     actions[head] = action;
-    logprob += own;
+    logprob += head_logprob;
     at += (uint)size;
   }
   return logprob;

@@ -1,5 +1,5 @@
-// First part of a step: the encoder's features of the observations, whose row `observed` is that of the block's first agent,
-// and the next one's `apart` rows on; PLACED: those that `place` says. From: a pointer to them, in whatever memory.
+// First part of a step: encode the observations. observed: row of the block's first agent; apart: rows from one agent to the next;
+// PLACED: use the rows of `place` instead. From: pointer type in any address space.
 
 #pragma once
 
@@ -9,13 +9,13 @@ template <int PLACED, typename Low, class From, int R, int GROUPS, int THREADS, 
 FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From observations, uint observed, uint apart,
                      IN_DEVICE Low* seen) {
   uint D = step.D, H = step.H, n = step.n, chunk = step.chunk, first = step.first, units = step.units, me = step.me;
-  IN_SHARED Rows<R>* x = step.x = step.features;  // layers have swapped them, and this y has room for a chunk
+  IN_SHARED Rows<R>* x = step.x = step.features;  // layers swap x and y; only this y holds a whole chunk
   IN_SHARED Rows<R>* y = step.y = x + units;
   for (uint from = 0; from < D; from += chunk) {
     uint width = D - from < chunk ? D - from : chunk, numbers = width * R * GROUPS;
-    BARRIER  // the part before has been read
+    BARRIER  // the previous chunk has been read
     for (uint start = me; start < numbers; start += 8 * THREADS) {
-      float part[8];  // on their way together: they may come from the host
+      float part[8];  // loaded together: they may come from host memory
 #pragma unroll
       for (int v = 0; v < 8; ++v) {
         uint k = start + v * THREADS, agent = k / width;

@@ -1,12 +1,10 @@
-// A step of all environments as one kernel, where a policy's step is launches of its own: rollout/in_steps.py.
+// One step of all environments as one kernel, for policies whose step takes other launches: rollout/in_steps.py.
 //
-// There are n environments (`count`) of SEATS agents each, whose rows are neighbours: SEEN numbers of an observation, HEADS
-// actions, LEGAL bytes of a mask (1 without). An environment may change its rows where they are, so the new ones begin as
-// copies of those before; rewards and terminals begin as zeros. Structs lie word by word, (WORDS, n): what neighbours read at
-// a time is one piece of memory.
+// There are n environments (`count`) of SEATS agents with adjacent rows: SEEN numbers of an observation, HEADS actions, LEGAL bytes
+// of a mask (1 without masks). An environment updates its rows in place, so they start as copies of the old ones; rewards and
+// terminals start as zeros. Structs are stored word by word, (WORDS, n), so that adjacent threads read adjacent memory.
 //
-// A thread steps one environment, in its own memory; of APART threads one, as neighbours that take different ways wait for
-// each other.
+// A thread steps one environment in its private memory. Only one of APART threads does, as diverging neighbours wait for each other.
 
 #define IN_ROWS IN_DEVICE
 #include "gpu/acting/rules.kernel.h"
@@ -27,12 +25,12 @@ KERNEL step<Low, THREADS, APART, SEATS, SEEN, HEADS, LEGAL, WORDS, LARGE>:
 #endif
   DEVICE_BARRIER
   if (me % APART != 0 || environment >= n) return;
-  Held<WORDS> held;
-  for (uint word = 0; word < WORDS; ++word) held.words[word] = games[word * n + environment];
+  EnvStorage<WORDS> storage;
+  for (uint word = 0; word < WORDS; ++word) storage.words[word] = games[word * n + environment];
   row = environment * SEATS;
-  take_rows(held, observations + row * SEEN, (IN_ROWS float*)actions + row * HEADS, rewards + row, terminals + row,
+  take_rows(storage, observations + row * SEEN, (IN_ROWS float*)actions + row * HEADS, rewards + row, terminals + row,
             masks + row * LEGAL);
-  step_game<LARGE>(held);
-  leave_rows(held);
-  for (uint word = 0; word < WORDS; ++word) games_after[word * n + environment] = held.words[word];
+  step_game<LARGE>(storage);
+  leave_rows(storage);
+  for (uint word = 0; word < WORDS; ++word) games_after[word * n + environment] = storage.words[word];
 }

@@ -1,35 +1,32 @@
-// What the kernels of a rollout's step call. A kernel is a whole step of a policy: act.kernel.h, made of encode.metal.h,
-// the network's layers (layers.metal.h of its folder, a function of the Step) and choose.metal.h. What it computes is
-// Policy.act of policy/policy.py. A whole rollout, environments included, is made of the same parts: rollout.kernel.h.
+// Shared code of the acting kernels. A kernel computes a policy step (Policy.act of policy/policy.py): act.kernel.h combines
+// encode.metal.h, the network's layers (function `layers` of its layers.metal.h) and choose.metal.h. rollout.kernel.h builds whole
+// rollouts, environments included, from the same parts.
 //
-// A block acts for R GROUPS agents. In shared memory are rows of features (GROUPS, H), each of R agents beside each other:
-// a thread owns one channel of R agents at a time, so what it reads of the weights serves all of them, and its
-// neighbours' are the weights behind. An agent's sums run over its own numbers in one order, so its results don't depend
-// on who else is in its block, or on how many are.
+// A block acts for R GROUPS agents. Shared memory holds rows of features (GROUPS, H) with R agents side by side: a thread computes
+// one channel of R agents at a time, so each weight it reads serves R agents, and adjacent threads read adjacent weights. Sums run
+// in a fixed order, so an agent's results don't depend on the other agents of its block.
 //
-// Weights are one array: the encoder's, the decoder's, the deviations of continuous actions, the network's. Products are
-// transposed, (inputs, outputs), and their biases behind them, zeros where there are none: policy/acting_on_gpu.py.
+// Weights are one array: encoder, decoder, deviations of continuous actions, network. Matrices are transposed, (inputs, outputs),
+// followed by their biases, which are zeros for a layer without biases: policy/acting_on_gpu.py.
 //
-// `sizes` has D, H, L, A, heads, n (the agents), and
-//   6  numbers of an observation that are in shared memory at a time
+// `sizes` has D, H, L, A, heads, n (agents), and
+//   6  observation numbers in shared memory at a time
 //   7  1 if states are multiplied by 1 - terminal first
 //   8  1 if a GELU follows the encoder's product
-//   9  1 if some choices are illegal
+//   9  1 if actions are masked
 //  10  1 if actions are continuous
 //  11  1 if observations are copied to `seen`
-//  12  how far from 0 continuous actions and their means are at most; 0: as far as they are
-//  13  how many numbers a policy's weights are
-//  14  of each head its number of choices
+//  12  largest |action| and |mean| of continuous actions; 0: unbounded
+//  13  numbers in one policy's weights
+//  14  choices of each head
 //
-// Where several policies act (SEATS > 0) each block acts by one of them, for rows that need not be neighbours: `seats`
-// (blocks, 1 + R GROUPS) has of each block its policy's number, then its agents' rows; `weights` are the policies', one
-// after the other. States alone lie as the blocks do, agent by agent, and n counts those. A row that is there twice, because
-// a policy has too few for a block, is acted for twice: the same numbers are written to the same place. A block may act for
-// several such crews, one after the other.
+// With several policies (SEATS > 0), each block acts by one policy, for rows that need not be adjacent. `seats`
+// (blocks, 1 + R GROUPS) lists for each block the policy's index and its agents' rows; `weights` holds the policies one after the
+// other. States are in block order, and n counts them. If a policy has too few agents for a block, a row is repeated, which writes
+// the same numbers to the same place twice. A block may act for several such groups in sequence.
 //
-// Actions (n, heads), log-probabilities and values (n,) are written where they are to be: to the rollout's memory, which
-// belongs to whoever fills it, as the environments do. So are the observations that a GPU with memory of its own has read
-// from the host: `seen` (n, D) is its copy. To MLX these are inputs, and its outputs the network's states alone.
+// Actions (n, heads), log-probabilities and values (n,) are written directly to the rollout's memory. So is `seen` (n, D), the
+// copy of the observations on a GPU with separate memory. For MLX these are inputs; the only outputs are the network's states.
 
 #pragma once
 
@@ -39,10 +36,10 @@
 #define WRITTEN(type, array) ((IN_DEVICE type*)(array))
 
 template <int V, int R>
-struct Sums { float of[V][R]; };  // of V outputs of a channel, for R agents
+struct Sums { float of[V][R]; };  // V outputs of one channel for R agents
 
-// A channel's part of a product: rows (K,) of R agents with K rows of weights, V numbers `apart` in each, the next row
-// `stride` on. Weights come from far away, so those of the next rows are on their way while some are used.
+// Multiply rows (K,) of R agents with V columns of a weight. apart: distance of the columns; stride: distance of the weight's rows.
+// The next rows' weights load while the current ones are used.
 template <int V, int R>
 FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint stride, IN_SHARED const Rows<R>* rows, uint K) {
   constexpr uint U = V > 1 ? 8 : 16;  // rows at a time
@@ -72,18 +69,18 @@ FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint str
   return sums;
 }
 
-// A block's step: sizes, and where things are.
+// Sizes and pointers of a block's step.
 template <int R, int GROUPS, int THREADS, int SEATS>
 struct Step {
   IN_DEVICE const int* sizes;
   uint me, D, H, L, A, heads, n, chunk;
-  uint first, units;  // the block's first agent; how many channels its agents have, R beside each other
-  IN_DEVICE const int* crew;  // who acts, and for which rows
+  uint first, units;  // first agent of the block; channels of its agents, in groups of R agents
+  IN_DEVICE const int* crew;  // policy index and rows of the agents
   IN_SHARED Rows<R>* outputs;  // (GROUPS, A + 1)
   IN_SHARED Rows<R>* features;  // x and y
   IN_SHARED Rows<R>* x;  // (GROUPS, H), a layer's input
-  IN_SHARED Rows<R>* y;  // (GROUPS, H), its output; a part of the observations before
-  IN_SHARED Rows<R>* own;  // what is behind the features is the network's own
+  IN_SHARED Rows<R>* y;  // (GROUPS, H), the layer's output, or a chunk of observations in `encode`
+  IN_SHARED Rows<R>* own;  // scratch memory of the network, after the features
   IN_DEVICE const float *encoder, *decoder, *logstd, *network;
   IN_DEVICE const float *terminals, *noise, *states;
   IN_DEVICE const uint8_t* mask;
@@ -99,7 +96,7 @@ struct Step {
     turn_to(seats, weights, block);
   }
 
-  // From now on it is the step of the agents of a block, or of one of its crews.
+  // Select the agents and the policy of block `block` of `seats`.
   FUNCTION void turn_to(IN_DEVICE const int* seats, IN_DEVICE const float* weights, uint block) {
     first = block * R * GROUPS;
     crew = seats + (SEATS > 0 ? block * (1 + R * GROUPS) : 0);
@@ -107,16 +104,16 @@ struct Step {
     decoder = encoder + (D + 1) * H, logstd = decoder + (H + 1) * (A + 1), network = logstd + heads;
   }
 
-  // The row of a block's agent.
+  // Row of an agent of the block.
   FUNCTION uint place(uint agent) const { return SEATS > 0 ? (uint)crew[1 + agent] : first + agent; }
 
-  // Of a block's agent the number k of its states, or 0 where they are forgotten.
+  // State number k of an agent of the block; 0 after an episode's end.
   FUNCTION float state(uint k, uint agent) const {
     float number = first + agent < n ? states[k] : 0.0f;
     return first + agent < n && sizes[7] > 0 ? number * (1.0f - terminals[place(agent)]) : number;
   }
 
-  // The network's state of a number, of all of the block's agents, becomes what is in `own`.
+  // Load state `number` of all agents of the block into `own`.
   FUNCTION void read_state(uint number) const {
     for (uint unit = me; unit < units; unit += THREADS) {
       uint agent = unit / H * R, k = (number * n + first + agent) * H + unit % H;
@@ -126,7 +123,7 @@ struct Step {
     BARRIER
   }
 
-  // A layer's output becomes the next one's input.
+  // Make the layer's output the next layer's input.
   FUNCTION void next_layer() {
     BARRIER
     IN_SHARED Rows<R>* other = x;

@@ -1,19 +1,18 @@
-// A whole rollout as one kernel: T steps of a policy, and of the environments between them. A block takes its agents through
-// all of them; nobody waits for the host, or for another block. Made for a network and an environment: text.py.
+// A whole rollout in one kernel: T steps of a policy and of the environments. A block runs all steps of its agents without waiting
+// for the host or for another block. text.py builds the source for a network and an environment.
 //
-// What a step reads and writes is as functions.metal.h says, of each of T steps. SEEN, HEADS and LEGAL are the sizes of a row
-// of observations, of actions, and of a mask (1 without); an environment is WORDS words, of which LOGS from LOG on are its
-// log, which is emptied first. `first_*` (n, ...) is what arrived before the rollout. Observations (T, n, D) are those that
-// actions are chosen from, last_observations (n, D) the ones behind them; rewards, terminals and masks have T + 1 rows.
+// Inputs and outputs of a step are those of functions.metal.h, for T steps. SEEN, HEADS and LEGAL: sizes of an observation, an
+// action and a mask (1 without masks). An environment has WORDS words; LOGS words from LOG on are its log, which is cleared first.
+// `first_*` (n, ...): outputs of the environments before the rollout. Observations (T, n, D) are those that the policy acted on,
+// last_observations (n, D) the ones after the last step; rewards, terminals and masks have T + 1 rows. horizon: T and n.
 //
-// With SEATS an environment has so many agents, and several policies may act. A block has as many environments as else agents,
-// and a crew (functions.metal.h) for each of their seats, who act one after the other: `seats` (blocks, SEATS, 1 + R GROUPS).
-// All of a block's environments have the same policies in the same seats. One that is there twice is played twice, in the same
-// way; so a large one, which is played where it is kept, may have no SEATS. `horizon` has T and n, the number of rows.
+// With SEATS, an environment has SEATS agents, and several policies may act. A block has R GROUPS environments, and acts for one
+// seat of all of them at a time: `seats` (blocks, SEATS, 1 + R GROUPS). All environments of a block have the same policies in the
+// same seats. A repeated environment is played twice with the same results; a LARGE one, which is stepped in place, can't be.
 //
-// An environment is stepped by one thread; neighbours in that are far apart, so that they take different ways at the same
-// time. Where a new episode takes long to begin, a block's threads begin it together, each a part (c_begin of
-// envs/include/vecenv.h); on Metal a thread's environment is its own.
+// One thread steps an environment. These threads are far apart, so that their branches don't serialize. If starting an episode is
+// slow, all threads of a block start it together (c_begin of envs/include/vecenv.h), except on Metal, where an environment is in
+// its thread's memory.
 
 #include "layers"
 #include "gpu/acting/choose.metal.h"
@@ -42,17 +41,17 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGA
   SHARED uint8_t allowed[AGENTS * LEGAL];
   uint T = (uint)horizon[0], n = (uint)horizon[1];
   uint worlds = step.n - step.first < WORLDS ? step.n - step.first : WORLDS;
-  uint slot = me / APART;  // the environment that this thread steps
+  uint slot = me / APART;  // environment of this thread
   bool steps = me % APART == 0 && slot < worlds;
-  uint player = steps ? step.place(slot) : 0;  // its first agent
-  HOLD(held, WORDS, LARGE, games_after + player / EACH * WORDS)
+  uint player = steps ? step.place(slot) : 0;  // first agent of the environment
+  DECLARE_ENV(storage, WORDS, LARGE, games_after + player / EACH * WORDS)
 
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     uint at = k / SEEN;
     rows[k] = at / EACH < worlds ? first_observations[(step.place(at / EACH) + at % EACH) * SEEN + k % SEEN] : (Low)0;
   }
   if (steps) {
-    sit_down<WORDS, EACH, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player / EACH, rows, acted, rewarded, ended, allowed,
+    load_env<WORDS, EACH, SEEN, HEADS, LEGAL, LOG, LOGS>(storage, games, slot, player / EACH, rows, acted, rewarded, ended, allowed,
                                                          first_rewards, first_terminals, first_masks, all_rewards,
                                                          all_terminals, all_masks);
   }
@@ -75,16 +74,16 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGA
     }
     DEVICE_BARRIER
     if (steps)
-      play<WORDS, LARGE, EACH, HEADS, LEGAL>(held, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded,
+      step_env<WORDS, LARGE, EACH, HEADS, LEGAL>(storage, slot, (t + 1) * n + player, step.actions + player * HEADS, acted, rewarded,
                                              ended, allowed, all_rewards, all_terminals, all_masks);
     DEVICE_BARRIER
 #if defined(BEGINS_LATER) && defined(BEGIN_STAGES)
     static_assert(LARGE, "a block's threads reach no environment that one of them has in registers");
     for (uint at = 0; at < worlds; ++at) {
       if (ended[at] == 0.0f) continue;
-      auto world = (Held<WORDS>*)(void*)(games_after + (step.first + at) * WORDS);
+      auto world = (EnvStorage<WORDS>*)(void*)(games_after + (step.first + at) * WORDS);
       for (int stage = 0; stage < BEGIN_STAGES; ++stage) {
-        begin_apart(&world->env, stage, (int)me, (int)THREADS);
+        begin_env(&world->env, stage, (int)me, (int)THREADS);
         DEVICE_BARRIER
       }
     }
@@ -96,5 +95,5 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGA
     uint at = k / SEEN;
     if (at / EACH < worlds) last_observations[(step.place(at / EACH) + at % EACH) * SEEN + k % SEEN] = rows[k];
   }
-  if (steps) stand_up<LARGE>(held, games_after + player / EACH * WORDS);
+  if (steps) store_env<LARGE>(storage, games_after + player / EACH * WORDS);
 }

@@ -1,9 +1,9 @@
-// A whole rollout as one kernel, as rollout.kernel.h, with the products of matrix units: a block takes M agents at a time.
+// A whole rollout in one kernel, as rollout.kernel.h, with matrix units; a block has M agents.
 //
-// It computes what a minibatch's forward pass does, with the same roundings (ppo/minibatch): of Low, and of products. Weights
-// are as in a checkpoint; KEPT of them are in shared memory, 1 the layers' and the decoder's, 2 all. With 0 the decoder's is, the
-// encoder's anew in each step, and the layers' come from memory, `layers` (L, 3H, H) of 16 bits, tile by tile. States (L, n, H) are
-// float throughout, observations float or bytes. `sizes` as functions.metal.h says; logstd (1, A) is of continuous actions.
+// It rounds as a minibatch's forward pass does (ppo/minibatch). Weights are stored as in a checkpoint. KEPT selects those that stay
+// in shared memory: 2 all; 1 the layers' and the decoder's; 0 the decoder's only, while the encoder's is loaded again in each step
+// and the layers' are streamed from `layers` (L, 3H, H), 16-bit. States (L, n, H) are float, observations float or bytes. sizes:
+// see functions.metal.h; logstd (1, A) is for continuous actions.
 
 #include "rows"
 #include "gpu/acting/choose.metal.h"
@@ -38,9 +38,9 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   Swizzled<Low, W> seen = {low + AT_SEEN}, encodes = {low + AT_ENCODER};
   Swizzled<Low, H> decodes = {low + AT_DECODER};
   uint n = (uint)sizes[5], first = block * M, T = (uint)horizon[0];
-  uint slot = me / APART, player = first + slot;  // for whom this thread chooses, and whose environment it steps
+  uint slot = me / APART, player = first + slot;  // agent of this thread, whose environment it steps
   bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
-  HOLD(held, WORDS, LARGE, games_after + player * WORDS)
+  DECLARE_ENV(storage, WORDS, LARGE, games_after + player * WORDS)
 
   auto encoding = Either<(KEPT != 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
@@ -56,7 +56,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   }
   for (uint row = me; row < M; row += THREADS) kept[row] = resets && first + row < n ? 1.0f - first_terminals[first + row] : 1.0f;
   if (plays) {
-    sit_down<WORDS, 1, SEEN, HEADS, LEGAL, LOG, LOGS>(held, games, slot, player, rows, acted, rewarded, ended, allowed,
+    load_env<WORDS, 1, SEEN, HEADS, LEGAL, LOG, LOGS>(storage, games, slot, player, rows, acted, rewarded, ended, allowed,
                                                       first_rewards, first_terminals, first_masks, all_rewards, all_terminals,
                                                       all_masks);
   }
@@ -68,7 +68,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       if (first + k / SEEN < n) all_observations[(t * n + first) * SEEN + k] = x;
       seen.put(k / SEEN, k % SEEN, (float)x);
     }
-    if (STREAMED) {  // both are where gates and tiles were
+    if (STREAMED) {  // both overlap the gates and tiles of the previous step
       constexpr uint MORE = W > SEEN ? W - SEEN : 1;
       for (uint k = me; W > SEEN && k < M * MORE; k += THREADS) seen.put(k / MORE, SEEN + k % MORE, 0.0f);
       keep_weight<H, W, THREADS>(encoder, H, SEEN, encodes, me);
@@ -96,7 +96,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       IN_DEVICE const uint8_t* legal = all_masks + now * LEGAL;
       all_logprobs[now] = draw_actions<1>(sizes, HEADS, mine, 0, all_noise + now * HEADS, logstd, legal, actions);
       all_values[now] = y[slot * Y + A];
-      play<WORDS, LARGE, 1, HEADS, LEGAL>(held, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals,
+      step_env<WORDS, LARGE, 1, HEADS, LEGAL>(storage, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals,
                                           all_masks);
       if (resets) kept[slot] = 1.0f - ended[slot];
     }
@@ -109,5 +109,5 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
     uint agent = first + k / H % M;
     if (agent < n) after[(k / (M * H) * n + agent) * H + k % H] = held_states[k];
   }
-  if (plays) stand_up<LARGE>(held, games_after + player * WORDS);
+  if (plays) store_env<LARGE>(storage, games_after + player * WORDS);
 }

@@ -1,4 +1,4 @@
-// What an environment's rules may use on a GPU: envs/include/vecenv.h, MY_GPU. The rules come behind this, in a namespace.
+// Definitions that environment headers use on a GPU (MY_GPU of envs/include/vecenv.h). The header follows, in a namespace.
 
 #ifdef __METAL_VERSION__
 #define fabsf fabs
@@ -12,7 +12,7 @@
 #pragma METAL fp contract(off)
 #endif
 
-#ifdef __CUDACC_RTC__  // rounded from double they are glibc's, or nearly always; Metal has no double
+#ifdef __CUDACC_RTC__  // rounded from double, which nearly always gives glibc's result; Metal has no double
 FUNCTION float sine_of(float x) { return (float)sin((double)x); }
 FUNCTION float cosine_of(float x) { return (float)cos((double)x); }
 #define sinf sine_of
@@ -26,23 +26,27 @@ FUNCTION float cosine_of(float x) { return (float)cos((double)x); }
 #else
 #define TABLE static const
 #endif
-#define RULE FUNCTION
-#define OWN IN_THREAD
-#define ROW(type) Row<type>
+#define ENV_FN FUNCTION
+#define ENV_PTR IN_THREAD
+#define ENV_ROWS(type) Row<type>
+// earlier names of these macros
+#define RULE ENV_FN
+#define OWN ENV_PTR
+#define ROW ENV_ROWS
 
-#ifndef IN_ROWS  // where agents' rows are
+#ifndef IN_ROWS  // address space of the agents' rows
 #define IN_ROWS IN_SHARED
 #endif
 
-// In place of a pointer of the struct: where the rows of the environment's agents are.
+// Pointer to the rows of the environment's agents; takes the place of the struct's pointer.
 template <typename Number>
 struct alignas(8) Row {
   IN_ROWS Number* at;
   FUNCTION IN_ROWS Number& operator[](int i) const { return at[i]; }
 };
 
-// glibc's: envs/src/rand_r.c
-RULE int rand_r(unsigned int OWN* seed) {
+// glibc's rand_r: envs/src/rand_r.c
+ENV_FN int rand_r(unsigned int ENV_PTR* seed) {
   unsigned int state = *seed, result = 0;
   for (int draw = 0; draw < 3; ++draw) {
     state = state * 1103515245u + 12345u;

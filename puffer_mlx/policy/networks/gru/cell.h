@@ -1,12 +1,12 @@
-// The GRU as PyTorch defines it, gates r, u, n (its r, z, n): a step and its gradient, of one channel (or a CPU's run of
-// channels), for training and for acting. The one text of them in C: see ops/words.h.
+// PyTorch's GRU with gates r, u, n (its r, z, n): a step and its gradient for one channel (on a CPU, one vector of channels), for
+// training and acting on CPUs and GPUs: see ops/portable.h.
 //
 //   hp = keep_t h_{t-1},  [hr hu hn] = W hp + b
 //   r = sigma(z_r + hr),  u = sigma(z_u + hu),  n = tanh(z_n + r hn),  h_t = n + u (hp - n)
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 
@@ -25,7 +25,7 @@ FUNCTION GRUCell<V> gru_cell(V r, V u, V z_n, V hn, V before) {
 
 template <class V>
 struct GRUGradient {
-  V r, u, n, hn, before;  // by z_r, z_u, z_n, by hn, and by hp past the product
+  V r, u, n, hn, before;  // by z_r, z_u, z_n, hn, and by hp without the part through W
 };
 
 // r, u, n: the gates after their activations; before: hp; dh: dL/dh_t.

@@ -1,4 +1,4 @@
-// The recurrence of a GRU. Shapes: scan.h; how a block walks through time: ops/recurrence/walk.metal.h.
+// A GRU's recurrence. Shapes: scan.h; time loop: ops/recurrence/walk.metal.h.
 
 #pragma once
 
@@ -46,7 +46,7 @@ KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, 
 
 KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float h0 keep h dh, int sizes
   -> Low dz dhidden, float dh0 {
-  SHARED Rows<R> after[N * U];  // gradient by the products of the step after
+  SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
   int T = sizes[0];
   uint S = sizes[1], first_step = sizes[2], keep_step = sizes[3];
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, keep_step, me, block);

@@ -1,17 +1,18 @@
-// GRU layers, and the norm behind them, as a part of a step: x becomes their output. A layer: cell.h. Its weights
-// (H, 3H) of the input and of h, then biases (4H,): of r and u both together, of n the input's and the state's. Behind the
-// layers is the norm's weight (H,). states, after (L, n, H).
+// GRU layers and the final norm as a part of a step; x becomes their output. Equations: cell.h. A layer's weights: of the input and
+// of h, (H, 3H) each, then biases (4H,): sums for r and u, then n's input and state biases. The norm's weight (H,) follows the
+// layers. states, after (L, n, H).
 
 #pragma once
 
 #include "cell.h"
 #include "gpu/acting/functions.metal.h"
+#include "norm/equations.h"
 
 template <int R, int GROUPS, int THREADS, int SEATS>
 FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
   uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
-  IN_SHARED Rows<R>* own = step.own;
-  IN_SHARED Rows<R>* residual = own + units;  // what the first layer gets
+  IN_SHARED Rows<R>* hidden = step.own;
+  IN_SHARED Rows<R>* residual = hidden + units;  // input of the first layer
   IN_SHARED float* squares = (IN_SHARED float*)(residual + units);  // (4, agents)
   for (uint unit = me; unit < units; unit += THREADS) {
 #pragma unroll
@@ -23,13 +24,13 @@ FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
     for (uint unit = me; unit < units; unit += THREADS) {
       uint channel = unit % H, agent = first + unit / H * R, k = (layer * n + agent) * H + channel;
       Sums<3, R> sums = multiply<3, R>(weight + channel, H, 3 * H, step.x + unit - channel, H);
-      Sums<3, R> more = multiply<3, R>(weight + 3 * H * H + channel, H, 3 * H, own + unit - channel, H);
+      Sums<3, R> more = multiply<3, R>(weight + 3 * H * H + channel, H, 3 * H, hidden + unit - channel, H);
       IN_DEVICE const float* bias = weight + 6 * H * H + channel;
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         GRUCell<float> cell = gru_cell<float>(bias[0] + sums.of[0][r] + more.of[0][r],
                                               bias[H] + sums.of[1][r] + more.of[1][r], bias[2 * H] + sums.of[2][r],
-                                              bias[3 * H] + more.of[2][r], own[unit].of[r]);
+                                              bias[3 * H] + more.of[2][r], hidden[unit].of[r]);
         step.y[unit].of[r] = cell.h;
         if (agent + r < n) step.after[k + r * H] = cell.h;
       }
@@ -50,7 +51,7 @@ FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
   BARRIER
   if (me < agents) {
     float square = squares[me] + squares[me + agents] + squares[me + 2 * agents] + squares[me + 3 * agents];
-    squares[me] = 1.0f / sqrt(square / (float)H + 1.1920929e-7f);  // EPSILON of ops/norm
+    squares[me] = inverse_rms(square, (float)H, 1.1920929e-7f);  // EPSILON of ops/norm
   }
   BARRIER
   for (uint unit = me; unit < units; unit += THREADS) {

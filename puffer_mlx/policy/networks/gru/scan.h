@@ -1,4 +1,4 @@
-// The recurrence of a GRU over time for training, forward and backward. What is computed: cell.h.
+// A GRU's recurrence over time for training, forward and backward. Equations: cell.h.
 
 #pragma once
 
@@ -38,7 +38,7 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
                                   keep[k] * at.load(before), d);
     Lanes parts[] = {by.r, by.u, by.n, by.hn};
     for (int v = 0; v < 3; ++v) at.store(by_z + v * H, parts[v]), at.store(by_hidden + v * H, parts[v < 2 ? v : 3]);
-    at.store(carry, by.before);  // past the product, which like it lacks its factor keep
+    at.store(carry, by.before);  // without the part through W, and without the factor keep
   };
   auto last = [=](int s, Channels at, Lanes sum) {
     at.store(dh0 + int64_t(s) * H, keep[s] * (at.load(dh0 + int64_t(s) * H) + sum));
@@ -49,7 +49,7 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
 
 // z (T, S, 3H), weight_hh (3H, H), bias_hh (3H,), h0 (S, H), keep (T, S)
-// -> h (T, S, H), and r, u, n and n's part of W hp + b, (T, S, 4H)
+// -> h (T, S, H), gates (T, S, 4H): r, u, n, hn
 inline Arrays gru_forward_node(const Array& z, const Array& weight_hh, const Array& bias_hh, const Array& h0,
                                const Array& keep) {
   expect(z.ndim() == 3 && h0.ndim() == 2, "gru: z must be (T, S, 3H), h0 (S, H)");

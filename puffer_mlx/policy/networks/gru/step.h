@@ -1,4 +1,4 @@
-// A layer of GRU in the compiled step: one step of a block of agents, whose states it replaces. What is computed: cell.h.
+// A GRU layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
 
 #pragma once
 
@@ -11,7 +11,7 @@ namespace puffer {
 // State: h.
 class GRULayer : public Stage {
  public:
-  // Weights of the input and of h (3H, H), biases (3H,).
+  // Weights of the input and of h, (3H, H); biases (3H,); state: index of h among the rollout's states.
   GRULayer(const float* weight_ih, const float* weight_hh, const float* bias_ih, const float* bias_hh, int H,
            int state)
       : H_(H),
@@ -33,15 +33,15 @@ class GRULayer : public Stage {
     auto finish = [=, this, &block](int row, int channel, const Lanes* sums) {
       const Lanes* bias = &bias_hh_[channel / kLanes];
       const float* z = gates + int64_t(row) * 3 * width;
-      float keep = block.keep[row];
-      auto cell = gru_cell<Lanes>(lanes_at(z, channel) + keep * sums[0] + bias[0],
-                           lanes_at(z + width, channel) + keep * sums[1] + bias[part],
-                           lanes_at(z + 2 * width, channel), keep * sums[2] + bias[2 * part],
-                           keep * Channels(channel, H_).load(block.state(state_, row, H_)));
+      float not_done = block.not_done[row];
+      auto cell = gru_cell<Lanes>(lanes_at(z, channel) + not_done * sums[0] + bias[0],
+                           lanes_at(z + width, channel) + not_done * sums[1] + bias[part],
+                           lanes_at(z + 2 * width, channel), not_done * sums[2] + bias[2 * part],
+                           not_done * Channels(channel, H_).load(block.state(state_, row, H_)));
       lanes_at(to + int64_t(row) * width, channel) = cell.h;
     };
     multiply_block(block.count, weight_hh_, kLanes, Features{block.state(state_, 0, H_), H_}, finish);
-    for (int row = 0; row < block.count; ++row)  // now that no product needs the states before
+    for (int row = 0; row < block.count; ++row)  // after the products, which read the old states
       std::copy_n(to + int64_t(row) * width, H_, block.state(state_, row, H_));
   }
 

@@ -1,13 +1,13 @@
-// The LSTM as PyTorch defines it, gates i, f, g, o: a step of one channel (or a CPU's run of channels), for training and for
-// acting. The one text of it in C: see ops/words.h. The gradient is in scan.h and kernels.metal.h: through a function, GCC
-// fuses other products with sums, and its last bits would change.
+// PyTorch's LSTM with gates i, f, g, o: a step for one channel (on a CPU, one vector of channels), for training and acting on CPUs
+// and GPUs: see ops/portable.h. Its gradient is written out in scan.h and in the GPU kernels: through a shared function, GCC fuses
+// other products with sums, which changes the last bits.
 //
 //   hp = keep_t h_{t-1},  cp = keep_t c_{t-1},  [i f g o] = z_t + W hp
 //   c_t = sigma(f) cp + sigma(i) tanh(g),       h_t = sigma(o) tanh(c_t)
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 

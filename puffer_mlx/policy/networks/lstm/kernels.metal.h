@@ -1,4 +1,4 @@
-// The recurrence of an LSTM. Shapes: scan.h; how a block walks through time: ops/recurrence/walk.metal.h.
+// An LSTM's recurrence. Shapes: scan.h; time loop: ops/recurrence/walk.metal.h.
 
 #pragma once
 
@@ -14,7 +14,7 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, keep_step, me, block);
   walk.begin(keep, h0, before);
   uint first = walk.first;
-  float cells[C][R];  // keep c of the step before
+  float cells[C][R];  // keep c of step t - 1
 #pragma unroll
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R;
@@ -53,7 +53,7 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
 
 KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 keep c dh, int sizes
   -> Low dz, float dh0 dc0 {
-  SHARED Rows<R> after[N * U];  // gradient by the products of the step after
+  SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
   int T = sizes[0];
   uint S = sizes[1], first_step = sizes[2], keep_step = sizes[3];
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, keep_step, me, block);

@@ -1,5 +1,5 @@
-// LSTM layers as a part of a step: x becomes their output. A layer: cell.h. Its weights (H, 4H) of the input and
-// of h, then the sum of both biases (4H,): i, f, g, o. states, after (2L, n, H): of each layer h, then c.
+// LSTM layers as a part of a step; x becomes their output. Equations: cell.h. A layer's weights: of the input and of h, (H, 4H) each,
+// then the sum of both biases (4H,); order i, f, g, o. states, after (2L, n, H): h, then c of each layer.
 
 #pragma once
 

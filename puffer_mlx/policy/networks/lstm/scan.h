@@ -1,4 +1,4 @@
-// The recurrence of an LSTM over time for training, forward and backward. What is computed: cell.h.
+// An LSTM's recurrence over time for training, forward and backward. Equations: cell.h.
 
 #pragma once
 
@@ -67,8 +67,8 @@ inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Ar
   return call("LSTM", kernel, {z, weight_hh, h0, c0, keep}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
 }
 
-// gates, weight_hh, h0, c0, keep, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read: they are
-// what the gradient of the weight needs.
+// gates, weight_hh, h0, c0, keep, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read; they are
+// inputs for the weight's gradient.
 inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& c0,
                                  const Array& keep, const Array& h, const Array& c, const Array& dh) {
   expect_lstm(gates, weight_hh, h0, c0, keep);

@@ -1,4 +1,4 @@
-// A layer of LSTM in the compiled step: one step of a block of agents, whose states it replaces. What is computed: cell.h.
+// A LSTM layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
 
 #pragma once
 
@@ -8,21 +8,21 @@
 
 namespace puffer {
 
-// States: h, and c behind it.
+// States: h at index `state`, c at the next.
 class LSTMLayer : public Stage {
  public:
-  // weight (4H, 2H): each row of the input's, and that of h's behind it; bias (4H,), the sum of both
+  // weight (4H, 2H): each row has the input's weights, then h's; bias (4H,): sum of both biases
   LSTMLayer(const float* weight, const float* bias, int H, int state)
       : H_(H), state_(state), panels_(pack_gates<4>(weight, H, 2 * H)), bias_(pad(bias, 4, H)) {}
 
   size_t work() const override { return size_t(kBlock) * 2 * H_; }
 
   void run(const Block& block, Features x, float* to) const override {
-    for (int row = 0; row < block.count; ++row) {  // [x | keep h], as h itself is replaced channel by channel
+    for (int row = 0; row < block.count; ++row) {  // [x | not_done h], because h is replaced channel by channel
       float* both = block.work + int64_t(row) * 2 * H_;
       const float* h = block.state(state_, row, H_);
       std::copy_n(x[row], H_, both);
-      for (int i = 0; i < H_; ++i) both[H_ + i] = block.keep[row] * h[i];
+      for (int i = 0; i < H_; ++i) both[H_ + i] = block.not_done[row] * h[i];
     }
     auto finish = [=, this, &block](int row, int channel, const Lanes* sums) {
       Channels at(channel, H_);
@@ -30,7 +30,7 @@ class LSTMLayer : public Stage {
       int part = padded(H_) / kLanes;
       float* c = block.state(state_ + 1, row, H_);
       auto cell = lstm_cell<Lanes>(sums[0] + bias[0], sums[1] + bias[part], sums[2] + bias[2 * part],
-                            sums[3] + bias[3 * part], block.keep[row] * at.load(c));
+                            sums[3] + bias[3 * part], block.not_done[row] * at.load(c));
       at.store(c, cell.c);
       at.store(block.state(state_, row, H_), cell.h);
       lanes_at(to + int64_t(row) * padded(H_), channel) = cell.h;

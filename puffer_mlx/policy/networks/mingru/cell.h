@@ -1,5 +1,5 @@
-// MinGRU's step and its gradient, of one channel (or a CPU's run of channels): gates, recurrence and highway. The one text of
-// them in C, for training and for acting: see ops/words.h.
+// MinGRU's step and its gradient for one channel (on a CPU, one vector of channels): gates, recurrence and highway, for training
+// and acting on CPUs and GPUs: see ops/portable.h.
 //
 //   [hidden | gate | projection] = u_t,  z = sigma(gate),  q = sigma(projection)
 //   g = hidden + 0.5 if hidden >= 0 else sigma(hidden)
@@ -7,7 +7,7 @@
 
 #pragma once
 
-#include "ops/words.h"
+#include "ops/portable.h"
 
 namespace puffer {
 
@@ -51,15 +51,15 @@ struct MinGRUGradient {
   V hidden, gate, projection, x;  // x: the highway's part only
 };
 
-// dL/ds_{t-1} of ds: dL/ds_t with what the output adds to it.
+// Return dL/ds_{t-1}. ds: dL/ds_t, including the output's part.
 template <class V>
 FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& keep, IN_THREAD const V& ds) {
   return keep * ds * (1.0f - z);
 }
 
-// Gradient of the step from `previous` (s_{t-1}) to `state`, by its gates and the slope of g; `carry` enters as dL/ds_t from
-// the next step and leaves as dL/ds_{t-1}. All are references, as GCC fuses products with sums, and so rounds, by where
-// numbers are loaded and stored.
+// Gradient of the step from `previous` (s_{t-1}) to `state`, given its gates and the slope of g. `carry` enters as dL/ds_t from the
+// next step and leaves as dL/ds_{t-1}. Arguments are references, because GCC's choice of which products to fuse, and so the
+// rounding, depends on where numbers are loaded and stored.
 template <class V>
 FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_THREAD const V& g, IN_THREAD const V& slope,
                                  IN_THREAD const V& x, IN_THREAD const V& keep, IN_THREAD const V& previous,

@@ -1,11 +1,11 @@
 // MinGRU: gates, recurrence and highway. Shapes: scan.h.
 //
-// The gates don't see the state, so one thread owns one channel of one segment and walks through time; neighbouring
-// threads read neighbouring numbers. The numbers of AHEAD steps are read before any of them is stored: for all that the
-// compiler knows, a store may change what is read after it, and every step would wait for memory anew.
+// The gates don't depend on the state, so a thread owns one channel of one segment for all steps; adjacent threads read adjacent
+// numbers. AHEAD steps are read before any is stored: the compiler must assume that a store changes later loads, so each step would
+// wait for memory again.
 //
-// sizes: T, S, H; how far a channel's first state is from the next one's, and a step's `keep` from the next one's: 1, or
-// 0 where one number is all of them. `dfirst` has a number for each number of `first` that is read.
+// sizes: T, S, H, stride of the first state per channel, stride of `keep` per row; a stride is 1, or 0 for one shared number.
+// `dfirst` has one number for each number of `first`.
 
 #pragma once
 
@@ -53,7 +53,7 @@ KERNEL mingru_backward<Low, FAST>: Low u x, float first keep states, Low dout, i
   if (i < S * H) {
     float carry = 0.0f;
     uint row = i / H + (T - 1) * S, channel = i % H;
-    float after = states[row * H + channel];  // this step's state; what the loop reads is the one before
+    float after = states[row * H + channel];  // state after this step (the loop reads the previous one)
     for (int t = T - 1; t >= 0; t -= AHEAD) {
       float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], gradient[AHEAD], before[AHEAD], kept[AHEAD];
 #pragma unroll

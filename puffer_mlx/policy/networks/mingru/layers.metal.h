@@ -1,5 +1,5 @@
-// MinGRU layers as a part of a step: x becomes their output. A layer: cell.h. Its weight (H, 3H): hidden, gate,
-// projection. states, after (L, n, H).
+// MinGRU layers as a part of a step; x becomes their output. Equations: cell.h. A layer's weight (H, 3H): hidden, gate, projection.
+// states, after (L, n, H).
 
 #pragma once
 

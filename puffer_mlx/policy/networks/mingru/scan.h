@@ -1,4 +1,4 @@
-// MinGRU over time for training: forward and backward, in one pass over memory each. What is computed: cell.h.
+// MinGRU over time for training: forward and backward, each in one pass over memory. Equations: cell.h.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace puffer {
 
-// One step of one row: u = [hidden | gate | projection], each H wide; the state before it is keep * previous.
+// One step of one row. u: [hidden | gate | projection], H each; the step starts from keep * previous.
 inline void mingru_row(int H, const float* __restrict u, const float* __restrict x, float keep,
                        const float* __restrict previous, float* __restrict out, float* __restrict state) {
   for (int h = 0; h < H; ++h) {
@@ -20,7 +20,7 @@ inline void mingru_row(int H, const float* __restrict u, const float* __restrict
 }
 
 // Gradient of `mingru_row`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
-// Inlined, GCC 12 forgets what is __restrict, and with it the lanes: 4 to 6 times slower.
+// noinline: when inlined, GCC 12 loses __restrict and doesn't vectorize, 4 to 6 times slower.
 [[gnu::noinline]] inline void mingru_row_gradient(int H, const float* __restrict u, const float* __restrict x,
                                                   float keep, const float* __restrict previous,
                                                   const float* __restrict state, const float* __restrict dout,
@@ -83,7 +83,7 @@ inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& f
   return call("MinGRU", kernel, {u, x, first, keep}, {x.shape(), x.shape()});
 }
 
-// u, x, first, keep, states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H; the highway's part only), dfirst (S, H)
+// u, x, first, keep, states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H) of the highway only, dfirst (S, H)
 inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& first, const Array& keep,
                                    const Array& states, const Array& dout) {
   expect_mingru(u, x, first, keep);

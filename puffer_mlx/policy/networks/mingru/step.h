@@ -1,4 +1,4 @@
-// A layer of MinGRU in the compiled step: one step of a block of agents, whose states it replaces. What is computed: cell.h.
+// A MinGRU layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
 
 #pragma once
 
@@ -11,14 +11,14 @@ namespace puffer {
 // State: s.
 class MinGRULayer : public Stage {
  public:
-  // weight (3H, H); the number of the state among the rollout's.
+  // weight (3H, H); state: index among the rollout's states.
   MinGRULayer(const float* weight, int H, int state) : H_(H), state_(state), panels_(pack_gates<3>(weight, H, H)) {}
 
   void run(const Block& block, Features x, float* to) const override {
     auto finish = [=, this, &block](int row, int channel, const Lanes* sums) {
       Channels at(channel, H_);
       float* state = block.state(state_, row, H_);
-      Lanes before = block.keep[row] * at.load(state), in = lanes_at(x[row], channel);
+      Lanes before = block.not_done[row] * at.load(state), in = lanes_at(x[row], channel);
       auto cell = mingru_cell<Lanes>(sums[0], sums[1], sums[2], in, before);
       at.store(state, cell.state);
       lanes_at(to + int64_t(row) * padded(H_), channel) = cell.out;

@@ -1,4 +1,4 @@
-// The MLP's layers as a part of a step: x becomes their output. A layer's weight (H, H), then its bias (H,).
+// MLP layers as a part of a step; x becomes their output. A layer has a weight (H, H), then a bias (H,).
 
 #pragma once
 
@@ -7,7 +7,7 @@
 template <int R, int GROUPS, int THREADS, int SEATS>
 FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
   uint H = step.H, units = step.units, me = step.me;
-  if (step.first == 0 && me < 8) step.after[me] = 0.0f;  // there is no state
+  if (step.first == 0 && me < 8) step.after[me] = 0.0f;  // no state
   for (uint layer = 0; layer < step.L; ++layer) {
     IN_DEVICE const float* weight = step.network + layer * (H + 1) * H;
     for (uint unit = me; unit < units; unit += THREADS) {

@@ -1,6 +1,5 @@
-// One step of Adam with decoupled weight decay for all tensors in one node: global-norm clip, both moments, and nothing
-// at all where a gradient isn't finite. As a graph it is some 15 nodes for each tensor. What is computed and where it
-// comes from: `__init__.py`.
+// One step of Adam with decoupled weight decay for all tensors in one node, including the global-norm clip; it changes nothing if a
+// gradient isn't finite. Plain MLX takes about 15 nodes per tensor. Equations: `__init__.py`.
 
 #pragma once
 
@@ -11,20 +10,20 @@
 
 namespace puffer {
 
-// The numbers of a step that don't change during a run.
-struct AdamNumbers {
+// Coefficients that are constant during a run.
+struct AdamConfig {
   double beta1, beta2, eps, decay;
 };
 
-// Numbers [first, first + count) of tensor i. They are some ten microseconds' work, more than waking a thread takes.
+// Numbers [first, first + count) of tensor i: some ten microseconds of work, more than waking a thread takes.
 struct AdamPart {
   static constexpr int64_t kNumbers = 1 << 15;
   int i;
   int64_t first, count;
 };
 
-// `made` counts steps, this one too.
-inline AdamStep adam_step_of(const AdamNumbers& n, float clip, float lr, double made) {
+// made: number of steps, including this one.
+inline AdamStep adam_step_of(const AdamConfig& n, float clip, float lr, double made) {
   return {clip,
           float(n.beta1),
           float(n.beta2),
@@ -49,15 +48,15 @@ inline void adam_run(const AdamStep& by, const float* __restrict__ w, const floa
   }
 }
 
-// The same in place.
+// In-place version.
 inline void adam_run(const AdamStep& by, float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
                      float* __restrict__ v, int64_t count) {
   for (int64_t i = 0; i < count; ++i) adam_move(by, g[i], w[i], m[i], v[i]);
 }
 
-// Trees of k arrays each, and the number of steps made, lr and loss, all () -> k weights, k first and k second moments,
-// the number of steps (), and () 1 where the step was made; else 0, and all is as before. The result doesn't depend on
-// the number of threads: every number is computed by itself, and squares are summed in the parts' order.
+// Trees of k arrays each; made (number of steps), lr and loss, all () -> k weights, k first and k second moments, the number of
+// steps (), ok () = 1, or 0 if nothing was changed. The result doesn't depend on the number of threads: numbers are independent, and
+// squares are summed in the parts' order.
 inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Arrays& second,
                         const Array& made, const Array& lr, const Array& loss, float max_norm, double beta1,
                         double beta2, double eps, double decay) {
@@ -69,7 +68,7 @@ inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays
     for (int64_t first = 0; first < size; first += AdamPart::kNumbers)
       parts.push_back({i, first, std::min(AdamPart::kNumbers, size - first)});
   }
-  AdamNumbers numbers{beta1, beta2, eps, decay};
+  AdamConfig numbers{beta1, beta2, eps, decay};
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     int count = static_cast<int>(parts.size());
     std::vector<double> squares(count);

@@ -1,15 +1,15 @@
-// Adam with the clip, for all tensors of a network at once: what is computed, __init__.py.
+// Adam with the clip, for all tensors of a network at once. Equations: __init__.py.
 //
-// Arrays of all tensors are flat, each tensor at a multiple of 1024, of which a block has one. `packed` has all weights,
-// then all gradients, first and second moments; `squares` the sums of squares of each 1024 of them.
+// Tensors are packed flat, each starting at a multiple of 1024; a block updates 1024 numbers. packed: all weights, then all
+// gradients, first and second moments; squares: sum of squares of each 1024 of them.
 //
-// settings: both betas and their logarithms, eps, weight decay, the largest norm.
+// settings: beta1, beta2, their logarithms, eps, weight decay, largest norm.
 
 #pragma once
 
 #include "../step.metal.h"
 
-// 1 - beta^step, exact to float's digits where beta is close to 1.
+// 1 - beta^step, accurate in float even for beta close to 1.
 FUNCTION float correction(float log_beta, float step) {
   float y = step * log_beta;
   float series = 1.0f;

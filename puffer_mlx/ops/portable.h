@@ -1,9 +1,9 @@
-// The words of a text that the CPU's C++, Metal and CUDA have in common, as C++ on a CPU says them. Such a text is in the
-// namespace `puffer`, has its numbers' type V as a template's parameter (float; on a CPU Lanes too), and includes this file.
-// On a GPU it gets ops/gpu/functions.metal.h instead, with the words of metal.h or cuda.h.
+// Macros and functions for code that is compiled as C++ for the CPU, as Metal and as CUDA; here as C++ defines them.
+// Portable code includes this file, is in namespace `puffer`, and takes its number type V as a template parameter (float; on a
+// CPU also Lanes). On a GPU, ops/gpu/functions.metal.h with metal.h or cuda.h takes the place of this file.
 //
-//   FUNCTION             how a function is declared
-//   IN_THREAD            where a reference points: to memory of the thread's own
+//   FUNCTION             declares a function
+//   IN_THREAD            address space of a pointer or reference: the thread's memory
 //   logistic(V), squash(V), exp_negative(V), exp_to_zero(V), log_from_one(V), finite(V), within(V, float)
 //   exp(float), log(float), pow(float, float), sqrt(float)
 
@@ -26,7 +26,7 @@ inline V squash(V x) {
   return tanh(x);
 }
 
-// At most `limit` from 0; NaN stays.
+// Clamp x to [-limit, limit]; NaN stays NaN.
 inline Lanes within(Lanes x, float limit) {
   Lanes most = Lanes{} + limit;
   x = x > most ? most : x;
@@ -49,7 +49,7 @@ inline Lanes log_from_one(Lanes x) {
   return n * 0.693147181f + 2.0f * (s + s * s2 * p);
 }
 
-// NaN is 0, infinities become `LARGEST` of policy/distributions.py.
+// Replace NaN by 0 and infinities by `LARGEST` of policy/distributions.py.
 inline Lanes finite(Lanes x) {
   Lanes infinity = Lanes{} + std::numeric_limits<float>::infinity(), largest = Lanes{} + 3.4028e38f;
   x = x != x ? Lanes{} : x;
