@@ -20,6 +20,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks import gru, lstm, mingru
+from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
 
@@ -168,9 +169,11 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
 def test_every_text_is_read_whole():
     """A kernel that the pattern of a kernel misses would be left among what goes before."""
     paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))
-    made = text.LAYERS, text.MINIBATCH  # of a network's layers
-    steps = sum(path.name in made for path in paths)
-    declared = steps + sum(path.read_text().count("\nKERNEL ") for path in paths)
+    composed = minibatch.kernel_texts()
+    steps = sum(path.name == text.LAYERS for path in paths)
+    texts = [*paths, *(each.kernel for each in composed)]
+    declared = steps + sum(path.read_text().count("\nKERNEL ") for path in texts)
+    paths = [*paths, *composed]
     for backend in ("metal", "cuda"):
         found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
         assert len(found) == declared >= 9
@@ -188,7 +191,7 @@ BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
 
 def metal_kernels(tmp_path):
     """Those of all files, and whole rollouts of each network; an environment adds no arrays."""
-    for path in sorted(PACKAGE.rglob("*.metal.h")):
+    for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch.kernel_texts()):
         yield from text.kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")
     for path in sorted((*PACKAGE.rglob(text.LAYERS), *PACKAGE.rglob("networks/*/" + text.ROWS))):

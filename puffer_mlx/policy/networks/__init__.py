@@ -11,7 +11,7 @@ A folder's files, of which only the first must be there:
 | ``step.h`` | a layer of the compiled step, likewise |
 | ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |
 | ``kernels.metal.h`` | the kernels' text, for Metal and CUDA; ``__init__.py`` launches them |
-| ``minibatch.metal.h`` | a minibatch in one launch, likewise: see ``ppo/minibatch`` |
+| ``minibatch.metal.h`` | for a minibatch in one launch: see ``BlockLayer`` |
 
 Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
 Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
@@ -158,7 +158,8 @@ class BlockLayer:
     """
 
     text: Path
-    """``minibatch.metal.h``, with ``forward.metal.h`` and ``back.metal.h`` beside it."""
+    """``minibatch.metal.h``, what the kernel in ``ppo/minibatch`` needs before it; beside it are
+    ``forward.metal.h`` and ``back.metal.h``, a layer's passes, which the kernel includes."""
     tensors: tuple[str, ...]
     """Of a layer: matrices (rows H, H), then biases (rows H,)."""
     rows: int
@@ -202,8 +203,9 @@ class Forms:
     ``rollout.acting_in_c.Layers``."""
     gpu_step: GPUStep | None = None
     matrix_units: Path | None = None
-    """The folder of its texts for a GPU's matrix units: ``rows.metal.h`` has a rollout's layers,
-    ``wide.metal.h`` a minibatch of wide ones. A layer is one ``weight`` and one state."""
+    """The folder of its texts for a GPU's matrix units, None if it has none. ``rows.metal.h`` has
+    the layers of a rollout, ``walks.metal.h`` the recurrence in a minibatch of wide layers. A layer
+    has one tensor, ``weight``, and one state."""
     block_layer: BlockLayer | None = None
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
     """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
