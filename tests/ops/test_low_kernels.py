@@ -233,7 +233,8 @@ def test_every_kernel_has_metals_room(tmp_path):
 
 def test_no_block_of_metal_keeps_a_matrix():
     """Not even the smallest: there Muon has another form."""
-    weights, one = [mx.zeros((32, 32))], mx.zeros(())
+    weights = {"w": mx.zeros((32, 32))}
+    one = mx.zeros(())
     step: Any = *[weights] * 3, one, one, 1.0, 0.9, 0.0, ((1.0, 1.0, 1.0),)
     for backend, expected in (("cuda", "muon_kept"), ("metal", "muon_step")):
         names = []

@@ -31,7 +31,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import Composed
-from puffer_mlx.ops.pack import BLOCK, launch_cast, launch_pack, places, unpack_known
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, launch_pack, places
 from puffer_mlx.policy.networks import BlockLayer
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy, training_of
@@ -476,7 +476,10 @@ def _finished(
     named: dict[str, mx.array],
     names: list[str],
 ) -> tuple[Any, mx.array]:
-    """The blocks' gradients by the weights, in the order of ``names``, added up; the metrics."""
+    """Return the sums of the blocks' gradients, a ``PackedTree``, and the metrics.
+
+    ``names``: the tensors in the order in which a block's gradients lie.
+    """
     sizes = {name: named[name].size for name in names}
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
@@ -486,8 +489,7 @@ def _finished(
     arrays["places"] = numbers(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
     found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
-    parts = unpack_known(found, [array.shape for array in named.values()], squares)
-    return tree_unflatten(list(zip(named, parts, strict=True))), metrics
+    return PackedTree(found, tree_unflatten(list(named.items())), squares), metrics
 
 
 def _moments(batch: Minibatch) -> mx.array:
