@@ -37,8 +37,6 @@ GUESTS |= {"trackio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves
     "export.torch_modules": {"torch"},
     "policy.encoders.torch_images": {"torch"},
-    "policy.networks.torch_network": {"torch"},
-    "policy.networks.*.torch_module": {"torch"},
     "sweep.engine.*": {"optuna"},
 }
 

@@ -5,7 +5,6 @@ A folder's files, of which only the first must be there:
 | file | what |
 | --- | --- |
 | ``__init__.py`` | ``NAME``; the class of that name, equations in MLX; and ``FORMS`` |
-| ``torch_module.py`` | upstream's torch class, written anew |
 | ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/words.h`` |
 | ``scan.h`` | C++ for training: all steps, forward and backward; see ``ops/cpu/binding.h`` |
 | ``step.h`` | a layer of the compiled step, likewise |
@@ -73,42 +72,6 @@ class Network(Protocol):
     ) -> tuple[mx.array, State]:
         """One step of n agents: h (n, H), keep (n,) -> outputs (n, H) and their next state."""
         ...
-
-
-@dataclass(frozen=True)
-class TorchForm:
-    """The class of PufferLib 4.0's torch backend: the one in the folder's ``torch_module.py``."""
-
-    keys: Callable[[int], dict[str, list[str]]]
-    """Of (layers): the keys of each tensor, below ``network.``; a second name after the first."""
-    layers: Callable[[Collection[str]], int]
-    """Of keys below ``network.``: the layers that they are of; 0 if they are another network's."""
-    note: Callable[[int], str] = lambda layers: ""
-    """Of (layers): in which way PufferLib's class differs from the network; empty if in none."""
-
-
-@dataclass(frozen=True)
-class Sb3Form:
-    """The network within Stable-Baselines3's policy of actors and critics, behind the encoder."""
-
-    module: str
-    """The key of the module that has both sequences, of actions and of values."""
-    activated: Callable[[Any, str], Any]
-    """Of (network, activation): the network of the sb3 dialect."""
-    key: Callable[[str], str]
-    """Of a tensor's name: its key in the sequence of modules that begins with the encoder's two."""
-
-
-@dataclass(frozen=True)
-class Puffer3Form:
-    """The network within PufferLib 3.0's wrapper, which has one layer."""
-
-    keys: dict[str, list[str]]
-    """The keys of each tensor, a second name after the first, in the order of 3.0's flat file."""
-    module: Callable[[int], Any]
-    """Of (hidden): a ``torch_network.Network`` whose modules are the wrapper's."""
-    size: Callable[[int], int]
-    """Of (hidden): how many numbers the tensors have."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +159,9 @@ class BlockLayer:
 class Forms:
     """All of a network's forms."""
 
-    sb3: Sb3Form | None = None
-    """None: in the sb3 dialect it is as in all others."""
+    with_activation: Callable[[Any, str], Any] | None = None
+    """(network, activation) -> the network of the sb3 dialect, with its activation and initial
+    weights; None if all dialects have the same network."""
     pack: Callable[[Any, Any, Weights], None] | None = None
     """Of (step, network, weights): adds the layers to a compiled step:
     ``rollout.acting_in_c.Layers``."""
@@ -207,11 +171,9 @@ class Forms:
     the layers of a rollout, ``walks.metal.h`` the recurrence in a minibatch of wide layers. A layer
     has one tensor, ``weight``, and one state."""
     block_layer: BlockLayer | None = None
-    onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
-    """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
-    the names of the features and of the next states."""
-    torch: TorchForm | None = None
-    puffer3: Puffer3Form | None = None
+    puffer3: Callable[[int], dict[str, int]] | None = None
+    """(hidden) -> the tensors of one layer and their sizes, in the order of PufferLib 3.0's flat
+    file; None if 3.0's wrapper has no such network."""
     flat: Callable[[int, int], dict[str, int]] | None = None
     """Of (hidden, layers): each tensor, and how many numbers it has, in PufferLib's flat file."""
     layers: Callable[[Collection[str]], int] | None = None

@@ -37,8 +37,10 @@ def make_network(name: str, hidden: int, layers: int, dialect: str, activation: 
     if ":" in name:
         return custom.make_network(name, hidden, layers)
     network = NETWORKS[name](hidden, layers)
-    form = forms_of(network).sb3 if dialect == "sb3" else None
-    return form.activated(network, activation) if form else network
+    with_activation = forms_of(network).with_activation
+    if dialect != "sb3" or with_activation is None:
+        return network
+    return with_activation(network, activation)
 
 
 def names_of(form: str) -> list[str]:

@@ -72,9 +72,3 @@ def gated_shapes(hidden: int, gates: int) -> dict[str, tuple[int, ...]]:
     """The shapes of ``gated_weights``, by name."""
     rows = gates * hidden
     return {name: (rows, hidden) if name.startswith("weight") else (rows,) for name in GATED}
-
-
-def gated_onnx(graph: Any, layer: str, x: str, h: str) -> tuple[str, str]:
-    """Nodes of the input's and of the state's part of a layer's gates: ``Forms.onnx``'s graph."""
-    of_input = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
-    return of_input, graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")

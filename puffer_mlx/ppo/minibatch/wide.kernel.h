@@ -1,5 +1,5 @@
 // minibatch.kernel.h for layers whose weights and gradients do not fit a block, in 16 bits: the factors of the weights' gradients
-// are written to memory. It is compiled behind MinGRU's walks.metal.h.
+// are written to memory. It is compiled behind a network's walks.metal.h.
 //
 // A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
 // of which one is on its way while another is multiplied. In `factors` are, one after the other (Factors): each layer's input and the
@@ -123,11 +123,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
       BARRIER
       for (uint k = me * 2; k < M * H; k += 2 * THREADS) {
         uint row = k / H, channel = k % H;
-        float projection[2], input[2], state[2];
-        get_some(u, row, channel + 2 * H, projection), get_some(x, row, channel, input), get_some(states, row, channel, state);
-#pragma unroll
-        for (int v = 0; v < 2; ++v) state[v] = mingru_out(projection[v], input[v], state[v]);
-        put_some(out, row, channel, state);
+        walk_out(u, x, states, out, row, channel, H);
       }
       BARRIER
       write_rows<SEGMENTS, STEPS, H, THREADS>(out, to.xs + (uint)(l + 1) * n * H, segment, S, me);

@@ -17,7 +17,7 @@ from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, TorchForm, count
+from puffer_mlx.policy.networks import Forms, FusedCase, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 NAME = "Leaky"
@@ -123,15 +123,6 @@ def _pack(step, network, weights):
         step.add("leaky", str(i), own, {"gate": (H, H)}, H, i)
 
 
-def _onnx(graph, network, x, states):
-    def layer(i, x, s):
-        z = graph("Sigmoid", graph.gemm(x, f"network.{i}.gate", ""))
-        s = graph.between(s, x, z)
-        return s, s
-
-    return graph.through_layers(layer, network.layers, x, states)
-
-
 def _run(low, rest, dout):
     states = FORWARD.form()(*low, *rest)
     return [states, *BACKWARD.form()(*low, *rest, states, dout)]
@@ -139,11 +130,6 @@ def _run(low, rest, dout):
 
 FORMS = Forms(
     pack=_pack,
-    onnx=_onnx,
-    torch=TorchForm(
-        lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
-        lambda keys: count(r"gates\.(\d+)\.weight", keys),
-    ),
     layers=lambda names: count(r"(\d+)\.gate", names),
     stacks=lambda state: {"state": state},
     fused_case=lambda T, S, H: FusedCase(

@@ -23,11 +23,10 @@ from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
-    gated_onnx,
     gated_shapes,
     gated_weights,
     through_layers,
@@ -201,43 +200,6 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [*arrays, weights["norm"]["weight"]]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    H = network.hidden
-
-    def layer(i: int, x: str, h: str) -> tuple[str, str]:
-        of_input, of_state = gated_onnx(graph, f"network.layers.{i}", x, h)
-        z_r, z_u, z_n = graph.split(of_input, 1, [H] * 3)
-        h_r, h_u, h_n = graph.split(of_state, 1, [H] * 3)
-        r = graph("Sigmoid", graph("Add", z_r, h_r))
-        u = graph("Sigmoid", graph("Add", z_u, h_u))
-        n = graph("Tanh", graph("Add", z_n, graph("Mul", r, h_n)))
-        h = graph.between(n, h, u)
-        return h, h
-
-    def norm(h: str) -> str:
-        x_and_h = graph("Add", h, x)
-        mean = graph("ReduceMean", graph("Mul", x_and_h, x_and_h), axes=[-1])
-        scaled = graph("Div", x_and_h, graph("Sqrt", graph("Add", mean, EPSILON)))
-        return graph("Mul", scaled, "network.norm.weight")
-
-    return graph.through_layers(layer, network.layers, x, states, last=norm)
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    keys = {
-        f"layers.{i}.{name}": [f"gru.{name}_l{i}", f"cell.{i}.{name}"]
-        for i in range(layers)
-        for name in GATED
-    }
-    return {**keys, "norm.weight": ["norm.weight"]}
-
-
-def _note(layers: int) -> str:
-    if layers == 1:
-        return ""
-    return "PufferLib's GRU of several layers acts differently from how it trains"
-
-
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
     h, gates = FORWARD.form()(*low, *rest)
     dz, _, dh0 = BACKWARD.form()(gates, low[1], *rest, h, dh.astype(mx.float32))
@@ -263,9 +225,7 @@ FORMS = Forms(
         norm=True,
         faster=("fp32", "bf16"),
     ),
-    onnx=_onnx,
     from_zeros=True,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
     stacks=lambda state: {"state": state},
     fused_case=_fused_case,

@@ -3,6 +3,7 @@
 Tensors: ``{i}.weight_ih`` ... of layer i.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,12 @@ from puffer_mlx.policy.networks import (
     Forms,
     FusedCase,
     GPUStep,
-    Puffer3Form,
-    TorchForm,
     count,
 )
 from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
-    gated_onnx,
+    gated_shapes,
     gated_weights,
     through_layers,
 )
@@ -215,32 +214,6 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     ]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    def layer(i: int, x: str, h: str, c: str) -> tuple[str, str, str]:
-        gates = graph("Add", *gated_onnx(graph, f"network.{i}", x, h))
-        inward, forget, new, outward = graph.split(gates, 1, [network.hidden] * 4)
-        kept = graph("Mul", graph("Sigmoid", forget), c)
-        c = graph("Add", kept, graph("Mul", graph("Sigmoid", inward), graph("Tanh", new)))
-        h = graph("Mul", graph("Sigmoid", outward), graph("Tanh", c))
-        return h, h, c
-
-    return graph.through_layers(layer, network.layers, x, states)
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    return {
-        f"{i}.{name}": [f"lstm.{name}_l{i}", f"cell.{i}.{name}"]
-        for i in range(layers)
-        for name in GATED
-    }
-
-
-def _puffer3_module(hidden: int) -> Any:
-    from puffer_mlx.policy.networks.lstm.torch_module import Puffer3LSTM
-
-    return Puffer3LSTM(hidden)
-
-
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
     h, c, gates = FORWARD.form()(*low, *rest)
     return [h, *BACKWARD.form()(gates, low[1], *rest, h, c, dh.astype(mx.float32))]
@@ -264,14 +237,10 @@ FORMS = Forms(
         recurrent=True,
         faster=("bf16",),  # in fp32 cartpole's is, Breakout A's as often isn't
     ),
-    onnx=_onnx,
     from_zeros=True,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),
-    puffer3=Puffer3Form(
-        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},
-        _puffer3_module,
-        lambda hidden: 8 * hidden * hidden + 8 * hidden,
-    ),
+    puffer3=lambda hidden: {
+        f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()
+    },
     layers=lambda names: count(r"(\d+)\.weight_ih", names),
     stacks=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
     fused_case=_fused_case,

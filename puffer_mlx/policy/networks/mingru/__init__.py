@@ -23,7 +23,7 @@ from puffer_mlx.ops.gpu.launch import launch, numbers
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 NAME = "MinGRU"
@@ -195,24 +195,8 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [layer["weight"].T for layer in weights]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    def layer(i: int, x: str, s: str) -> tuple[str, str]:
-        u = graph.gemm(x, f"network.{i}.weight", "")
-        hidden, gate, projection = graph.split(u, 1, [network.hidden] * 3)
-        positive = graph("GreaterOrEqual", hidden, 0.0)
-        g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
-        s = graph.between(s, g, graph("Sigmoid", gate))
-        return graph.between(x, s, graph("Sigmoid", projection)), s
-
-    return graph.through_layers(layer, network.layers, x, states)
-
-
 def _layers(names: Collection[str]) -> int:
     return 0 if count(r"(\d+)\.bias", names) else count(r"(\d+)\.weight", names)
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    return {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)}
 
 
 def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
@@ -243,9 +227,7 @@ FORMS = Forms(
         highway=True,
         faster=("fp32", "bf16"),
     ),
-    onnx=_onnx,
     from_zeros=True,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
     layers=_layers,
     stacks=lambda state: {"state": state},

@@ -13,7 +13,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, Sb3Form, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, count
 
 NAME = "MLP"
 LAYERS = Path(__file__).with_name("layers.metal.h")
@@ -67,13 +67,8 @@ class MLP:
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _sb3(network: Any, activation: str) -> Any:
+def _with_activation(network: Any, activation: str) -> Any:
     return replace(network, activation=activation, gain=GAIN)
-
-
-def _sb3_key(name: str) -> str:
-    i, part = name.split(".")
-    return f"{2 * int(i) + 2}.{part}"
 
 
 def _pack(step: Any, network: Any, weights: Weights) -> None:
@@ -90,20 +85,8 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    for i in range(network.layers):
-        x = graph.activated(graph.product(x, f"network.{i}"), network.activation)
-    return x, []
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    return {
-        f"{i}.{name}": [f"net.{2 * i}.{name}"] for i in range(layers) for name in ("weight", "bias")
-    }
-
-
 FORMS = Forms(
-    sb3=Sb3Form("mlp_extractor", _sb3, _sb3_key),
+    with_activation=_with_activation,
     pack=_pack,
     gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
     block_layer=BlockLayer(
@@ -114,8 +97,6 @@ FORMS = Forms(
         fits=_has_gelu,
         faster=("fp32", "bf16"),
     ),
-    onnx=_onnx,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
     layers=lambda names: count(r"(\d+)\.bias", names),
     stacks=lambda state: {},
 )
