@@ -6,7 +6,7 @@ channels of images first:
 
 | ours | torch, 4.0 | 3.0 |
 | --- | --- | --- |
-| ``encoder.*`` | ``encoder.*``, each encoder's own: its ``FORMS`` | its own |
+| ``encoder.*`` | ``encoder.*``, each encoder's own: ``export/encoders`` | its own |
 | ``decoder.actions.*`` of discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
 | ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
 | ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
@@ -28,9 +28,9 @@ import numpy as np
 from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate, refuse_bias
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named

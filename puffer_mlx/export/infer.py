@@ -8,6 +8,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
+from puffer_mlx.export.encoders import export_forms as encoder_forms
 from puffer_mlx.export.networks import export_forms
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
 from puffer_mlx.policy.encoders.default import NAME as DEFAULT
@@ -82,18 +83,18 @@ def _matrix(tensors: dict[str, Any], *names: str) -> Any:
 
 def _encoder(tensors: Collection[str]) -> str:
     """The encoder that tensors are of."""
-    for forms in ENCODERS.values():
+    for cls, forms in encoder_forms().items():
         mark = f"encoder.{forms.mark}"
         if forms.mark and any(name.startswith(mark) for name in tensors):
-            return forms.name
+            return ENCODERS[cls].name
     return DEFAULT
 
 
 def _torch_encoder(tensors: Collection[str]) -> str:
     """The encoder that the keys of PufferLib 4.0's classes are of, or nothing."""
-    for forms in ENCODERS.values():
+    for cls, forms in encoder_forms().items():
         if forms.torch and f"encoder.{forms.torch.mark}" in tensors:
-            return forms.name
+            return ENCODERS[cls].name
     return ""
 
 

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, torch_fault
+from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.networks import TorchNetwork, export_forms_of
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT

@@ -36,7 +36,7 @@ GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", 
 GUESTS |= {"trackio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves
     "export.torch_modules": {"torch"},
-    "policy.encoders.torch_images": {"torch"},
+    "export.encoders.torch_images": {"torch"},
     "sweep.engine.*": {"optuna"},
 }
 

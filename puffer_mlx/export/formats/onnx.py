@@ -27,6 +27,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import stacked_state
+from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.file_format import (
     DAMAGED,
     Contents,
@@ -41,7 +42,6 @@ from puffer_mlx.export.metadata import metadata, with_metadata
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.trees import named
@@ -70,7 +70,8 @@ class Onnx(FileFormat):
         for name, forms in parts.items():
             part = getattr(policy, name)
             if forms(part).onnx is None:
-                return f"the {name} {type(part).__name__} has no ONNX graph in puffer_mlx/export/{name}s"
+                cls = type(part).__name__
+                return f"the {name} {cls} has no ONNX graph in puffer_mlx/export/{name}s"
         return None
 
     def write(self, contents: Contents, path: Path) -> None:

@@ -15,9 +15,7 @@ from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
 from puffer_mlx.policy.encoders.images import features
-from puffer_mlx.policy.encoders.impala import FORMS as IMPALA
 from puffer_mlx.policy.encoders.impala import Impala
-from puffer_mlx.policy.encoders.nature import FORMS as NATURE
 from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
 from puffer_mlx.spec import EnvSpec, ImagePart
 
@@ -94,24 +92,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
     return Combined(spec.observation_size, spec.image_parts, hidden)
 
 
-# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
-
-
-def _onnx(graph: Any, encoder: Combined, x: str) -> str:
-    sizes = [stop - start for start, stop in pairwise(encoder.bounds)]
-    named = graph.split(x, 1, [size for size in sizes if size])
-    parts = [named.pop(0) if size else "" for size in sizes]
-    columns = []
-    for i, (image, part) in enumerate(zip(encoder.encoders, encoder.images, strict=True)):
-        x = parts[1 + 2 * i]
-        if part.channels_first:
-            height, width, channels = part.shape
-            x = graph("Reshape", x, [0, channels, height, width])
-            x = graph("Flatten", graph("Transpose", x, perm=[0, 2, 3, 1]))
-        with graph.below(f"encoder.images.{i}."):
-            columns.append((NATURE | IMPALA)[type(image)].onnx(graph, image, x))  # type: ignore
-    columns += [part for part in parts[::2] if part]
-    return graph("Relu", graph.product(graph("Concat", *columns, axis=1), "encoder.linear"))
-
-
-FORMS = {Combined: Forms(NAME, _onnx, mark="images.")}
+FORMS = {Combined: Forms(NAME)}
