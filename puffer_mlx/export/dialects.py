@@ -288,8 +288,8 @@ def stacked_state(policy: Policy, state: Any) -> Tensors:
 
 
 def _stacked(network: Any, state: Any) -> Tensors:
-    if stacks := forms_of(network).stacks:
+    if stacked := forms_of(network).stacked_state:
         return {
-            part: np.stack([np.array(a) for a in layers]) for part, layers in stacks(state).items()
+            part: np.stack([np.array(a) for a in layers]) for part, layers in stacked(state).items()
         }
     return {f"state.{name}": np.array(array) for name, array in named(state)}

@@ -330,15 +330,15 @@ def launch_minibatch(
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
     forms, L = forms_of(policy.network), plan.sizes["L"]
-    layer, stacks = forms.block_layer, forms.stacks
-    assert layer is not None and stacks is not None
+    layer, stacked_state = forms.block_layer, forms.stacked_state
+    assert layer is not None and stacked_state is not None
     inside = "network.layers." if layer.norm else "network."
     of_layers = [f"{inside}{n}.{name}" for n in range(L) for name in layer.tensors]
     of_layers += ["network.norm.weight"] if layer.norm else []
     named: Any = dict(tree_flatten(weights))
     arrays = [named[name] for name in of_layers]
     packed = arrays if len(layer.tensors) == 1 else list(launch_pack(arrays)[:1])
-    parts = stacks(arguments.state).values() if arguments.state else ()
+    parts = stacked_state(arguments.state).values() if arguments.state else ()
     states = [array for of_layer in zip(*parts, strict=True) for array in of_layer]
     inputs |= {**by_layer("first", states), **by_layer("layer", packed)}
     logstd = policy.decoder.logstd(weights["decoder"])

@@ -117,7 +117,7 @@ class Leaky(Recurrent):
         return through_layers(leaky, weights, h, state, keep)
 
 
-def _pack(step, network, weights):
+def _add_c_layers(step, network, weights):
     H = network.hidden
     for i, own in enumerate(weights):
         step.add("leaky", str(i), own, {"gate": (H, H)}, H, i)
@@ -129,9 +129,9 @@ def _run(low, rest, dout):
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     layers=lambda names: count(r"(\d+)\.gate", names),
-    stacks=lambda state: {"state": state},
+    stacked_state=lambda state: {"state": state},
     fused_case=lambda T, S, H: FusedCase(
         [(T, S, H), (T, S, H)], [(S, H)], _run, leaky_reference, (0, 1, 2)
     ),

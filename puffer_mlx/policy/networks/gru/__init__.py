@@ -184,7 +184,7 @@ class GRU(Recurrent):
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights["layers"]):
         step.add("gru", f"layers.{i}", layer, gated_shapes(H, 3), H, i)
@@ -212,7 +212,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
     block_layer=BlockLayer(
         FOLDER / "minibatch.metal.h",
@@ -227,6 +227,6 @@ FORMS = Forms(
     ),
     from_zeros=True,
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
-    stacks=lambda state: {"state": state},
+    stacked_state=lambda state: {"state": state},
     fused_case=_fused_case,
 )

@@ -193,7 +193,7 @@ class LSTM(Recurrent):
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights):
         packed = {
@@ -225,7 +225,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
     block_layer=BlockLayer(
         FOLDER / "minibatch.metal.h",
@@ -242,6 +242,6 @@ FORMS = Forms(
         f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()
     },
     layers=lambda names: count(r"(\d+)\.weight_ih", names),
-    stacks=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
+    stacked_state=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
     fused_case=_fused_case,
 )

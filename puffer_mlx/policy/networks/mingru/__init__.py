@@ -185,7 +185,7 @@ class MinGRU(Recurrent):
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights):
         step.add("mingru", str(i), layer, {"weight": (3 * H, H)}, H, i)
@@ -214,7 +214,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights),
     matrix_units=FOLDER,
     block_layer=BlockLayer(
@@ -230,7 +230,7 @@ FORMS = Forms(
     from_zeros=True,
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
     layers=_layers,
-    stacks=lambda state: {"state": state},
+    stacked_state=lambda state: {"state": state},
     fused_case=_fused_case,
-    kink=True,  # of the candidate, at 0
+    non_smooth=True,  # the candidate has a kink at 0
 )

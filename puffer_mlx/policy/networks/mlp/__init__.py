@@ -71,7 +71,7 @@ def _with_activation(network: Any, activation: str) -> Any:
     return replace(network, activation=activation, gain=GAIN)
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H, code = network.hidden, CODES[network.activation]
     for i, layer in enumerate(weights):
         step.add("dense", str(i), layer, {"weight": (H, H), "bias": (H,)}, H, H, code)
@@ -87,7 +87,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 
 FORMS = Forms(
     with_activation=_with_activation,
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
     block_layer=BlockLayer(
         LAYERS.with_name("minibatch.metal.h"),
@@ -98,5 +98,5 @@ FORMS = Forms(
         faster=("fp32", "bf16"),
     ),
     layers=lambda names: count(r"(\d+)\.bias", names),
-    stacks=lambda state: {},
+    stacked_state=lambda state: {},
 )
