@@ -1,10 +1,9 @@
-"""Encoders: observations to features. A file each, with all its forms.
+"""Encoders: from observations to features. A file each.
 
-A file has ``NAME``, as ``torch.encoder`` says it; the classes, equations in MLX; ``make``, which
-chooses one for an environment; and ``FORMS`` by class: what they are besides their equations, for
-the rest of puffer_mlx. Each form is optional; an encoder without one can't go where that is needed,
-and is told so there. Names of tensors are those below ``encoder.``. Builders of graphs are given as
-arguments, so an encoder knows none of the rooms above it.
+A file has ``NAME``, a value of ``torch.encoder``; the classes, in plain MLX; ``make``, which
+chooses a class for an environment; and ``FORMS`` by class, facts for other rooms. To export an
+encoder to PyTorch and ONNX, too, add a file of the same name to ``export/encoders``. Tensors are
+named without ``encoder.``.
 """
 
 from collections.abc import Callable

@@ -69,9 +69,9 @@ class Activated:
     """The first hidden layer of Stable-Baselines3's policies: a product with bias, an activation.
 
     Args:
-        inputs: D.
-        hidden: H.
-        activation: as of ``ops.dense``.
+        inputs: number D of observation columns.
+        hidden: number H of features.
+        activation: an activation of ``ops.dense``.
     """
 
     inputs: int

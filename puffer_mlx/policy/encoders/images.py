@@ -1,4 +1,4 @@
-"""What the encoders of images share: upstream's ``NatureEncoder`` and ``ImpalaEncoder``.
+"""Shared by the encoders of images, upstream's ``NatureEncoder`` and ``ImpalaEncoder``.
 
 Observations are flat (n, height * width * channels), row by row with the channels of a pixel
 together, and are divided by 255. Convolution weights are MLX's (O, kh, kw, I); what the last

@@ -106,7 +106,7 @@ class Impala:
 
 
 def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
-    """The encoder for an environment's images; the same in every dialect."""
+    """Return the encoder for an environment's images; all dialects have the same."""
     return Impala(image_shape(spec, NAME), hidden)
 
 

@@ -35,7 +35,7 @@ def _to_depth(x: mx.array, stride: int) -> mx.array:
 
 
 def _patches(x: mx.array, size: int) -> mx.array:
-    """What a window of size x size sees at each place: (n, h, w, c) -> (n, h', w', size² c)."""
+    """Return the pixels of each size x size window: (n, h, w, c) -> (n, h', w', size² c)."""
     h, w = x.shape[1] - size + 1, x.shape[2] - size + 1
     if h == w == 1:
         return x.reshape(len(x), 1, 1, -1)
@@ -105,7 +105,7 @@ class Nature:
 
 
 def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
-    """The encoder for an environment's images; the same in every dialect."""
+    """Return the encoder for an environment's images; all dialects have the same."""
     return Nature(image_shape(spec, NAME), hidden)
 
 

@@ -109,7 +109,7 @@ def gru_reference(
 def _recurrence(
     z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array | None, keep: mx.array | None
 ):
-    """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
+    """Compute ``gru_reference`` fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
     return FORWARD.form()(z, weight_hh, bias_hh, h0, keep)
 
 
@@ -128,17 +128,17 @@ def _recurrence_vjp(primals, cotangents, outputs):
 def gru(
     x: mx.array, layer: dict[str, mx.array], first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """One GRU layer over T steps; the inputs of all steps go through one product.
+    """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: (S, H) float32, the state before the first step; None is zeros.
-        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+        first: initial state (S, H), float32; None: zeros.
+        keep: (T, S) float32, the factor of the state before each step; None: 1.
 
     Returns:
-        Outputs (T, S, H) of the weights' dtype, and the state after the last step (S, H) float32,
-        which carries no gradient.
+        Outputs (T, S, H) of the weights' dtype, and the last state (S, H), float32, which has no
+        gradient.
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
@@ -164,7 +164,7 @@ class GRU(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal (3H, H) matrices, biases 0, norm 1."""
+        """Return orthogonal matrices (3H, H), biases 0, and a norm of 1."""
         keys = mx.random.split(key, self.layers)
         return {
             "layers": [gated_weights(k, self.hidden, 3) for k in keys],
@@ -174,7 +174,7 @@ class GRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``networks.Network``."""
         h = h.astype(weights["norm"]["weight"].dtype)
         out, state = through_layers(gru, weights["layers"], h, state, keep)
         flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)

@@ -115,7 +115,7 @@ def _recurrence(
     c0: mx.array | None,
     keep: mx.array | None,
 ):
-    """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
+    """Compute ``lstm_reference`` fused. Returns h, c (T, S, H) and activated gates (T, S, 4H)."""
     return FORWARD.form()(z, weight_hh, h0, c0, keep)
 
 
@@ -136,13 +136,13 @@ def lstm(
     state: dict[str, mx.array] | None,
     keep: mx.array | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
-    """One LSTM layer over T steps; the inputs of all steps go through one product.
+    """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
-        state: h and c, (S, H) float32, before the first step; None is zeros.
-        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+        state: initial h and c, (S, H), float32; None: zeros.
+        keep: (T, S) float32, the factor of the state before each step; None: 1.
 
     Returns:
         Outputs (T, S, H) of the weights' dtype, and the state after the last step, float32, which
@@ -176,17 +176,17 @@ class LSTM(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
+        """Return orthogonal matrices (4H, H) and biases 0, as PufferLib 4.0 does."""
         return [gated_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
 
     def initial_state(self, n: int) -> State:
-        """Zeros, float32."""
+        """Return zeros, float32."""
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``networks.Network``."""
         return through_layers(lstm, weights, h, state, keep)
 
 

@@ -104,7 +104,7 @@ def mingru_reference(
 
 @mx.custom_function
 def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None):
-    """One layer, fused: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
+    """Compute one fused layer: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
 
     Returns out, states, u.
     """
@@ -132,13 +132,13 @@ def _layer_vjp(primals, cotangents, outputs):
 def mingru(
     x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """One MinGRU layer over T steps: the fused form where there is one, else the reference.
+    """Compute one layer over T steps: fused if the device can, else ``mingru_reference``.
 
     Args:
         x: (T, S, H).
         weight: (3H, H), rows hidden, gate, projection.
-        first: (S, H) float32, the state before the first step; None is zeros.
-        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+        first: initial state (S, H), float32; None: zeros.
+        keep: (T, S) float32, the factor of the state before each step; None: 1.
 
     Returns:
         Outputs (T, S, H) of the weight's dtype, and the state after the last step (S, H) float32,
@@ -164,7 +164,7 @@ class MinGRU(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
+        """Return each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
         shape = (3 * self.hidden, self.hidden)
         keys = mx.random.split(key, self.layers)
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
@@ -172,7 +172,7 @@ class MinGRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``networks.Network``."""
         return through_layers(
             lambda h, layer, first, keep: mingru(h, layer["weight"], first, keep),
             weights,

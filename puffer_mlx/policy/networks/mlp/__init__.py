@@ -1,7 +1,7 @@
-"""MLP: products with GELU, without memory, with the interface of the recurrent networks.
+"""MLP: linear layers with GELU and no state, with the interface of the recurrent networks.
 
-Its layers are products like the encoder's, so it has no C++ of its own. Tensors: ``{i}.weight``,
-``{i}.bias`` of layer i.
+On a CPU the layers are ``ops.dense``, as an encoder is. Tensors: ``{i}.weight``, ``{i}.bias`` of
+layer i.
 """
 
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ State = list[mx.array]
 
 @dataclass(frozen=True)
 class MLP:
-    """L times a product with bias (H to H) and an activation. State: none, an empty list.
+    """L linear layers (H, H) with bias, each with an activation. The state is an empty list.
 
     Args:
-        hidden: H.
-        layers: L.
-        activation: as of ``ops.dense``: exact GELU, or what sb3's dialect is told.
-        gain: of orthogonal initial weights, with biases 0, as sb3's; None: uniform, as PufferLib's.
+        hidden: width H.
+        layers: number L of layers.
+        activation: exact GELU, or another one of ``ops.dense`` in the sb3 dialect.
+        gain: gain of orthogonal initial weights, with biases 0; None: uniform, as PufferLib's.
     """
 
     hidden: int
@@ -38,27 +38,28 @@ class MLP:
     gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Weights (H, H) and biases (H,): see ``gain``; uniform ones are within ±1/sqrt(H)."""
-        shape, keys = (self.hidden, self.hidden), mx.random.split(key, self.layers)
+        """Return weights (H, H) and biases (H,): see ``gain``; uniform: within ±1/sqrt(H)."""
+        shape = (self.hidden, self.hidden)
+        keys = mx.random.split(key, self.layers)
         if self.gain is None:
             return [uniform_layer(each, shape) for each in keys]
         return [orthogonal_layer(each, shape, self.gain) for each in keys]
 
     def initial_state(self, n: int) -> State:
-        """Nothing to remember."""
+        """Return the empty state."""
         return []
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments, (T, S, H) to (T, S, H); ``keep`` has nothing to act on."""
+        """Compute T steps of S segments (T, S, H); ``keep`` is unused."""
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """One step of n agents, (n, H) to (n, H)."""
+        """Compute one step of n agents (n, H); ``keep`` is unused."""
         for layer in weights:
             h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state
