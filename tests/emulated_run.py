@@ -22,6 +22,7 @@ from emulated_gpu import SHIM, Recorder, compiled, from_memory, to_memory
 
 import puffer_mlx
 from puffer_mlx.ops.gpu import launch, text
+from puffer_mlx.ppo import minibatch
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training.placement import Acting, Placement
@@ -34,7 +35,7 @@ PACKAGE = Path(puffer_mlx.__file__).parent
 @functools.cache
 def _texts() -> dict[str, text.Kernel]:
     """Every kernel by its name, of which there must be one."""
-    paths = PACKAGE.rglob("*.metal.h")
+    paths = [*PACKAGE.rglob("*.metal.h"), *minibatch.kernel_texts()]
     found = [kernel for path in paths for kernel in text.kernels(path, "cuda").values()]
     named = {kernel.name: kernel for kernel in found}
     assert len(named) == len(found), sorted(kernel.name for kernel in found)

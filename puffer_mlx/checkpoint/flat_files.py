@@ -42,7 +42,7 @@ ZIP = b"PK\x03\x04"  # how the files of torch.save begin
 _PARTS = ("encoder", "decoder.actions", "decoder.value")
 _BEFORE = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")]
 PUFFER3 = [  # the tensors of 3.0's file, for each network that its wrapper takes
-    [*_BEFORE, *(f"network.{name}" for name in forms.puffer3.keys)]
+    [*_BEFORE, *(f"network.{name}" for name in forms.puffer3(1))]
     for forms in FORMS.values()
     if forms.puffer3
 ]

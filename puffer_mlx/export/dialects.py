@@ -6,12 +6,12 @@ channels of images first:
 
 | ours | torch, 4.0 | 3.0 |
 | --- | --- | --- |
-| ``encoder.*`` | ``encoder.*``, each encoder's own: its ``FORMS`` | its own |
+| ``encoder.*`` | ``encoder.*``, each encoder's own: ``export/encoders`` | its own |
 | ``decoder.actions.*`` of discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
 | ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
 | ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
 | ``decoder.value.*`` | ``decoder.value_function.*`` | ``policy.value.*`` |
-| ``network.*`` | ``network.*``, each network's own: its ``FORMS`` | its own |
+| ``network.*`` | ``network.*``, each network's own: ``export/networks`` | its own |
 
 The sb3 dialect's are those of Stable-Baselines3's policy: ``policy_net.*`` and ``value_net.*`` of
 the network's module, a sequence each, ``action_net.*``, ``value_net.*`` and ``log_std`` (a,).
@@ -28,8 +28,9 @@ import numpy as np
 from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.export.encoders import export_forms_of as encoder_forms
+from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate, refuse_bias
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
@@ -99,7 +100,8 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 def torch_fault(policy: Policy) -> str | None:
     """The part of a policy that the torch classes of its dialect lack; None if none is."""
     dialect, network = dialect_of(policy), policy.network
-    of_encoder, of_network = encoder_forms(policy.encoder), forms_of(network)
+    of_encoder = encoder_forms(policy.encoder)
+    of_network = export_forms_of(network)
     encoder_name, network_name = type(policy.encoder).__name__, type(network).__name__
     layers = getattr(network, "layers", 1)
     if dialect == "sb3":
@@ -119,9 +121,9 @@ def torch_fault(policy: Policy) -> str | None:
     elif dialect == "native":
         return "the decoder Fused: the torch classes have two products (--dialect torch)"
     elif of_encoder.torch is None:
-        return f"the encoder {encoder_name}: PufferLib has no such class"
+        return f"the encoder {encoder_name} has no torch class in puffer_mlx/export/encoders"
     elif of_network.torch is None:
-        return f"the network {network_name}: PufferLib has no such class"
+        return f"the network {network_name} has no torch class in puffer_mlx/export/networks"
     return None
 
 
@@ -176,7 +178,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
 
     There values always have modules of their own; if they have none here, those are second names.
     """
-    encoder, network = encoder_forms(policy.encoder).sb3, forms_of(policy.network).sb3
+    encoder, network = encoder_forms(policy.encoder).sb3, export_forms_of(policy.network).sb3
     assert encoder and network  # see torch_fault
     key_of = {"encoder": encoder, "network": network.key}
     actor = ["policy_net"] if policy.separate_value else ["policy_net", "value_net"]
@@ -203,7 +205,8 @@ def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
 
 def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
     """The keys of each of the network's tensors, by our names; ``old``: of 3.0's wrapper."""
-    forms, prefix = forms_of(network), "" if old else "network."
+    forms = export_forms_of(network)
+    prefix = "" if old else "network."
     keys: dict[str, list[str]] = {}
     if old and forms.puffer3:
         keys = forms.puffer3.keys
@@ -285,8 +288,8 @@ def stacked_state(policy: Policy, state: Any) -> Tensors:
 
 
 def _stacked(network: Any, state: Any) -> Tensors:
-    if stacks := forms_of(network).stacks:
+    if stacked := forms_of(network).stacked_state:
         return {
-            part: np.stack([np.array(a) for a in layers]) for part, layers in stacks(state).items()
+            part: np.stack([np.array(a) for a in layers]) for part, layers in stacked(state).items()
         }
     return {f"state.{name}": np.array(array) for name, array in named(state)}

@@ -1,6 +1,6 @@
 """A policy's settings, inferred from the names and shapes of its tensors."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +8,17 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
+from puffer_mlx.export.encoders import export_forms as encoder_forms
+from puffer_mlx.export.networks import export_forms
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
 from puffer_mlx.policy.encoders.default import NAME as DEFAULT
-from puffer_mlx.policy.networks import Forms
 from puffer_mlx.policy.networks.catalog import FORMS, names_of
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:
     """Return settings from tensors under our names; empty if they are of no class known here."""
     decoder = _matrix(tensors, "decoder.weight", "decoder.actions.weight")
-    network, layers = _network(tensors, lambda forms: forms.layers)
+    network, layers = _network(tensors, {name: forms.layers for name, forms in FORMS.items()})
     if decoder is None or not network:
         return {}  # perhaps classes of the user's own: the configuration tells
     encoder = _encoder(tensors)
@@ -42,7 +43,8 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     value = _matrix(tensors, "policy.value.weight")
     if value is not None and (wrapped := _wrapped(tensors)):
         return _settings("puffer3", wrapped, DEFAULT, value.shape[1], 1)
-    network, layers = _network(tensors, lambda forms: forms.torch and forms.torch.layers)
+    classes = {name: forms.torch for name, forms in export_forms().items() if forms.torch}
+    network, layers = _network(tensors, {name: form.layers for name, form in classes.items()})
     encoder = _torch_encoder(tensors)
     value = _matrix(tensors, "decoder.value_function.weight")
     if not network or not encoder or value is None:
@@ -57,7 +59,7 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
 
 def _sb3_settings(tensors: Tensors) -> dict[str, str]:
     """Of Stable-Baselines3's policy, whose keys don't tell its activation; empty of another."""
-    for name, forms in FORMS.items():
+    for name, forms in export_forms().items():
         begin = f"{forms.sb3.module}.policy_net." if forms.sb3 else "?"
         actor = {key: w for key, w in tensors.items() if key.startswith(begin)}
         if not actor:
@@ -81,37 +83,40 @@ def _matrix(tensors: dict[str, Any], *names: str) -> Any:
 
 def _encoder(tensors: Collection[str]) -> str:
     """The encoder that tensors are of."""
-    for forms in ENCODERS.values():
+    for cls, forms in encoder_forms().items():
         mark = f"encoder.{forms.mark}"
         if forms.mark and any(name.startswith(mark) for name in tensors):
-            return forms.name
+            return ENCODERS[cls].name
     return DEFAULT
 
 
 def _torch_encoder(tensors: Collection[str]) -> str:
     """The encoder that the keys of PufferLib 4.0's classes are of, or nothing."""
-    for forms in ENCODERS.values():
+    for cls, forms in encoder_forms().items():
         if forms.torch and f"encoder.{forms.torch.mark}" in tensors:
-            return forms.name
+            return ENCODERS[cls].name
     return ""
 
 
 Layers = Callable[[Collection[str]], int]
 
 
-def _network(
-    tensors: Collection[str], layers_of: Callable[[Forms], Layers | None]
-) -> tuple[str, int]:
-    """The network that tensors are of, and how many layers; none if several might be meant."""
+def _network(tensors: Collection[str], layers_of: Mapping[str, Layers | None]) -> tuple[str, int]:
+    """Return the name of the tensors' network and its layers; "" and 0 if several fit, or none.
+
+    Args:
+        tensors: names of the policy's tensors.
+        layers_of: of each network, (names) -> number of layers.
+    """
     names = {name.removeprefix("network.") for name in tensors if name.startswith("network.")}
-    counts = {name: layers_of(forms) for name, forms in FORMS.items()}
-    fitting = [(name, n) for name, layers in counts.items() if layers and (n := layers(names))]
+    pairs = layers_of.items()
+    fitting = [(name, n) for name, layers in pairs if layers and (n := layers(names))]
     return fitting[0] if len(fitting) == 1 else ("", 0)
 
 
 def _wrapped(tensors: Collection[str]) -> str:
     """The network within PufferLib 3.0's wrapper, or nothing."""
-    for name, forms in FORMS.items():
+    for name, forms in export_forms().items():
         if forms.puffer3 and next(iter(forms.puffer3.keys.values()))[0] in tensors:
             return name
     return ""
@@ -119,7 +124,7 @@ def _wrapped(tensors: Collection[str]) -> str:
 
 def early_keys() -> dict[str, str]:
     """Keys of PufferLib 3.0's first versions, whose wrapper is the layer itself; the later ones."""
-    wrapped = [forms.puffer3.keys.values() for forms in FORMS.values() if forms.puffer3]
+    wrapped = [forms.puffer3.keys.values() for forms in export_forms().values() if forms.puffer3]
     later = [key for every in wrapped for key, *_ in every]
     return {key.partition(".")[2]: key for key in later}
 

@@ -1,7 +1,7 @@
 """PufferLib's policies, and Stable-Baselines3's, as PyTorch modules with their keys.
 
 For checking exports, and for running them where PufferLib isn't installed; on any device. Like the
-networks' ``torch_module.py``, this file imports torch when it is imported: import it inside
+encoders' ``torch_images.py``, this file imports torch when it is imported: import it inside
 functions.
 
     module = make_module(policy)            # of our Policy, dialect torch, puffer3, sb3
@@ -26,14 +26,14 @@ from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, torch_fault
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.networks.torch_network import Network, State, torch_class
+from puffer_mlx.export.encoders import export_forms_of as encoder_forms
+from puffer_mlx.export.networks import TorchNetwork, export_forms_of
 from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
 Outputs = Any  # Tensor, or a tuple of two
+State = tuple[Tensor, ...]  # each (L, n, H)
 
 
 # ---- what is applied before and behind -----------------------------------------------------------
@@ -56,6 +56,37 @@ def normalization(size: int) -> nn.Module:
 
 
 # ---- a policy of an encoder, a network and a decoder ---------------------------------------------
+
+
+class Network(nn.Module):
+    """A network with the submodules that its class in another program has.
+
+    Args:
+        network: its functions in PyTorch.
+        hidden: H.
+        layers: L.
+    """
+
+    def __init__(self, network: TorchNetwork, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.size = layers, hidden
+        self._network = network
+        for name, module in network.modules(hidden, layers).items():
+            self.add_module(name, module)
+
+    def initial_state(self, n: int, device: Any = None) -> State:
+        """Return zeros: the state of n agents before their first step."""
+        layers, hidden = self.size
+        zeros = [torch.zeros(layers, n, hidden, device=device) for _ in range(self._network.states)]
+        return tuple(zeros)
+
+    def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return features (S, T, H) of T steps, and the state after the last step."""
+        return self._network.scan(self, h, state)
+
+    def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return features (n, H) of one step, and the next state."""
+        return self._network.step(self, h, state)
 
 
 class Composed(nn.Module):
@@ -243,13 +274,16 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
         raise UserError(fault, "convert it to the torch dialect first")
     encoder: Any = policy.encoder
     network: Any = policy.network
-    action, hidden = policy.decoder.action, policy.decoder.hidden
-    if dialect_of(policy) == "sb3" and (form := forms_of(network).sb3):
+    action = policy.decoder.action
+    hidden = policy.decoder.hidden
+    forms = export_forms_of(network)
+    if dialect_of(policy) == "sb3" and (form := forms.sb3):
         sizes = encoder.inputs, action, hidden, network.layers
         return ActorCritic(*sizes, encoder.activation, form.module)
-    puffer3 = forms_of(network).puffer3
-    if dialect_of(policy) == "puffer3" and puffer3 is not None:
-        return Wrapper(encoder.inputs, action, hidden, puffer3.module(hidden))
-    remembering = torch_class(network)(hidden, network.layers)
+    if dialect_of(policy) == "puffer3" and forms.puffer3 is not None:
+        layer = Network(forms.puffer3.network, hidden, 1)
+        return Wrapper(encoder.inputs, action, hidden, layer)
     form: Any = encoder_forms(encoder).torch
-    return Policy(form.module(encoder), Decoder(action, hidden), remembering)
+    assert forms.torch is not None  # see torch_fault
+    layers = Network(forms.torch.network, hidden, network.layers)
+    return Policy(form.module(encoder), Decoder(action, hidden), layers)

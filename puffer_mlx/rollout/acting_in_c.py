@@ -92,7 +92,7 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | 
     """
     known = (
         encoder_activation(policy.encoder) is not None
-        and forms_of(policy.network).pack is not None
+        and forms_of(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
     )
     extension = cpu_extension.load() if known else None
@@ -117,7 +117,7 @@ class Actor:
         self._policy = policy
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
-        self._pack: Any = forms_of(policy.network).pack
+        self._pack: Any = forms_of(policy.network).add_c_layers
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
@@ -313,7 +313,7 @@ def _add(native: Any, product: Arrays, activation: int = 0) -> None:
 
 
 class Layers:
-    """Where a network adds its layers, one after the other: ``networks.Forms.pack``'s step.
+    """Where a network adds its layers, one after the other: ``networks.Forms.add_c_layers``'s step.
 
     Args:
         native: the extension's actor, which has a method for each kind of layer.

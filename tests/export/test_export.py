@@ -15,7 +15,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import exporting, file_format, formats, importing, parity
+from puffer_mlx.export import exporting, file_format, formats, importing, networks, parity
 from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.export.exporting import Format
 from puffer_mlx.policy.policy import make_policy
@@ -544,6 +544,21 @@ def test_paths(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="can't write"):
         exporting.export(made, Format("torch"), tmp_path / "file" / "w.pt", None)
+
+
+@pytest.mark.parametrize(("kind", "form"), [("torch", "torch class"), ("onnx", "ONNX graph")])
+def test_a_network_without_a_file_for_export_is_exported_as_safetensors(
+    tmp_path, monkeypatch, kind, form
+):
+    monkeypatch.setattr(networks, "export_forms", dict)
+    made = make("torch-mlp", tmp_path)
+    with pytest.raises(UserError) as caught:
+        exporting.export(made, Format(kind), tmp_path / f"w{suffix(kind)}", None)
+    expected = f"the network MLP has no {form} in puffer_mlx/export/networks"
+    assert caught.value.message == expected
+    assert caught.value.hint == "this policy can be exported with --to safetensors"
+    report = exporting.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
+    assert report.difference == 0
 
 
 def test_dialects_that_can_not_be(tmp_path):

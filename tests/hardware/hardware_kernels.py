@@ -139,7 +139,7 @@ def _gradient_bound(network: str, rounding: float) -> float:
 
     The number of those grows with the rounding, so their norm does with its root.
     """
-    return rounding**0.5 if FORMS[network].kink else GRADIENTS * rounding
+    return rounding**0.5 if FORMS[network].non_smooth else GRADIENTS * rounding
 
 
 def _gradients(

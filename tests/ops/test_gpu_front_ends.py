@@ -150,7 +150,8 @@ pytestmark = pytest.mark.skipif(
 
 def kernels(language: str, seats: int = 0) -> list[text.Kernel]:
     """All; with seats those alone that differ with them, or with a continuous space."""
-    paths, backend = sorted(PACKAGE.rglob("*.metal.h")), language.split()[0]
+    paths = [*sorted(PACKAGE.rglob("*.metal.h")), *minibatch.kernel_texts()]
+    backend = language.split()[0]
     found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
     if seats:
         names = [({*each.template}, each) for each in found]

@@ -19,6 +19,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw, gelu
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks import gru, lstm, mingru
+from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
 
@@ -167,9 +168,11 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
 def test_every_text_is_read_whole():
     """A kernel that the pattern of a kernel misses would be left among what goes before."""
     paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))
-    made = text.LAYERS, text.MINIBATCH  # of a network's layers
-    steps = sum(path.name in made for path in paths)
-    declared = steps + sum(path.read_text().count("\nKERNEL ") for path in paths)
+    composed = minibatch.kernel_texts()
+    steps = sum(path.name == text.LAYERS for path in paths)
+    texts = [*paths, *(each.kernel for each in composed)]
+    declared = steps + sum(path.read_text().count("\nKERNEL ") for path in texts)
+    paths = [*paths, *composed]
     for backend in ("metal", "cuda"):
         found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
         assert len(found) == declared >= 9
@@ -187,7 +190,7 @@ BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
 
 def metal_kernels(tmp_path):
     """Those of all files, and whole rollouts of each network; an environment adds no arrays."""
-    for path in sorted(PACKAGE.rglob("*.metal.h")):
+    for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch.kernel_texts()):
         yield from text.kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")
     for path in sorted((*PACKAGE.rglob(text.LAYERS), *PACKAGE.rglob("networks/*/" + text.ROWS))):
@@ -229,7 +232,8 @@ def test_every_kernel_has_metals_room(tmp_path):
 
 def test_no_block_of_metal_keeps_a_matrix():
     """Not even the smallest: there Muon has another form."""
-    weights, one = [mx.zeros((32, 32))], mx.zeros(())
+    weights = {"w": mx.zeros((32, 32))}
+    one = mx.zeros(())
     step: Any = *[weights] * 3, one, one, 1.0, 0.9, 0.0, ((1.0, 1.0, 1.0),)
     for backend, expected in (("cuda", "muon_kept"), ("metal", "muon_step")):
         names = []

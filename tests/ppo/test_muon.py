@@ -7,11 +7,12 @@ import pytest
 from emulated_run import emulated_gpu
 
 from puffer_mlx.ops.gpu.launch import THREADS
-from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack_known
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.optimizers import clip_by_global_norm
 from puffer_mlx.ppo.optimizers import muon as muon_file
 from puffer_mlx.ppo.optimizers.muon import COEFFICIENTS, init, muon, orthogonalise
+from puffer_mlx.trees import leaves
 
 
 def test_golden_two_steps():
@@ -119,7 +120,7 @@ def test_what_a_minibatch_leaves_in_one_array_is_not_packed_again():
     partial, grads = mx.ones((6, 3)), mx.array(rng.normal(size=(3, P))).astype(mx.float32)
     inputs: dict = {"ent_coef": one, "settings": one}
     with emulated_gpu() as gpu:
-        given = [[w.astype(mx.float32) for w in tree.values()] for tree in (named, momenta)]
+        given = [{k: w.astype(mx.float32) for k, w in tree.items()} for tree in (named, momenta)]
         tree, _ = minibatch._finished(inputs, grads, partial, 3, named, ["b", "c", "a"])
         first, at = dict(zip("bca", (0, 7, 247), strict=True)), grads.sum(axis=0)
         for name, found in tree.items():
@@ -128,13 +129,17 @@ def test_what_a_minibatch_leaves_in_one_array_is_not_packed_again():
 
         def step(weights, grads, momentum):
             gpu.names.clear()
-            lists = weights, grads, momentum
-            new = muon_file.launch_step(*lists, one[0], one[0], 0.5, 0.9, 0.0, COEFFICIENTS)
-            return [np.array(array) for array in new], "pack" in gpu.names
+            trees = weights, grads, momentum
+            new = muon_file.launch_step(*trees, one[0], one[0], 0.5, 0.9, 0.0, COEFFICIENTS)
+            return [np.array(array) for array in leaves(list(new))], "pack" in gpu.names
 
-        ours = [unpack_known(launch_pack(a, BLOCK)[0], [*SHAPES.values()]) for a in given]
-        found, packed = step(ours[0], [*tree.values()], ours[1])
-        expected, apart = step(given[0], [*tree.values()], given[1])
-    assert (packed, apart) == (False, True)
-    for one_, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one_, other)
+        ours = [PackedTree(launch_pack([*a.values()], BLOCK)[0], a) for a in given]
+        expected, packs = step(given[0], tree, given[1])
+        assert packs
+        found, packs = step(ours[0], tree, ours[1])
+        assert not packs
+        for one_, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one_, other)
+        ours[0]["b"] = ours[0]["b"] + 1  # so the packed array isn't the tree's any more
+        found, packs = step(ours[0], tree, ours[1])
+        assert packs and not np.array_equal(found[1], expected[1])

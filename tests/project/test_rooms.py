@@ -1,4 +1,4 @@
-"""Who may import whom, read from the sources with ``ast``, folder by folder.
+"""Which room may import which: Python read with ``ast``, and the ``#include`` lines of C texts.
 
 A room is a folder of the package, or a file beside the folders. A new file in a room needs no edit
 here; a new room needs a floor.
@@ -6,6 +6,7 @@ here; a new room needs a floor.
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,9 +36,7 @@ GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", 
 GUESTS |= {"trackio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves
     "export.torch_modules": {"torch"},
-    "policy.encoders.torch_images": {"torch"},
-    "policy.networks.torch_network": {"torch"},
-    "policy.networks.*.torch_module": {"torch"},
+    "export.encoders.torch_images": {"torch"},
     "sweep.engine.*": {"optuna"},
 }
 
@@ -89,6 +88,24 @@ def room(module: str) -> str:
 ARROWS = {module: ours(names) - {module} for module, names in NAMES.items()}
 
 
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+HEADERS = [path for path in PACKAGE.rglob("*.h") if path.relative_to(PACKAGE).parts[0] in PLACE]
+
+
+def includes(header: Path, text: str) -> set[str]:
+    """Return the modules of the folders that a header includes files from.
+
+    A name is looked up beside the header, then in ``ops/``, then in the package.
+    """
+    found = set()
+    for name in INCLUDE.findall(text):
+        places = (header.parent / name, PACKAGE / "ops" / name, PACKAGE / name)
+        target = next((place.resolve() for place in places if place.is_file()), None)
+        if target is not None and target.is_relative_to(PACKAGE):
+            found.add(dotted(target.parent))
+    return found
+
+
 def hosted(module: str) -> set[str]:
     """The guests that a module may import when it is imported."""
     return next((guests for each, guests in HOSTS.items() if fnmatch(module, each)), set())
@@ -121,6 +138,20 @@ def test_every_room_has_a_floor():
 
 def test_no_room_imports_upwards():
     assert upwards(ARROWS) == []
+
+
+def test_no_header_includes_one_of_a_higher_room():
+    arrows = {dotted(path): includes(path, path.read_text()) for path in HEADERS}
+    assert any("ops.gpu" in targets for targets in arrows.values())
+    assert upwards(arrows) == []
+
+
+def test_a_planted_include_is_found():
+    header = PACKAGE / "policy" / "networks" / "gru" / "planted.h"
+    text = '#include "../../../ppo/minibatch/samples.metal.h"\n'
+    assert upwards({"policy.networks.gru.planted": includes(header, text)}) == [
+        "policy.networks.gru.planted imports ppo.minibatch"
+    ]
 
 
 def test_no_circle():

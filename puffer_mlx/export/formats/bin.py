@@ -190,7 +190,7 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
         if old:  # 3.0's: products with biases, and one layer
             before = H * D + H + A * H + A + H + 1
             wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
-            return {before + form.size(H) for form in wrapped} if L == 1 else set()
+            return {before + sum(sizes(H).values()) for sizes in wrapped} if L == 1 else set()
         return {
             flat_files.flat_form([*products(H), *network], alignment, whole).length
             for network in _networks(H, L)

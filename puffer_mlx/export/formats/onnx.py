@@ -27,6 +27,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import stacked_state
+from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.file_format import (
     DAMAGED,
     Contents,
@@ -38,10 +39,9 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.metadata import metadata, with_metadata
+from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.trees import named
@@ -66,11 +66,12 @@ class Onnx(FileFormat):
 
     def fault(self, policy: Policy) -> str | None:
         """Classes of the user's own."""
-        parts: dict[str, Any] = {"encoder": encoder_forms, "network": forms_of}
+        parts: dict[str, Any] = {"encoder": encoder_forms, "network": export_forms_of}
         for name, forms in parts.items():
             part = getattr(policy, name)
             if forms(part).onnx is None:
-                return f"the {name} {type(part).__name__} has no ONNX graph here"
+                cls = type(part).__name__
+                return f"the {name} {cls} has no ONNX graph in puffer_mlx/export/{name}s"
         return None
 
     def write(self, contents: Contents, path: Path) -> None:
@@ -164,7 +165,7 @@ def _features(
 ) -> tuple[list[str], list[str]]:
     """The actor's features, and those of values if they have some of their own; next states."""
     add_encoder: Any = encoder_forms(policy.encoder).onnx
-    add_network: Any = forms_of(policy.network).onnx
+    add_network: Any = export_forms_of(policy.network).onnx
     prefixes = ("", "critic.") if policy.separate_value else ("",)
     each = len(states) // len(prefixes)
     features, after = [], []

@@ -35,8 +35,9 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.infer import detect_torch, early_keys
+from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.parity import NOTHING, Outputs
-from puffer_mlx.policy.networks.catalog import forms_of, names_of
+from puffer_mlx.policy.networks.catalog import names_of
 from puffer_mlx.policy.policy import Policy
 
 SAFE_TORCH = (2, 6)  # before, weights_only=True didn't keep its promise: CVE-2025-32434
@@ -76,7 +77,7 @@ class Torch(FileFormat):
         network: Any = contents.policy.network
         if dialect_of(contents.policy) == "sb3":
             notes.append(sb3_note(contents.policy))
-        elif (form := forms_of(network).torch) and (note := form.note(network.layers)):
+        elif (form := export_forms_of(network).torch) and (note := form.note(network.layers)):
             notes.append(note)
         return notes + super().notes(contents)
 

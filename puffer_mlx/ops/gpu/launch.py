@@ -126,15 +126,16 @@ def ones(shape: Shape) -> mx.array:
     return array
 
 
-def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
+def _kernel(path: Path | text.Composed, name: str | text.Rules, backend: str) -> text.Kernel:
     if isinstance(name, text.Rules):
+        assert isinstance(path, Path)
         alone = path == text.ENVIRONMENTS
         return text.environments(name, backend) if alone else text.rollout(path, name, backend)
     return text.kernels(path, backend)[name]
 
 
 @functools.cache
-def compiled(path: Path, name: str | text.Rules, backend: str, shared: int = 0):
+def compiled(path: Path | text.Composed, name: str | text.Rules, backend: str, shared: int = 0):
     """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
@@ -157,7 +158,7 @@ def compiled(path: Path, name: str | text.Rules, backend: str, shared: int = 0):
 
 
 def launch(
-    path: Path,
+    path: Path | text.Composed,
     name: str | text.Rules,
     inputs: Mapping[str, mx.array] | Sequence[mx.array],
     outputs: Mapping[str, Shape] | Sequence[Shape],
@@ -172,7 +173,8 @@ def launch(
     another.
 
     Args:
-        path: the file with the kernel's text; of whole rollouts that of the network's layers.
+        path: the file with the kernel's text, or a kernel composed with a network's file; for whole
+            rollouts the file of the network's layers.
         name: the kernel's; where environments step, their rules: see ``text.rollout`` and
             ``text.environments``.
         inputs: arrays in the order of the text's description, or by their names in it; it gets

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
 LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
 ROWS = "rows.metal.h"  # the same of many rows, by matrix units
-MINIBATCH = "minibatch.metal.h"  # of a network: a minibatch's kernel, around PARTS beside it
+MINIBATCH = "minibatch.metal.h"  # of a network: what a minibatch's kernel needs before it
 PARTS = "forward", "back"  # of a layer
 ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # their step, without a policy's
 PORTABLE = "ops/portable.h"  # on a GPU, functions.metal.h takes its place
@@ -50,6 +50,17 @@ class Kernel(NamedTuple):
     exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
     fast: bool = False  # whether CUDA's exp and quotients are approximate, as Metal's are
     resident: int = 0  # threads that a core of CUDA holds at a time, by few enough registers each
+
+
+class Composed(NamedTuple):
+    """A kernel's file that is compiled behind a file of a network's folder.
+
+    The kernel includes a layer's passes as ``forward`` and ``back``: ``forward.metal.h`` and
+    ``back.metal.h`` of the network's folder.
+    """
+
+    kernel: Path
+    network: Path
 
 
 class Rules(NamedTuple):
@@ -91,22 +102,30 @@ def _included(path: Path, name: str) -> Path:
 
 
 @functools.cache
-def kernels(path: Path, backend: str) -> dict[str, Kernel]:
-    """The kernels of a file for ``metal`` or ``cuda``, by name.
+def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
+    """Return a file's kernels for ``metal`` or ``cuda``, by name.
 
-    Of a network's layers (``layers.metal.h``) it is ``{folder}_act``, a rollout's step; of its
-    minibatches (``minibatch.metal.h``) it is ``{folder}_minibatch``.
+    The kernel around a network's ``layers.metal.h`` is named ``{folder}_act``; the one behind its
+    ``minibatch.metal.h`` is named ``{folder}_minibatch``.
     """
+    if isinstance(path, Composed):
+        return {kernel.name: kernel for kernel in _composed(path, backend)}
     if path.name == LAYERS:
         (step,) = _kernels(_around(path, "act.kernel.h", {}), backend)
         step = step._replace(name=f"{path.parent.name}_act")
         return {step.name: step}
-    if path.name == MINIBATCH:
-        parts = {part: expand(path.with_name(f"{part}.metal.h")) for part in PARTS}
-        (kernel,) = _kernels(_expand(path, set(), parts), backend)
-        kernel = kernel._replace(name=f"{path.parent.name}_{kernel.name}")
-        return {kernel.name: kernel}
     return {kernel.name: kernel for kernel in _kernels(expand(path), backend)}
+
+
+def _composed(path: Composed, backend: str) -> list[Kernel]:
+    folder = path.network.parent
+    parts = {part: expand(folder / f"{part}.metal.h") for part in PARTS}
+    seen: set[Path] = set()
+    before = _expand(path.network, seen, {})
+    found = _kernels(before + _expand(path.kernel, seen, parts), backend)
+    if path.network.name != MINIBATCH:
+        return found
+    return [kernel._replace(name=f"{folder.name}_{kernel.name}") for kernel in found]
 
 
 @functools.cache

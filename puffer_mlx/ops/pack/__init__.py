@@ -2,16 +2,17 @@
 
 import functools
 import math
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu.launch import THREADS, launch, nothing, numbers
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.system.plain_functions import record
+from puffer_mlx.trees import Tree, leaves
 
 TEXT = Path(__file__).with_name("pack.metal.h")
 INPUTS = 24  # of a launch; Metal has 31 arrays for a kernel
@@ -93,34 +94,30 @@ def unpack(
     return [parts[start].reshape(shape) for start, shape in zip(starts, shapes, strict=True)]
 
 
-class Whole(NamedTuple):
-    """What arrays were unpacked from."""
+class PackedTree(dict):
+    """A tree of float32 arrays that are views of one array, and that array.
 
-    packed: mx.array
-    squares: mx.array | None
-    """(P / 256,), the sums of the squares of each 256 numbers; None: nobody computed them."""
-    parts: list[mx.array]
+    Other code sees a dict. ``tree_map`` and ``mx.compile`` return plain dicts, without the packed
+    array.
 
-
-_unpacked: deque[Whole] = deque(maxlen=8)  # lately
-
-
-def unpack_known(
-    packed: mx.array, shapes: Sequence[tuple[int, ...]], squares: mx.array | None = None
-) -> list[mx.array]:
-    """``unpack`` of arrays at multiples of ``BLOCK``, which ``whole_of`` knows again for a while.
-
-    So what one step of a traced epoch leaves in one array, the next one finds there.
+    Args:
+        packed: (P,), the arrays in the tree's order, each at a multiple of ``BLOCK``.
+        like: a tree of the same structure and shapes.
+        squares: (P / 256,), the sums of the squares of each 256 numbers; None if not computed.
     """
-    found = unpack(packed, shapes, BLOCK)
-    _unpacked.append(Whole(packed, squares, found))
-    return found
 
+    def __init__(self, packed: mx.array, like: Tree, squares: mx.array | None = None) -> None:
+        self._views = unpack(packed, [array.shape for array in leaves(like)], BLOCK)
+        views = iter(self._views)
+        super().__init__(tree_map(lambda _: next(views), like))
+        self._packed = packed
+        self.squares = squares
 
-def whole_of(arrays: Sequence[mx.array]) -> Whole | None:
-    """What ``unpack_known`` made just these arrays of lately, in this order; else None."""
-    ids = [id(array) for array in arrays]
-    return next((w for w in _unpacked if [id(part) for part in w.parts] == ids), None)
+    @property
+    def packed(self) -> mx.array | None:
+        """The packed array; None if an array of the tree was replaced since."""
+        pairs = zip(leaves(self), self._views, strict=True)
+        return self._packed if all(array is view for array, view in pairs) else None
 
 
 def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:

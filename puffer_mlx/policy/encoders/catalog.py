@@ -1,4 +1,4 @@
-"""The encoders that there are, and their forms, found by listing the files."""
+"""All encoders and their forms, found by listing the files."""
 
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,7 @@ from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
 from puffer_mlx.policy.encoders.nature import SMALLEST
 from puffer_mlx.spec import EnvSpec
 
-# Environments for which PufferLib 4.0 chooses an encoder of their own, by their name.
+# Environments for which PufferLib 4.0 has a special encoder.
 CHOSEN_BY_NAME = {"nmmo3": "two convolutions and an embedding"}
 MODULES = {
     name: import_module(f"{__name__.rpartition('.')[0]}.{file.stem}")
@@ -22,12 +22,12 @@ FORMS: dict[type, Forms] = {
 
 
 def forms_of(encoder: Any) -> Forms:
-    """An encoder's forms beside its equations: none of a class of the user's own."""
+    """Return an encoder's forms; no facts for a user's class."""
     return FORMS.get(type(encoder), NONE)
 
 
 def encoder_activation(encoder: Any) -> str | None:
-    """What follows an encoder of one product, empty if nothing does; None of another encoder."""
+    """Return the activation after a linear encoder, or ""; None if the encoder isn't linear."""
     activation = forms_of(encoder).activation
     return None if activation is None else activation(encoder)
 
@@ -35,12 +35,17 @@ def encoder_activation(encoder: Any) -> str | None:
 def make_encoder(
     spec: EnvSpec, hidden: int, dialect: str, name: str, activation: str = "gelu"
 ) -> Encoder:
-    """The encoder that ``torch.encoder`` names, for an environment.
+    """Create an encoder for an environment.
 
-    ``activation`` is what follows the product of an encoder whose dialect leaves the choice: sb3's.
+    Args:
+        spec: the environment's description.
+        hidden: number H of features.
+        dialect: value of ``policy.dialect``.
+        name: value of ``torch.encoder``.
+        activation: activation after a linear encoder; used by the sb3 dialect alone.
 
     Raises:
-        UserError: it doesn't fit the environment, or a class of the user's own isn't usable.
+        UserError: The encoder doesn't fit the environment, or is a user's class that isn't usable.
     """
     if ":" in name:
         return custom.make_encoder(name, spec.observation_size, hidden)
@@ -53,12 +58,12 @@ def make_encoder(
 
 
 def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
-    """A line about a policy that is plainer than PufferLib's for this environment, or empty.
+    """Return a note if PufferLib has a special network for this environment, else "".
 
     Args:
-        name: of the environment.
-        encoder: of the policy that is trained.
-        own_network: PufferLib 5.0 has a network of its own for it (``vec.has_own_network``).
+        name: the environment's name.
+        encoder: the encoder in use.
+        own_network: True if PufferLib 5.0 has a special network (``vec.has_own_network``).
     """
     if own_network:
         return (

@@ -1,7 +1,7 @@
-"""Observations of parts, of which some are images: Stable-Baselines3's ``CombinedExtractor``.
+"""An encoder of several parts, some of them images: Stable-Baselines3's ``CombinedExtractor``.
 
-Images go through convolutions, and a product takes their features and all other numbers. Tensors:
-those of each image's encoder below ``images.{i}.``, and ``linear.*``. PufferLib has no such class.
+Images go through convolutions; a linear layer takes their features and all other numbers. Tensors:
+``images.{i}.*`` of each image's encoder, and ``linear.*``. PufferLib has no such class.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,7 @@ from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
 from puffer_mlx.policy.encoders.images import features
-from puffer_mlx.policy.encoders.impala import FORMS as IMPALA
 from puffer_mlx.policy.encoders.impala import Impala
-from puffer_mlx.policy.encoders.nature import FORMS as NATURE
 from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
 from puffer_mlx.spec import EnvSpec, ImagePart
 
@@ -29,9 +27,9 @@ class Combined:
     """An encoder for each image, then a product of their features and all other numbers, and ReLU.
 
     Args:
-        inputs: D.
-        images: where they are, in the order of their columns.
-        hidden: H, and as many features of each image.
+        inputs: number D of observation columns.
+        images: columns and shape of each image, in the columns' order.
+        hidden: number H of features, and of each image's features.
     """
 
     inputs: int
@@ -40,7 +38,7 @@ class Combined:
 
     @property
     def encoders(self) -> list[Nature | Impala]:
-        """Of each image: Nature, or Impala of a small one."""
+        """Each image's encoder: Nature, or Impala if the image is small."""
         sized = [(min(part.shape[:2]) >= SMALLEST, part.shape) for part in self.images]
         return [(Nature if large else Impala)(shape, self.hidden) for large, shape in sized]
 
@@ -70,13 +68,13 @@ class Combined:
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         parts = mx.split(observations, self.bounds[1:-1], axis=1)
         each = zip(self.encoders, weights["images"], self.images, parts[1::2], strict=True)
-        images = [encoder(w, upright(part, x)) for encoder, w, part, x in each]
+        images = [encoder(w, to_channels_last(part, x)) for encoder, w, part, x in each]
         others = [x.astype(images[0].dtype) for x in parts[::2]]
         return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
 
 
-def upright(part: ImagePart, x: mx.array) -> mx.array:
-    """An image's columns (n, size) in the order height, width, channel."""
+def to_channels_last(part: ImagePart, x: mx.array) -> mx.array:
+    """Return an image's columns (n, size) in the order height, width, channel."""
     if not part.channels_first:
         return x
     height, width, channels = part.shape
@@ -84,7 +82,7 @@ def upright(part: ImagePart, x: mx.array) -> mx.array:
 
 
 def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
-    """The encoder for an environment's parts; the same in every dialect."""
+    """Return the encoder for an environment's parts; all dialects have the same."""
     if not spec.image_parts:
         raise UserError(
             f"torch.encoder {NAME} needs images among the parts of a Dict or Tuple;"
@@ -94,24 +92,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
     return Combined(spec.observation_size, spec.image_parts, hidden)
 
 
-# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
-
-
-def _onnx(graph: Any, encoder: Combined, x: str) -> str:
-    sizes = [stop - start for start, stop in pairwise(encoder.bounds)]
-    named = graph.split(x, 1, [size for size in sizes if size])
-    parts = [named.pop(0) if size else "" for size in sizes]
-    columns = []
-    for i, (image, part) in enumerate(zip(encoder.encoders, encoder.images, strict=True)):
-        x = parts[1 + 2 * i]
-        if part.channels_first:
-            height, width, channels = part.shape
-            x = graph("Reshape", x, [0, channels, height, width])
-            x = graph("Flatten", graph("Transpose", x, perm=[0, 2, 3, 1]))
-        with graph.below(f"encoder.images.{i}."):
-            columns.append((NATURE | IMPALA)[type(image)].onnx(graph, image, x))  # type: ignore
-    columns += [part for part in parts[::2] if part]
-    return graph("Relu", graph.product(graph("Concat", *columns, axis=1), "encoder.linear"))
-
-
-FORMS = {Combined: Forms(NAME, _onnx, mark="images.")}
+FORMS = {Combined: Forms(NAME)}

@@ -3,20 +3,15 @@
 Tensors: ``weight``, ``bias``.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.errors import UserError
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform, uniform_layer
-from puffer_mlx.policy.decoders import refuse_bias
-from puffer_mlx.policy.encoders import Forms, TorchForm
+from puffer_mlx.policy.encoders import Forms
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.plain_functions import record
 
@@ -77,9 +72,9 @@ class Activated:
     """The first hidden layer of Stable-Baselines3's policies: a product with bias, an activation.
 
     Args:
-        inputs: D.
-        hidden: H.
-        activation: as of ``ops.dense``.
+        inputs: number D of observation columns.
+        hidden: number H of features.
+        activation: an activation of ``ops.dense``.
     """
 
     inputs: int
@@ -107,73 +102,11 @@ def make(
     return OF_DIALECT[dialect](spec.observation_size, hidden)
 
 
-# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
-
-
-def _product(graph: Any, encoder: Any, x: str) -> str:
-    return graph.product(x, "encoder")
-
-
-def _product_gelu(graph: Any, encoder: Any, x: str) -> str:
-    return graph.gelu(graph.product(x, "encoder"))
-
-
-def _product_activated(graph: Any, encoder: Any, x: str) -> str:
-    return graph.activated(graph.product(x, "encoder"), encoder.activation)
-
-
-def _to_dialect(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any, Weights]:
-    if old == new:
-        return encoder, weights
-    cls = OF_DIALECT[new]
-    if "puffer3" in (old, new):
-        raise UserError(
-            f"the encoder {type(encoder).__name__} can't become {cls.__name__}:"
-            " only the puffer3 dialect has a GELU behind its product",
-            f"keep the dialect {old}",
-        )
-    result = cls(encoder.inputs, encoder.hidden)
-    if "bias" not in weights:
-        return result, {"weight": weights["weight"], "bias": mx.zeros(encoder.hidden)}
-    refuse_bias("encoder.bias", weights["bias"])
-    return result, {"weight": weights["weight"]}
-
-
-def _torch_module(encoder: Any) -> Any:
-    from torch import nn
-
-    product = nn.Linear(encoder.inputs, encoder.hidden)
-    return nn.Sequential(OrderedDict(encoder=product))
-
-
 FORMS = {
-    Linear: Forms(
-        NAME,
-        _product,
-        flat=True,
-        activation=lambda encoder: "",
-        to_dialect=partial(_to_dialect, "native"),
-    ),
-    Affine: Forms(
-        NAME,
-        _product,
-        torch=TorchForm(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
-        activation=lambda encoder: "",
-        to_dialect=partial(_to_dialect, "torch"),
-    ),
-    AffineGelu: Forms(
-        NAME,
-        _product_gelu,
-        puffer3=lambda name: f"policy.encoder.0.{name}",
-        activation=lambda encoder: "gelu",
-        to_dialect=partial(_to_dialect, "puffer3"),
-    ),
-    Activated: Forms(
-        NAME,
-        _product_activated,
-        sb3=lambda name: f"0.{name}",
-        activation=lambda encoder: encoder.activation,
-    ),
+    Linear: Forms(NAME, flat=True, activation=lambda encoder: ""),
+    Affine: Forms(NAME, activation=lambda encoder: ""),
+    AffineGelu: Forms(NAME, activation=lambda encoder: "gelu"),
+    Activated: Forms(NAME, activation=lambda encoder: encoder.activation),
 }
 
 record(__name__)

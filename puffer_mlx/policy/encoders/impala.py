@@ -4,7 +4,6 @@ Tensors: ``blocks.{i}.conv.*``, ``blocks.{i}.res{0,1}.conv{0,1}.*`` and ``linear
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -12,18 +11,13 @@ import mlx.core as mx
 from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
-from puffer_mlx.policy.encoders import Forms, TorchForm
+from puffer_mlx.policy.encoders import Forms
 from puffer_mlx.policy.encoders.images import (
     Layer,
     Shape,
-    channels_first,
-    channels_last,
     features,
     for_bytes,
     image_shape,
-    onnx_convolution,
-    onnx_features,
-    onnx_pixels,
 )
 from puffer_mlx.spec import EnvSpec
 
@@ -112,60 +106,8 @@ class Impala:
 
 
 def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
-    """The encoder for an environment's images; the same in every dialect."""
+    """Return the encoder for an environment's images; all dialects have the same."""
     return Impala(image_shape(spec, NAME), hidden)
 
 
-# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
-
-
-def _onnx(graph: Any, encoder: Any, x: str) -> str:
-    x = onnx_pixels(graph, encoder, x)
-    for i in range(len(IMPALA)):
-        x = _onnx_block(graph, f"encoder.blocks.{i}", x)
-    return onnx_features(graph, graph("Relu", x))
-
-
-def _onnx_block(graph: Any, block: str, x: str) -> str:
-    x = onnx_convolution(graph, f"{block}.conv", x, pads=[1] * 4)
-    x = graph("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for part in "res0", "res1":
-        h = onnx_convolution(graph, f"{block}.{part}.conv0", graph("Relu", x), pads=[1] * 4)
-        h = onnx_convolution(graph, f"{block}.{part}.conv1", graph("Relu", h), pads=[1] * 4)
-        x = graph("Add", x, h)
-    return x
-
-
-def _torch_key(name: str) -> str:
-    """Modules of a sequence: the blocks, flattening, ReLU, and the product."""
-    for ours, theirs in (("blocks.", "network."), ("linear.", "network.5."), ("res", "res_block")):
-        name = name.replace(ours, theirs)
-    return name
-
-
-def _torch_module(encoder: Any) -> Any:
-    from torch import nn
-
-    from puffer_mlx.policy.encoders.torch_images import ConvSequence, ImageEncoder, last_columns
-
-    inputs = (encoder.shape[-1], *IMPALA)
-    blocks = [ConvSequence(*pair) for pair in zip(inputs, IMPALA, strict=False)]
-    product = nn.Linear(last_columns(encoder), encoder.hidden)
-    network = nn.Sequential(*blocks, nn.Flatten(), nn.ReLU(), product, nn.ReLU())
-    return ImageEncoder(encoder.shape, network)
-
-
-FORMS = {
-    Impala: Forms(
-        NAME,
-        _onnx,
-        torch=TorchForm(
-            _torch_module,
-            _torch_key,
-            "network.5.weight",
-            partial(channels_first, channels=IMPALA[-1]),
-            partial(channels_last, channels=IMPALA[-1]),
-        ),
-        mark="blocks.",
-    )
-}
+FORMS = {Impala: Forms(NAME)}

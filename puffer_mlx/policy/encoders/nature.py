@@ -4,7 +4,6 @@ Tensors: ``convs.{i}.*`` and ``linear.*``.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -14,18 +13,13 @@ from puffer_mlx.ops import relu
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
-from puffer_mlx.policy.encoders import Forms, TorchForm
+from puffer_mlx.policy.encoders import Forms
 from puffer_mlx.policy.encoders.images import (
     Layer,
     Shape,
-    channels_first,
-    channels_last,
     features,
     for_bytes,
     image_shape,
-    onnx_convolution,
-    onnx_features,
-    onnx_pixels,
 )
 from puffer_mlx.spec import EnvSpec
 
@@ -42,7 +36,7 @@ def _to_depth(x: mx.array, stride: int) -> mx.array:
 
 
 def _patches(x: mx.array, size: int) -> mx.array:
-    """What a window of size x size sees at each place: (n, h, w, c) -> (n, h', w', size² c)."""
+    """Return the pixels of each size x size window: (n, h, w, c) -> (n, h', w', size² c)."""
     h, w = x.shape[1] - size + 1, x.shape[2] - size + 1
     if h == w == 1:
         return x.reshape(len(x), 1, 1, -1)
@@ -112,54 +106,8 @@ class Nature:
 
 
 def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
-    """The encoder for an environment's images; the same in every dialect."""
+    """Return the encoder for an environment's images; all dialects have the same."""
     return Nature(image_shape(spec, NAME), hidden)
 
 
-# ---- other forms: see ``encoders/__init__.py`` ---------------------------------------------------
-
-
-def _onnx(graph: Any, encoder: Any, x: str) -> str:
-    x = onnx_pixels(graph, encoder, x)
-    for i, (_, _, stride) in enumerate(NATURE):
-        x = graph(
-            "Relu", onnx_convolution(graph, f"encoder.convs.{i}", x, strides=[stride, stride])
-        )
-    return onnx_features(graph, x)
-
-
-def _torch_key(name: str) -> str:
-    """Modules of a sequence: each convolution and its ReLU, flattening, and the product."""
-    if name.startswith("linear."):
-        return name.replace("linear", "network.7")
-    _, i, part = name.split(".")
-    return f"network.{2 * int(i)}.{part}"
-
-
-def _torch_module(encoder: Any) -> Any:
-    from torch import nn
-
-    from puffer_mlx.policy.encoders.torch_images import ImageEncoder, last_columns
-
-    layers, channels = [], encoder.shape[-1]
-    for width, size, stride in NATURE:
-        layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
-        channels = width
-    last = [nn.Flatten(), nn.Linear(last_columns(encoder), encoder.hidden), nn.ReLU()]
-    return ImageEncoder(encoder.shape, nn.Sequential(*layers, *last))
-
-
-FORMS = {
-    Nature: Forms(
-        NAME,
-        _onnx,
-        torch=TorchForm(
-            _torch_module,
-            _torch_key,
-            "network.7.weight",
-            partial(channels_first, channels=NATURE[-1][0]),
-            partial(channels_last, channels=NATURE[-1][0]),
-        ),
-        mark="convs.",
-    )
-}
+FORMS = {Nature: Forms(NAME)}

@@ -1,26 +1,23 @@
-"""Networks: what is between encoder and decoder, and remembers. A folder each, with all its forms.
+"""Networks: from an encoder's features to a decoder's. A folder each, with all implementations.
 
-A folder's files, of which only the first must be there:
+Only the first file of a folder is required:
 
-| file | what |
+| file | content |
 | --- | --- |
-| ``__init__.py`` | ``NAME``; the class of that name, equations in MLX; and ``FORMS`` |
-| ``torch_module.py`` | upstream's torch class, written anew |
-| ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/portable.h`` |
-| ``scan.h`` | C++ for training: all steps, forward and backward; see ``ops/cpu/binding.h`` |
-| ``step.h`` | a layer of the compiled step, likewise |
-| ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |
-| ``kernels.metal.h`` | the kernels' text, for Metal and CUDA; ``__init__.py`` launches them |
-| ``minibatch.metal.h`` | a minibatch in one launch, likewise: see ``ppo/minibatch`` |
+| ``__init__.py`` | ``NAME``; the class with this name, in plain MLX; and ``FORMS`` |
+| ``cell.h`` | one step's equations and gradient, in C for CPUs and GPUs: see ``ops/portable.h`` |
+| ``scan.h`` | C++ for training: T steps, forward and backward; see ``ops/cpu/binding.h`` |
+| ``step.h`` | C++ for acting: one layer of one step; see ``ops/cpu/binding.h`` |
+| ``layers.metal.h`` | the layers of a rollout's step on a GPU: see ``ops/gpu/acting`` |
+| ``kernels.metal.h`` | GPU kernels, launched by ``__init__.py`` |
+| ``minibatch.metal.h`` | for a minibatch in one launch: see ``BlockLayer`` |
 
-Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
-Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
-states are float32.
+The classes hold no arrays: weights and state are arguments. T calls of ``step`` equal one of
+``scan``. Features are cast to the weights' dtype, which the outputs have; states are float32.
 
-``Forms`` are what a network is besides its equations, for the rest of puffer_mlx. Each is optional;
-a network without one can't go where that is needed, and is told so there. Names of tensors are
-those below ``network.``. Builders of graphs and of compiled steps are given as arguments, so a
-network knows none of the rooms above it.
+``Forms`` has what other rooms need to know about a network. Each field is optional, and the user
+gets an error where a missing one is required. To export a network to PyTorch and ONNX, too, add
+``export/networks/NAME.py``. Tensors are named without ``network.``.
 """
 
 import re
@@ -32,96 +29,60 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 Shape = tuple[int, ...]
-Weights = Any  # a tree of arrays, as the network's ``init`` makes them
-State = Any  # a tree of arrays (n, ...), each agent's part along the first axis
+Weights = Any  # a tree of arrays, as ``Network.init`` returns it
+State = Any  # a tree of arrays (n, ...), one row for each agent
 
 
 class Network(Protocol):
-    """From features to features, both H wide. Made as ``Class(hidden, layers)``."""
+    """Maps features (n, H) to features (n, H). The constructor is ``Class(hidden, layers)``."""
 
     @property
     def hidden(self) -> int:
-        """H."""
+        """Width H of the features."""
         ...
 
     def init(self, key: mx.array) -> Weights:
-        """Fresh weights."""
+        """Return initial weights."""
         ...
 
     def initial_state(self, n: int) -> State:
-        """The state of n agents before their first step."""
+        """Return the state of n agents before their first step."""
         ...
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments.
+        """Compute T steps of S segments.
 
         Args:
-            weights: as ``init`` makes them.
-            h: (T, S, H).
-            state: of S segments, before the first step.
-            keep: (T, S), what the state is multiplied by before each step: 0 forgets; None is ones.
+            weights: tree of arrays, see ``init``.
+            h: features (T, S, H).
+            state: state of S segments before the first step.
+            keep: factors (T, S) of the state before each step, 0 after an episode's end; None: 1.
 
         Returns:
-            Outputs (T, S, H) and the state after the last step, which carries no gradient.
+            Outputs (T, S, H), and the state after the last step, which has no gradient.
         """
         ...
 
     def step(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """One step of n agents: h (n, H), keep (n,) -> outputs (n, H) and their next state."""
+        """Compute one step of n agents. Returns outputs (n, H) and the next state."""
         ...
 
 
 @dataclass(frozen=True)
-class TorchForm:
-    """The class of PufferLib 4.0's torch backend: the one in the folder's ``torch_module.py``."""
-
-    keys: Callable[[int], dict[str, list[str]]]
-    """Of (layers): the keys of each tensor, below ``network.``; a second name after the first."""
-    layers: Callable[[Collection[str]], int]
-    """Of keys below ``network.``: the layers that they are of; 0 if they are another network's."""
-    note: Callable[[int], str] = lambda layers: ""
-    """Of (layers): in which way PufferLib's class differs from the network; empty if in none."""
-
-
-@dataclass(frozen=True)
-class Sb3Form:
-    """The network within Stable-Baselines3's policy of actors and critics, behind the encoder."""
-
-    module: str
-    """The key of the module that has both sequences, of actions and of values."""
-    activated: Callable[[Any, str], Any]
-    """Of (network, activation): the network of the sb3 dialect."""
-    key: Callable[[str], str]
-    """Of a tensor's name: its key in the sequence of modules that begins with the encoder's two."""
-
-
-@dataclass(frozen=True)
-class Puffer3Form:
-    """The network within PufferLib 3.0's wrapper, which has one layer."""
-
-    keys: dict[str, list[str]]
-    """The keys of each tensor, a second name after the first, in the order of 3.0's flat file."""
-    module: Callable[[int], Any]
-    """Of (hidden): a ``torch_network.Network`` whose modules are the wrapper's."""
-    size: Callable[[int], int]
-    """Of (hidden): how many numbers the tensors have."""
-
-
-@dataclass(frozen=True)
 class FusedCase:
-    """Inputs of a fused recurrence over T steps of S segments, to compare it with plain MLX.
+    """A comparison of a fused recurrence with plain MLX, over T steps of S segments.
 
     Args:
-        low: shapes of what may be of 16 bits: activations and weights.
-        states: shapes of what is float32.
-        run: of (low inputs, states and keep, gradient by the output): the fused form's output, and
-            gradients by the inputs at ``places``.
-        reference: the output, of all inputs.
-        places: among all inputs.
+        low: shapes of the inputs that may have 16 bits: activations and weights.
+        states: shapes of the float32 inputs.
+        run: (low inputs, states and keep, output's gradient) -> the fused output, and the gradients
+            of the inputs at ``places``.
+        reference: (*inputs) -> the output in plain MLX.
+        places: indices of the inputs whose gradients ``run`` returns.
     """
 
     low: list[Shape]
@@ -133,34 +94,44 @@ class FusedCase:
 
 @dataclass(frozen=True)
 class GPUStep:
-    """The kernel of a rollout's whole step with the network: see ``ops/gpu/acting``."""
+    """The network's layers in the GPU kernels that act: see ``ops/gpu/acting``.
+
+    Args:
+        layers: ``layers.metal.h``, included by the kernels of one step and of whole rollouts.
+        weights: (weights) -> arrays in the kernel's order, matrices transposed.
+        fits: (network) -> True if the text computes this network of the class.
+        memory: arrays (H,) per agent in shared memory, besides a layer's input and output.
+    """
 
     layers: Path
-    """The text of the layers, ``layers.metal.h``: a part of the step, and of whole rollouts."""
     weights: Callable[[Weights], list[mx.array]]
-    """Of weights: arrays in the order in which the kernel finds them, products transposed."""
     fits: Callable[[Any], bool] = lambda network: True
-    """Whether it computes what a network of the class does."""
     memory: int = 0
-    """How many H numbers of each agent threads share beside a layer's input and output."""
 
     @property
     def kernel(self) -> str:
-        """Its name."""
+        """Name of the kernel of one step."""
         return f"{self.layers.parent.name}_act"
 
 
 @dataclass(frozen=True)
 class BlockLayer:
-    """A layer whose training a block of a GPU's threads does in its shared memory.
+    """A layer that a GPU's block of threads can train in its shared memory.
 
-    ``minibatch.kernel.h`` of ``ppo/minibatch`` says of its template's numbers what these are.
+    Numbers without a description are template parameters of ``ppo/minibatch/minibatch.kernel.h``.
+
+    Args:
+        text: ``minibatch.metal.h``, compiled before the kernel of ``ppo/minibatch``. The kernel
+            includes ``forward.metal.h`` and ``back.metal.h`` of the same folder, a layer's passes.
+        tensors: names of a layer's matrices (rows H, H), then of its biases (rows H,).
+        norm: True if the weights are ``layers`` and a ``norm``, False if they are the layers.
+        fits: (network) -> True if the text computes this network of the class.
+        faster: values of ``train.precision`` in which one launch learned as well on CUDA, in less
+            time than many launches.
     """
 
     text: Path
-    """``minibatch.metal.h``, with ``forward.metal.h`` and ``back.metal.h`` beside it."""
     tensors: tuple[str, ...]
-    """Of a layer: matrices (rows H, H), then biases (rows H,)."""
     rows: int
     gates: int
     held: int = 0
@@ -168,65 +139,68 @@ class BlockLayer:
     recurrent: bool = False
     highway: bool = False
     norm: bool = False
-    """Whether weights are ``layers`` and a ``norm`` behind them; else they are the layers."""
     fits: Callable[[Any], bool] = lambda network: True
-    """Whether it computes what a network of the class does."""
     faster: tuple[str, ...] = ()
-    """Of ``train.precision``: in which on CUDA it was measured to be faster than many launches, and
-    to learn as well."""
 
     @property
     def kernel(self) -> str:
-        """Its name."""
+        """Name of the kernel with these layers."""
         return f"{self.text.parent.name}_minibatch"
 
     @property
     def biases(self) -> int:
-        """How many of its tensors are biases."""
+        """Number of biases in ``tensors``."""
         return sum(name.startswith("bias") for name in self.tensors)
 
     @property
     def matrices(self) -> int:
-        """And matrices."""
+        """Number of matrices in ``tensors``."""
         return len(self.tensors) - self.biases
 
 
 @dataclass(frozen=True)
 class Forms:
-    """All of a network's forms."""
+    """Facts about a network, and implementations besides plain MLX. All are optional.
 
-    sb3: Sb3Form | None = None
-    """None: in the sb3 dialect it is as in all others."""
-    pack: Callable[[Any, Any, Weights], None] | None = None
-    """Of (step, network, weights): adds the layers to a compiled step:
-    ``rollout.acting_in_c.Layers``."""
+    Args:
+        with_activation: (network, activation) -> the network of the sb3 dialect, with its
+            activation and initial weights; None if all dialects have the same network.
+        add_c_layers: (step, network, weights) adds the layers to a compiled step, a
+            ``rollout.acting_in_c.Layers``.
+        gpu_step: the layers in the GPU kernels that act.
+        matrix_units: folder of the texts for a GPU's matrix units: ``rows.metal.h`` has the layers
+            of a rollout, ``walks.metal.h`` the recurrence in a minibatch of wide layers. A layer
+            has one tensor, ``weight``, and one state.
+        block_layer: the layer in the minibatch kernel.
+        puffer3: (hidden) -> the tensors of one layer and their sizes, in the order of PufferLib
+            3.0's flat file; None if 3.0's wrapper has no such network.
+        flat: (hidden, layers) -> the tensors and their sizes, in the order of PufferLib's flat
+            file.
+        layers: (tensors' names) -> number of layers; 0 if the names are another network's.
+        stacked_state: (state) -> its parts by name, a list of each layer's (n, H).
+        fused_case: (T, S, H) -> a comparison of the fused recurrence with plain MLX.
+        from_zeros: True if ``scan`` accepts None as a state of zeros, which saves filling one.
+        non_smooth: True if the function is not differentiable somewhere, so that rounding may
+            flip a gradient (tests use a wider tolerance).
+    """
+
+    with_activation: Callable[[Any, str], Any] | None = None
+    add_c_layers: Callable[[Any, Any, Weights], None] | None = None
     gpu_step: GPUStep | None = None
     matrix_units: Path | None = None
-    """The folder of its texts for a GPU's matrix units: ``rows.metal.h`` has a rollout's layers,
-    ``wide.metal.h`` a minibatch of wide ones. A layer is one ``weight`` and one state."""
     block_layer: BlockLayer | None = None
-    onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
-    """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
-    the names of the features and of the next states."""
-    torch: TorchForm | None = None
-    puffer3: Puffer3Form | None = None
+    puffer3: Callable[[int], dict[str, int]] | None = None
     flat: Callable[[int, int], dict[str, int]] | None = None
-    """Of (hidden, layers): each tensor, and how many numbers it has, in PufferLib's flat file."""
     layers: Callable[[Collection[str]], int] | None = None
-    """Of tensors' names: the layers that they are of; 0 if they are another network's."""
-    stacks: Callable[[Any], dict[str, list[mx.array]]] | None = None
-    """Of a state: what torch and ONNX stack of it, by name: each layer's part (n, H)."""
+    stacked_state: Callable[[Any], dict[str, list[mx.array]]] | None = None
     fused_case: Callable[[int, int, int], FusedCase] | None = None
-    """Of (T, S, H)."""
     from_zeros: bool = False
-    """Whether ``scan`` takes None for a state of zeros, which then nobody fills."""
-    kink: bool = False
-    """Whether its function has a kink, across which rounding changes a gradient."""
+    non_smooth: bool = False
 
 
-NONE = Forms()  # of a network of the user's own
+NONE = Forms()  # for the user's networks
 
 
 def count(pattern: str, names: Collection[str]) -> int:
-    """How many names are of a pattern: layers, if each has one."""
+    """Return how many names match a pattern: the number of layers, if each layer has one."""
     return sum(re.fullmatch(pattern, name) is not None for name in names)

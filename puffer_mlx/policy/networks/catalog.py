@@ -1,4 +1,4 @@
-"""The networks that there are, and their forms, found by listing the folders."""
+"""All networks and their forms, found by listing the folders."""
 
 from importlib import import_module
 from typing import Any
@@ -18,29 +18,36 @@ FORMS: dict[str, Forms] = {
 
 
 def forms_of(network: Any) -> Forms:
-    """A network's forms beside its equations: none of a class that isn't in ``NETWORKS``.
+    """Return a network's forms; none for a class that isn't in ``NETWORKS``.
 
-    A class derived from one of them may compute something else: it has no forms either.
+    A subclass of one has none either, since it may compute something else.
     """
     cls = type(network)
     return FORMS.get(cls.__name__, NONE) if NETWORKS.get(cls.__name__) is cls else NONE
 
 
 def make_network(name: str, hidden: int, layers: int, dialect: str, activation: str) -> Network:
-    """The network that ``torch.network`` names, for a dialect.
+    """Create a network.
 
-    ``activation`` is what follows the products of a network whose dialect leaves the choice: sb3's.
+    Args:
+        name: value of ``torch.network``.
+        hidden: width H.
+        layers: number of layers.
+        dialect: value of ``policy.dialect``.
+        activation: activation after each linear layer; used by the sb3 dialect alone.
 
     Raises:
-        UserError: a class of the user's own isn't usable.
+        UserError: The name is a user's class that isn't usable.
     """
     if ":" in name:
         return custom.make_network(name, hidden, layers)
     network = NETWORKS[name](hidden, layers)
-    form = forms_of(network).sb3 if dialect == "sb3" else None
-    return form.activated(network, activation) if form else network
+    with_activation = forms_of(network).with_activation
+    if dialect != "sb3" or with_activation is None:
+        return network
+    return with_activation(network, activation)
 
 
 def names_of(form: str) -> list[str]:
-    """The networks that have a form, by the name of ``Forms``' field."""
+    """Return the names of the networks that have a form, a field of ``Forms``."""
     return [name for name, forms in FORMS.items() if getattr(forms, form)]

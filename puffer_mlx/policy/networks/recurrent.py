@@ -1,4 +1,4 @@
-"""What the recurrent networks share: layers one after the other, and a step as a scan of one."""
+"""Shared by the recurrent networks: a stack of layers, one step as a scan, gated weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,12 @@ import mlx.core as mx
 from puffer_mlx.policy.activations import orthogonal
 from puffer_mlx.system.plain_functions import record
 
-GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer whose gates see its state
+GATED = (
+    "weight_ih",
+    "weight_hh",
+    "bias_ih",
+    "bias_hh",
+)  # tensors of a gated layer
 
 # (h (T, S, H), weights, state, keep) -> outputs (T, S, H), state
 Layer = Callable[[mx.array, Any, Any, mx.array | None], tuple[mx.array, Any]]
@@ -22,9 +27,17 @@ def through_layers(
     state: Sequence[Any] | None,
     keep: mx.array | None,
 ) -> tuple[mx.array, list[Any]]:
-    """Each layer's outputs are the next one's input; returns the last ones and every state.
+    """Feed features through a stack of layers.
 
-    Without a state, each layer is given None.
+    Args:
+        layer: computes one layer over T steps.
+        weights: the parameters of each layer.
+        h: features (T, S, H).
+        state: the state of each layer before the first step; None: layers get None.
+        keep: factors (T, S) of the states before each step; None: 1.
+
+    Returns:
+        The last layer's outputs (T, S, H), and each layer's state after the last step.
     """
     after = []
     for parameters, first in zip(weights, state or [None] * len(weights), strict=True):
@@ -35,7 +48,7 @@ def through_layers(
 
 @dataclass(frozen=True)
 class Recurrent:
-    """L layers, H wide: gives ``step`` to a network that has ``scan``."""
+    """A network of L layers with ``scan``; ``step`` is a scan of one step."""
 
     hidden: int
     layers: int
@@ -43,42 +56,36 @@ class Recurrent:
     scan: ClassVar[Callable[..., tuple[mx.array, Any]]]
 
     def initial_state(self, n: int) -> Any:
-        """L arrays of zeros (n, H), float32."""
+        """Return L arrays of zeros (n, H), float32."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def step(
         self, weights: Any, h: mx.array, state: Any, keep: mx.array | None = None
     ) -> tuple[mx.array, Any]:
-        """One step of n agents: see ``networks.Network``."""
+        """Compute one step of n agents: see ``networks.Network``."""
         h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
         return h.squeeze(0), state
 
 
 def gated_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]:
-    """Initial weights of one layer whose gates see its state, names as PyTorch's.
+    """Return the initial weights of one layer whose gates see its state, under PyTorch's names.
 
-    Orthogonal ``weight_ih`` and ``weight_hh`` (gates H, H); ``bias_ih`` and ``bias_hh`` are 0.
+    ``weight_ih`` and ``weight_hh`` (gates H, H) are orthogonal, ``bias_ih`` and ``bias_hh`` 0.
     """
-    of_input, of_state = mx.random.split(key)
+    input_key, state_key = mx.random.split(key)
     shape = (gates * hidden, hidden)
     return {
-        "weight_ih": orthogonal(of_input, shape),
-        "weight_hh": orthogonal(of_state, shape),
+        "weight_ih": orthogonal(input_key, shape),
+        "weight_hh": orthogonal(state_key, shape),
         "bias_ih": mx.zeros(shape[0]),
         "bias_hh": mx.zeros(shape[0]),
     }
 
 
 def gated_shapes(hidden: int, gates: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of ``gated_weights``, by name."""
+    """Return the shapes of ``gated_weights``, by name."""
     rows = gates * hidden
     return {name: (rows, hidden) if name.startswith("weight") else (rows,) for name in GATED}
-
-
-def gated_onnx(graph: Any, layer: str, x: str, h: str) -> tuple[str, str]:
-    """Nodes of the input's and of the state's part of a layer's gates: ``Forms.onnx``'s graph."""
-    of_input = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
-    return of_input, graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")
 
 
 record(__name__)

@@ -3,7 +3,7 @@
 Between them no activation leaves a block's shared memory: ``minibatch.kernel.h``, around the layers
 of a network that has them (``BlockLayer``). It is done for linear encoders, in fp32 and bf16, where
 a block has room. Of wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves
-in memory what the gradients by them are products of (``wide.metal.h`` beside ``rows.metal.h``).
+in memory what the gradients by them are products of (``wide.kernel.h``).
 Everything else is computed by ``ppo/gradients.py``, which both are compared with.
 Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
 (``MLX_ENABLE_TF32=0``).
@@ -28,10 +28,11 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
+from puffer_mlx.ops.gpu.text import Composed
 from puffer_mlx.ops.implementation import implementation, name_of
-from puffer_mlx.ops.pack import BLOCK, launch_cast, launch_pack, places, unpack_known
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, launch_pack, places
 from puffer_mlx.policy.networks import BlockLayer
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, has_plain_ends
 from puffer_mlx.ppo.advantage import Discounts
@@ -42,13 +43,22 @@ from puffer_mlx.system.backend import gpu_backend
 
 LOSSES = "ppo.gradients:clipped_loss", "ppo.algorithms.puffer5:live_loss"
 TEXT = Path(__file__).with_name("blocks.metal.h")
-WIDE = "wide.metal.h"  # in the network's folder
+KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
+WALKS = "walks.metal.h"  # what WIDE needs of a network's folder
 BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
 ROWS = 64  # of a block at a time, at most
 GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
 TILE, STAGES = 128, 3  # of a block of wide layers' gradients: a tile, and parts of its factors
 TILES_AT_ONCE = 264  # that an H200's cores have room for
 WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's shared memory
+
+
+def kernel_texts() -> list[Composed]:
+    """Return the texts of all minibatch kernels, each composed with a network's file."""
+    layers = [forms.block_layer for forms in FORMS.values() if forms.block_layer]
+    folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
+    found = [Composed(KERNEL, layer.text) for layer in layers]
+    return found + [Composed(WIDE, folder / WALKS) for folder in folders]
 
 
 class Scoring(NamedTuple):
@@ -311,15 +321,15 @@ def launch_minibatch(
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
     forms, L = forms_of(policy.network), plan.sizes["L"]
-    layer, stacks = forms.block_layer, forms.stacks
-    assert layer is not None and stacks is not None
+    layer, stacked_state = forms.block_layer, forms.stacked_state
+    assert layer is not None and stacked_state is not None
     inside = "network.layers." if layer.norm else "network."
     of_layers = [f"{inside}{n}.{name}" for n in range(L) for name in layer.tensors]
     of_layers += ["network.norm.weight"] if layer.norm else []
     named: Any = dict(tree_flatten(weights))
     arrays = [named[name] for name in of_layers]
     packed = arrays if len(layer.tensors) == 1 else list(launch_pack(arrays)[:1])
-    parts = stacks(arguments.state).values() if arguments.state else ()
+    parts = stacked_state(arguments.state).values() if arguments.state else ()
     states = [array for of_layer in zip(*parts, strict=True) for array in of_layer]
     inputs |= {**by_layer("first", states), **by_layer("layer", packed)}
     logstd = policy.decoder.logstd(weights["decoder"])
@@ -334,7 +344,7 @@ def launch_minibatch(
         "begins": (plan.chunks, layer.states * L, S, H) if chunked else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
-    made = _launch(layer.text, layer.kernel, plan, inputs, outputs, low_type)
+    made = _launch(Composed(KERNEL, layer.text), layer.kernel, plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
@@ -354,16 +364,17 @@ def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Argumen
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
-    made = _launch(folder / WIDE, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
+    text = Composed(WIDE, folder / WALKS)
+    made = _launch(text, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
     factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
     names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
     P = sum(named[name].size for name in names)
-    grads = _products(folder / WIDE, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
+    grads = _products(text, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
 
-def _products(text: Path, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
+def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
     """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
     across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
     tiles, parts = across * (sizes["L"] * down + seen + 1), 1
@@ -425,7 +436,7 @@ def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, 
 
 
 def _launch(
-    text: Path,
+    text: Composed,
     name: str,
     plan: Plan,
     inputs: dict[str, mx.array],
@@ -456,7 +467,10 @@ def _finished(
     named: dict[str, mx.array],
     names: list[str],
 ) -> tuple[Any, mx.array]:
-    """The blocks' gradients by the weights, in the order of ``names``, added up; the metrics."""
+    """Return the sums of the blocks' gradients, a ``PackedTree``, and the metrics.
+
+    ``names``: the tensors in the order in which a block's gradients lie.
+    """
     sizes = {name: named[name].size for name in names}
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
@@ -466,8 +480,7 @@ def _finished(
     arrays["places"] = numbers(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
     found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
-    parts = unpack_known(found, [array.shape for array in named.values()], squares)
-    return tree_unflatten(list(zip(named, parts, strict=True))), metrics
+    return PackedTree(found, tree_unflatten(list(named.items())), squares), metrics
 
 
 def _moments(batch: Minibatch) -> mx.array:

@@ -48,7 +48,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
     """
     known = (
         encoder_forms(policy.encoder).activation is not None
-        and forms_of(policy.network).pack is not None
+        and forms_of(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
         and policy.decoder.limits == OPEN
     )
@@ -70,7 +70,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Collects the layers that a network adds: ``networks.Forms.pack``'s step."""
+    """Collects the layers that a network adds: ``networks.Forms.add_c_layers``'s step."""
 
     def __init__(self) -> None:
         self.layers: list[Five] = []
@@ -108,7 +108,7 @@ def _tower(policy: Policy, places: Any) -> list[Five]:
     code = CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
     sizes = encoder.inputs, policy.network.hidden  # type: ignore
     layers = Layers()
-    forms_of(policy.network).pack(layers, policy.network, places["network"])  # type: ignore
+    forms_of(policy.network).add_c_layers(layers, policy.network, places["network"])  # type: ignore
     return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.layers]
 
 

@@ -11,7 +11,7 @@ from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, TorchForm, count
+from puffer_mlx.policy.networks import Forms, FusedCase, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -112,19 +112,10 @@ class Leaky(Recurrent):
         return through_layers(leaky, weights, h, state, keep)
 
 
-def _pack(step, network, weights):
+def _add_c_layers(step, network, weights):
     H = network.hidden
     for i, own in enumerate(weights):
         step.add("leaky", str(i), own, {"gate": (H, H)}, H, i)
-
-
-def _onnx(graph, network, x, states):
-    def layer(i, x, s):
-        z = graph("Sigmoid", graph.gemm(x, f"network.{i}.gate", ""))
-        s = graph.between(s, x, z)
-        return s, s
-
-    return graph.through_layers(layer, network.layers, x, states)
 
 
 def _run(low, rest, dout):
@@ -133,14 +124,9 @@ def _run(low, rest, dout):
 
 
 FORMS = Forms(
-    pack=_pack,
-    onnx=_onnx,
-    torch=TorchForm(
-        lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
-        lambda keys: count(r"gates\.(\d+)\.weight", keys),
-    ),
+    add_c_layers=_add_c_layers,
     layers=lambda names: count(r"(\d+)\.gate", names),
-    stacks=lambda state: {"state": state},
+    stacked_state=lambda state: {"state": state},
     fused_case=lambda T, S, H: FusedCase(
         [(T, S, H), (T, S, H)], [(S, H)], _run, leaky_reference, (0, 1, 2)
     ),

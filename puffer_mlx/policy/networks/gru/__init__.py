@@ -22,11 +22,10 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
-    gated_onnx,
     gated_shapes,
     gated_weights,
     through_layers,
@@ -106,7 +105,7 @@ def gru_reference(
 def _recurrence(
     z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array | None, keep: mx.array | None
 ):
-    """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
+    """Compute ``gru_reference`` fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
     return FORWARD.choose()(z, weight_hh, bias_hh, h0, keep)
 
 
@@ -125,17 +124,17 @@ def _recurrence_vjp(primals, cotangents, outputs):
 def gru(
     x: mx.array, layer: dict[str, mx.array], first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """One GRU layer over T steps; the inputs of all steps go through one product.
+    """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: (S, H) float32, the state before the first step; None is zeros.
-        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+        first: initial state (S, H), float32; None: zeros.
+        keep: (T, S) float32, the factor of the state before each step; None: 1.
 
     Returns:
-        Outputs (T, S, H) of the weights' dtype, and the state after the last step (S, H) float32,
-        which carries no gradient.
+        Outputs (T, S, H) of the weights' dtype, and the last state (S, H), float32, which has no
+        gradient.
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
@@ -161,7 +160,7 @@ class GRU(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal (3H, H) matrices, biases 0, norm 1."""
+        """Return orthogonal matrices (3H, H), biases 0, and a norm of 1."""
         keys = mx.random.split(key, self.layers)
         return {
             "layers": [gated_weights(k, self.hidden, 3) for k in keys],
@@ -171,7 +170,7 @@ class GRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``networks.Network``."""
         h = h.astype(weights["norm"]["weight"].dtype)
         out, state = through_layers(gru, weights["layers"], h, state, keep)
         flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
@@ -181,7 +180,7 @@ class GRU(Recurrent):
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights["layers"]):
         step.add("gru", f"layers.{i}", layer, gated_shapes(H, 3), H, i)
@@ -197,43 +196,6 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [*arrays, weights["norm"]["weight"]]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    H = network.hidden
-
-    def layer(i: int, x: str, h: str) -> tuple[str, str]:
-        of_input, of_state = gated_onnx(graph, f"network.layers.{i}", x, h)
-        z_r, z_u, z_n = graph.split(of_input, 1, [H] * 3)
-        h_r, h_u, h_n = graph.split(of_state, 1, [H] * 3)
-        r = graph("Sigmoid", graph("Add", z_r, h_r))
-        u = graph("Sigmoid", graph("Add", z_u, h_u))
-        n = graph("Tanh", graph("Add", z_n, graph("Mul", r, h_n)))
-        h = graph.between(n, h, u)
-        return h, h
-
-    def norm(h: str) -> str:
-        x_and_h = graph("Add", h, x)
-        mean = graph("ReduceMean", graph("Mul", x_and_h, x_and_h), axes=[-1])
-        scaled = graph("Div", x_and_h, graph("Sqrt", graph("Add", mean, EPSILON)))
-        return graph("Mul", scaled, "network.norm.weight")
-
-    return graph.through_layers(layer, network.layers, x, states, last=norm)
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    keys = {
-        f"layers.{i}.{name}": [f"gru.{name}_l{i}", f"cell.{i}.{name}"]
-        for i in range(layers)
-        for name in GATED
-    }
-    return {**keys, "norm.weight": ["norm.weight"]}
-
-
-def _note(layers: int) -> str:
-    if layers == 1:
-        return ""
-    return "PufferLib's GRU of several layers acts differently from how it trains"
-
-
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
     h, gates = FORWARD.choose()(*low, *rest)
     dz, _, dh0 = BACKWARD.choose()(gates, low[1], *rest, h, dh.astype(mx.float32))
@@ -246,7 +208,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
     block_layer=BlockLayer(
         FOLDER / "minibatch.metal.h",
@@ -259,11 +221,9 @@ FORMS = Forms(
         norm=True,
         faster=("fp32", "bf16"),
     ),
-    onnx=_onnx,
     from_zeros=True,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
-    stacks=lambda state: {"state": state},
+    stacked_state=lambda state: {"state": state},
     fused_case=_fused_case,
 )
 

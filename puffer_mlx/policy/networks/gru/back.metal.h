@@ -17,7 +17,7 @@
             carried[k] = kept[row] * by.before;
           }
           BARRIER
-#include "../../../ppo/minibatch/state_back.metal.h"
+#include "../state_back.metal.h"
           BARRIER
         }
         for (uint k = me; k < M * H; k += THREADS) {

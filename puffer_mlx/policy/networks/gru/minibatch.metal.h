@@ -2,4 +2,3 @@
 // product together.
 
 #include "cell.h"
-#include "../../../ppo/minibatch/minibatch.kernel.h"

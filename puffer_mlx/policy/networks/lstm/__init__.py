@@ -3,6 +3,7 @@
 Tensors: ``{i}.weight_ih`` ... of layer i.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,12 @@ from puffer_mlx.policy.networks import (
     Forms,
     FusedCase,
     GPUStep,
-    Puffer3Form,
-    TorchForm,
     count,
 )
 from puffer_mlx.policy.networks.recurrent import (
     GATED,
     Recurrent,
-    gated_onnx,
+    gated_shapes,
     gated_weights,
     through_layers,
 )
@@ -109,7 +108,7 @@ def _recurrence(
     c0: mx.array | None,
     keep: mx.array | None,
 ):
-    """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
+    """Compute ``lstm_reference`` fused. Returns h, c (T, S, H) and activated gates (T, S, 4H)."""
     return FORWARD.choose()(z, weight_hh, h0, c0, keep)
 
 
@@ -130,13 +129,13 @@ def lstm(
     state: dict[str, mx.array] | None,
     keep: mx.array | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
-    """One LSTM layer over T steps; the inputs of all steps go through one product.
+    """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
-        state: h and c, (S, H) float32, before the first step; None is zeros.
-        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+        state: initial h and c, (S, H), float32; None: zeros.
+        keep: (T, S) float32, the factor of the state before each step; None: 1.
 
     Returns:
         Outputs (T, S, H) of the weights' dtype, and the state after the last step, float32, which
@@ -170,24 +169,24 @@ class LSTM(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
+        """Return orthogonal matrices (4H, H) and biases 0, as PufferLib 4.0 does."""
         return [gated_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
 
     def initial_state(self, n: int) -> State:
-        """Zeros, float32."""
+        """Return zeros, float32."""
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``networks.Network``."""
         return through_layers(lstm, weights, h, state, keep)
 
 
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights):
         packed = {
@@ -208,32 +207,6 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     ]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    def layer(i: int, x: str, h: str, c: str) -> tuple[str, str, str]:
-        gates = graph("Add", *gated_onnx(graph, f"network.{i}", x, h))
-        inward, forget, new, outward = graph.split(gates, 1, [network.hidden] * 4)
-        kept = graph("Mul", graph("Sigmoid", forget), c)
-        c = graph("Add", kept, graph("Mul", graph("Sigmoid", inward), graph("Tanh", new)))
-        h = graph("Mul", graph("Sigmoid", outward), graph("Tanh", c))
-        return h, h, c
-
-    return graph.through_layers(layer, network.layers, x, states)
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    return {
-        f"{i}.{name}": [f"lstm.{name}_l{i}", f"cell.{i}.{name}"]
-        for i in range(layers)
-        for name in GATED
-    }
-
-
-def _puffer3_module(hidden: int) -> Any:
-    from puffer_mlx.policy.networks.lstm.torch_module import Puffer3LSTM
-
-    return Puffer3LSTM(hidden)
-
-
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
     h, c, gates = FORWARD.choose()(*low, *rest)
     return [h, *BACKWARD.choose()(gates, low[1], *rest, h, c, dh.astype(mx.float32))]
@@ -245,7 +218,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
     block_layer=BlockLayer(
         FOLDER / "minibatch.metal.h",
@@ -257,16 +230,12 @@ FORMS = Forms(
         recurrent=True,
         faster=("bf16",),  # in fp32 cartpole's is, Breakout A's as often isn't
     ),
-    onnx=_onnx,
     from_zeros=True,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),
-    puffer3=Puffer3Form(
-        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},
-        _puffer3_module,
-        lambda hidden: 8 * hidden * hidden + 8 * hidden,
-    ),
+    puffer3=lambda hidden: {
+        f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()
+    },
     layers=lambda names: count(r"(\d+)\.weight_ih", names),
-    stacks=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
+    stacked_state=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
     fused_case=_fused_case,
 )
 

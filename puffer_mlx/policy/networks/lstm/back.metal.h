@@ -19,6 +19,6 @@
             carried[UNITS + k] = kept[row] * forget * dc;
           }
           BARRIER
-#include "../../../ppo/minibatch/state_back.metal.h"
+#include "../state_back.metal.h"
           BARRIER
         }

@@ -16,7 +16,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -96,7 +96,7 @@ def mingru_reference(
 
 @mx.custom_function
 def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None):
-    """One layer, fused: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
+    """Compute one fused layer: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
 
     Returns out, states, u.
     """
@@ -124,13 +124,13 @@ def _layer_vjp(primals, cotangents, outputs):
 def mingru(
     x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """One MinGRU layer over T steps: the fused form where there is one, else the reference.
+    """Compute one layer over T steps: fused if the device can, else ``mingru_reference``.
 
     Args:
         x: (T, S, H).
         weight: (3H, H), rows hidden, gate, projection.
-        first: (S, H) float32, the state before the first step; None is zeros.
-        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
+        first: initial state (S, H), float32; None: zeros.
+        keep: (T, S) float32, the factor of the state before each step; None: 1.
 
     Returns:
         Outputs (T, S, H) of the weight's dtype, and the state after the last step (S, H) float32,
@@ -156,7 +156,7 @@ class MinGRU(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
+        """Return each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
         shape = (3 * self.hidden, self.hidden)
         keys = mx.random.split(key, self.layers)
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
@@ -164,7 +164,7 @@ class MinGRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``networks.Network``."""
         return through_layers(
             lambda h, layer, first, keep: mingru(h, layer["weight"], first, keep),
             weights,
@@ -177,7 +177,7 @@ class MinGRU(Recurrent):
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
     for i, layer in enumerate(weights):
         step.add("mingru", str(i), layer, {"weight": (3 * H, H)}, H, i)
@@ -187,24 +187,8 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [layer["weight"].T for layer in weights]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    def layer(i: int, x: str, s: str) -> tuple[str, str]:
-        u = graph.gemm(x, f"network.{i}.weight", "")
-        hidden, gate, projection = graph.split(u, 1, [network.hidden] * 3)
-        positive = graph("GreaterOrEqual", hidden, 0.0)
-        g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
-        s = graph.between(s, g, graph("Sigmoid", gate))
-        return graph.between(x, s, graph("Sigmoid", projection)), s
-
-    return graph.through_layers(layer, network.layers, x, states)
-
-
 def _layers(names: Collection[str]) -> int:
     return 0 if count(r"(\d+)\.bias", names) else count(r"(\d+)\.weight", names)
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    return {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)}
 
 
 def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
@@ -222,7 +206,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 
 FORMS = Forms(
-    pack=_pack,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights),
     matrix_units=FOLDER,
     block_layer=BlockLayer(
@@ -235,14 +219,12 @@ FORMS = Forms(
         highway=True,
         faster=("fp32", "bf16"),
     ),
-    onnx=_onnx,
     from_zeros=True,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
     layers=_layers,
-    stacks=lambda state: {"state": state},
+    stacked_state=lambda state: {"state": state},
     fused_case=_fused_case,
-    kink=True,  # of the candidate, at 0
+    non_smooth=True,  # the candidate has a kink at 0
 )
 
 record(__name__)

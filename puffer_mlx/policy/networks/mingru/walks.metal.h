@@ -26,6 +26,16 @@ FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* keep, uint begin
   }
 }
 
+// A layer's outputs, of two channels from a row and a channel on.
+template <class Gates, class Features>
+FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, uint channel, uint H) {
+  float projection[2], input[2], state[2];
+  get_some(u, row, channel + 2 * H, projection), get_some(x, row, channel, input), get_some(s, row, channel, state);
+#pragma unroll
+  for (int v = 0; v < 2; ++v) state[v] = mingru_out(projection[v], input[v], state[v]);
+  put_some(out, row, channel, state);
+}
+
 // The same backward, from a row and a channel on: see walk_back.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class Features>
 FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint begin, uint channel,

@@ -1,7 +1,7 @@
-"""MLP: products with GELU, without memory, with the interface of the recurrent networks.
+"""MLP: linear layers with GELU and no state, with the interface of the recurrent networks.
 
-Its layers are products like the encoder's, so it has no C++ of its own. Tensors: ``{i}.weight``,
-``{i}.bias`` of layer i.
+On a CPU the layers are ``ops.dense``, as an encoder is. Tensors: ``{i}.weight``, ``{i}.bias`` of
+layer i.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, Sb3Form, TorchForm, count
+from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, count
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
@@ -24,13 +24,13 @@ State = list[mx.array]
 
 @dataclass(frozen=True)
 class MLP:
-    """L times a product with bias (H to H) and an activation. State: none, an empty list.
+    """L linear layers (H, H) with bias, each with an activation. The state is an empty list.
 
     Args:
-        hidden: H.
-        layers: L.
-        activation: as of ``ops.dense``: exact GELU, or what sb3's dialect is told.
-        gain: of orthogonal initial weights, with biases 0, as sb3's; None: uniform, as PufferLib's.
+        hidden: width H.
+        layers: number L of layers.
+        activation: exact GELU, or another one of ``ops.dense`` in the sb3 dialect.
+        gain: gain of orthogonal initial weights, with biases 0; None: uniform, as PufferLib's.
     """
 
     hidden: int
@@ -39,27 +39,28 @@ class MLP:
     gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Weights (H, H) and biases (H,): see ``gain``; uniform ones are within ±1/sqrt(H)."""
-        shape, keys = (self.hidden, self.hidden), mx.random.split(key, self.layers)
+        """Return weights (H, H) and biases (H,): see ``gain``; uniform: within ±1/sqrt(H)."""
+        shape = (self.hidden, self.hidden)
+        keys = mx.random.split(key, self.layers)
         if self.gain is None:
             return [uniform_layer(each, shape) for each in keys]
         return [orthogonal_layer(each, shape, self.gain) for each in keys]
 
     def initial_state(self, n: int) -> State:
-        """Nothing to remember."""
+        """Return the empty state."""
         return []
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments, (T, S, H) to (T, S, H); ``keep`` has nothing to act on."""
+        """Compute T steps of S segments (T, S, H); ``keep`` is unused."""
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
-        """One step of n agents, (n, H) to (n, H)."""
+        """Compute one step of n agents (n, H); ``keep`` is unused."""
         for layer in weights:
             h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state
@@ -68,16 +69,11 @@ class MLP:
 # ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
 
 
-def _sb3(network: Any, activation: str) -> Any:
+def _with_activation(network: Any, activation: str) -> Any:
     return replace(network, activation=activation, gain=GAIN)
 
 
-def _sb3_key(name: str) -> str:
-    i, part = name.split(".")
-    return f"{2 * int(i) + 2}.{part}"
-
-
-def _pack(step: Any, network: Any, weights: Weights) -> None:
+def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H, code = network.hidden, CODES[network.activation]
     for i, layer in enumerate(weights):
         step.add("dense", str(i), layer, {"weight": (H, H), "bias": (H,)}, H, H, code)
@@ -91,21 +87,9 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
 
 
-def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    for i in range(network.layers):
-        x = graph.activated(graph.product(x, f"network.{i}"), network.activation)
-    return x, []
-
-
-def _torch_keys(layers: int) -> dict[str, list[str]]:
-    return {
-        f"{i}.{name}": [f"net.{2 * i}.{name}"] for i in range(layers) for name in ("weight", "bias")
-    }
-
-
 FORMS = Forms(
-    sb3=Sb3Form("mlp_extractor", _sb3, _sb3_key),
-    pack=_pack,
+    with_activation=_with_activation,
+    add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
     block_layer=BlockLayer(
         LAYERS.with_name("minibatch.metal.h"),
@@ -115,10 +99,8 @@ FORMS = Forms(
         fits=_has_gelu,
         faster=("fp32", "bf16"),
     ),
-    onnx=_onnx,
-    torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
     layers=lambda names: count(r"(\d+)\.bias", names),
-    stacks=lambda state: {},
+    stacked_state=lambda state: {},
 )
 
 record(__name__)

@@ -1,4 +1,3 @@
 // A minibatch's gradients in one launch: the MLP's.
 
 #include "gelu/activation.h"
-#include "../../../ppo/minibatch/minibatch.kernel.h"

@@ -6,7 +6,7 @@ Its one decay is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neit
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ from mlx.utils import tree_map
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
 from puffer_mlx.ops.implementation import implementation
-from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack_known, whole_of
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
 from puffer_mlx.system.plain_functions import record
-from puffer_mlx.trees import Tree
+from puffer_mlx.trees import Tree, leaves
 
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
@@ -103,47 +103,48 @@ def step(
     weight_decay: float,
     low: bool = False,
 ) -> tuple[Tree, Tree, mx.array]:
-    """The clip and Muon, and nothing where the loss or a gradient isn't finite.
+    """Clip the gradients and make Muon's step, unless the loss or a gradient is not finite.
 
-    On a CPU one operation of the extension, where that has a BLAS: of a small network's minibatch,
-    the graph would be the larger part. On a GPU few launches, for the same reason.
+    With a BLAS the CPU's extension has one operation for it, and a GPU needs few launches: for a
+    small network's minibatch the graph of many operations would take longer than the numbers.
 
     Args:
         weights: tree of float32 arrays.
-        grads: tree of the same structure.
+        grads: tree of the same structure. A GPU packs weights, gradients and momentum into one
+            array, unless all three are ``PackedTree``, as the fused gradients and the step before
+            return them.
         state: ``momentum``, from ``init`` or the last step.
         loss: a scalar array.
         lr: learning rate, a scalar array.
         max_grad_norm: what the gradients' norm is clipped to.
         beta1: momentum.
         weight_decay: as of ``muon``.
-        low: whether a GPU may round what it multiplies: to bf16 and, of small matrices, to TF32.
+        low: True if a GPU may round factors: to bf16, and those of small matrices to TF32.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
     """
-    in_one = _in_one(low)
-    if in_one is None:
-
-        def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
-            momentum = state["momentum"]
-            weights, momentum = muon(
-                weights, grads, momentum, lr=lr, beta=beta1, weight_decay=weight_decay
-            )
-            return weights, {"momentum": momentum}
-
-        return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
-
-    def operation(*leaves: list[mx.array]) -> list[mx.array]:
-        return in_one(*leaves, lr, loss, max_grad_norm, beta1, weight_decay, COEFFICIENTS)
-
-    return step_in_one(operation, (weights, grads, state["momentum"]), weights, state)
-
-
-def _in_one(low: bool) -> Callable[..., list[mx.array]] | None:
-    """Return the function that computes a step in one call on the default device, or None."""
+    trees = weights, grads, state["momentum"]
+    coefficients = max_grad_norm, beta1, weight_decay, COEFFICIENTS
     fused = STEP.choose()
-    return functools.partial(fused, low=low) if fused is launch_step else fused
+    if fused is launch_step:
+        weights, momentum, ok = launch_step(*trees, lr, loss, *coefficients, low)
+        return weights, {"momentum": momentum}, ok
+    if fused is not None:
+
+        def operation(*arrays: list[mx.array]) -> list[mx.array]:
+            return fused(*arrays, lr, loss, *coefficients)
+
+        return step_in_one(operation, trees, weights, state)
+
+    def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+        momentum = state["momentum"]
+        weights, momentum = muon(
+            weights, grads, momentum, lr=lr, beta=beta1, weight_decay=weight_decay
+        )
+        return weights, {"momentum": momentum}
+
+    return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), rounds=True)
@@ -242,9 +243,9 @@ def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
 
 
 def launch_step(
-    weights: list[mx.array],
-    grads: list[mx.array],
-    momentum: list[mx.array],
+    weights: Tree,
+    grads: Tree,
+    momentum: Tree,
     lr: mx.array,
     loss: mx.array,
     max_norm: float,
@@ -252,22 +253,20 @@ def launch_step(
     decay: float,
     coefficients: tuple[tuple[float, float, float], ...],
     low: bool = False,
-) -> list[mx.array]:
-    """One step on a GPU, a few launches whatever the network: the extension's ``muon_step``.
+) -> tuple[PackedTree, PackedTree, mx.array]:
+    """Make one step on a GPU, in a few launches for any network: see ``step``.
 
     Returns:
-        The new weights, the new momenta, and whether they are new: 1 or 0, a float32 scalar.
+        New weights and momentum, and whether they are new: 1 or 0, a float32 scalar.
     """
-    shapes = tuple(tuple(array.shape) for array in weights)
-    given = weights, grads, momentum
-    wholes = [whole for arrays in given if (whole := whole_of(arrays))]
-    apart = len(wholes) == len(given) and wholes[1].squares is not None
-    at = layout(shapes, apart)
-    if apart:  # as a minibatch before left them, and this one's gradients
-        flat, squares = [whole.packed for whole in wholes], wholes[1].squares
-    else:
-        packed, squares = launch_pack([*weights, *grads, *momentum], BLOCK)
-        flat = [packed] * len(given)
+    trees = weights, grads, momentum
+    flat = [tree.packed if isinstance(tree, PackedTree) else None for tree in trees]
+    squares = grads.squares if isinstance(grads, PackedTree) else None
+    apart = squares is not None and all(packed is not None for packed in flat)
+    at = layout(tuple(tuple(array.shape) for array in leaves(weights)), apart)
+    if not apart:
+        packed, squares = launch_pack([array for tree in trees for array in leaves(tree)], BLOCK)
+        flat = [packed] * len(trees)
     inputs: Any = {
         "tensors": at.tensors,
         **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
@@ -279,13 +278,13 @@ def launch_step(
         "lr": lr.reshape(1),
     }
     if at.small:
-        *new, ok = _by_blocks(at, inputs, low)
+        *flat, ok = _by_blocks(at, inputs, low)
     elif at.middling and gpu.cluster_blocks() > 1:
         by = _spread if low and _room_of(at) else _by_clusters
-        *new, ok = by(at, inputs, low, gpu.cluster_blocks())
+        *flat, ok = by(at, inputs, low, gpu.cluster_blocks())
     else:
-        *new, ok = _in_groups(at, inputs, low)
-    return [*(array for kind in new for array in unpack_known(kind, shapes)), ok]
+        *flat, ok = _in_groups(at, inputs, low)
+    return PackedTree(flat[0], weights), PackedTree(flat[1], momentum), ok
 
 
 def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:

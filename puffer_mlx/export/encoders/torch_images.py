@@ -1,4 +1,4 @@
-"""What PufferLib's torch modules of images are made of, written anew, with their keys.
+"""Parts of PufferLib's torch modules for images, rewritten, with their keys.
 
 Imported inside functions only: it imports torch.
 """
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class ImageEncoder(nn.Module):
-    """What is common to the encoders of images: flat observations, channels last, up to 255."""
+    """An encoder of images: flat observations, channels last, from 0 to 255."""
 
     def __init__(self, shape: tuple[int, ...], network: nn.Sequential) -> None:
         super().__init__()

@@ -1,16 +1,15 @@
-// The same as minibatch.metal.h of layers whose weights and gradients a block has no room for, in 16 bits: what the gradients by
-// the weights are products of goes to memory.
+// minibatch.kernel.h for layers whose weights and gradients do not fit a block, in 16 bits: the factors of the weights' gradients
+// are written to memory. It is compiled behind a network's walks.metal.h.
 //
 // A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
 // of which one is on its way while another is multiplied. In `factors` are, one after the other (Factors): each layer's input and the
 // decoder's, xs (L + 1, T, S, H); dus (L, T, S, 3H), a layer's gates, where the gradients by its products take their place; dx
 // (T, S, H), the gradient by the first input; dys (T, S, DY), rows of dy, and rows (T, S, W), those of observations: zeros fill them
-// up. Other arrays are minibatch.metal.h's; actions are choices, and `first` is (L, S, H).
+// up. Other arrays are minibatch.kernel.h's; actions are choices, and `first` is (L, S, H).
 
 #pragma once
 
-#include "../../../ppo/minibatch/samples.metal.h"
-#include "walks.metal.h"
+#include "samples.metal.h"
 
 // Where the factors of n samples' gradients are.
 template <class Pointer>
@@ -76,7 +75,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   logstd, Low layers, float ent_coef settings, int sizes shape strip
   -> Low factors, float partial ratio value adv {
   constexpr int STEPS = T, CARRIED = 0;
-#include "../../../ppo/minibatch/begin.metal.h"
+#include "begin.metal.h"
   constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
   // Where arrays of Low begin.
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
@@ -96,7 +95,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     const int chunk = 0, turn = 0;
     const bool back = false;
     BARRIER
-#include "../../../ppo/minibatch/read.metal.h"
+#include "read.metal.h"
     for (int row = (int)me; LIVE && row < M; row += THREADS) {
       uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
       rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
@@ -124,11 +123,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
       BARRIER
       for (uint k = me * 2; k < M * H; k += 2 * THREADS) {
         uint row = k / H, channel = k % H;
-        float projection[2], input[2], state[2];
-        get_some(u, row, channel + 2 * H, projection), get_some(x, row, channel, input), get_some(states, row, channel, state);
-#pragma unroll
-        for (int v = 0; v < 2; ++v) state[v] = mingru_out(projection[v], input[v], state[v]);
-        put_some(out, row, channel, state);
+        walk_out(u, x, states, out, row, channel, H);
       }
       BARRIER
       write_rows<SEGMENTS, STEPS, H, THREADS>(out, to.xs + (uint)(l + 1) * n * H, segment, S, me);
@@ -137,8 +132,8 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
     multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
     BARRIER
-#include "../../../ppo/minibatch/live.metal.h"
-#include "../../../ppo/minibatch/loss.metal.h"
+#include "live.metal.h"
+#include "loss.metal.h"
     BARRIER
     write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, to.dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);

@@ -1,0 +1,79 @@
+"""Encoders in other programs: PyTorch, ONNX and Stable-Baselines3. A file each.
+
+A file is named as the encoder's in ``policy/encoders`` and has ``FORMS`` by class. An encoder
+without a file is exported as safetensors. Only ``torch_images.py`` imports torch when it is
+imported. Tensors are named without ``encoder.``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from puffer_mlx.config.parts import encoder_files
+from puffer_mlx.policy.encoders import Weights
+
+
+def unchanged(array: Any) -> Any:
+    """Return the array."""
+    return array
+
+
+@dataclass(frozen=True)
+class TorchForm:
+    """The class of PufferLib 4.0's torch backend.
+
+    Args:
+        module: (encoder) -> the class's module, with initial weights.
+        key: (tensor's name) -> its key, without ``encoder.``.
+        mark: a key that no other encoder's class has, without ``encoder.``.
+        to_torch: (weight, a NumPy array) -> the array in the class.
+        from_torch: the inverse.
+    """
+
+    module: Callable[[Any], Any]
+    key: Callable[[str], str]
+    mark: str
+    to_torch: Callable[[Any], Any] = unchanged
+    from_torch: Callable[[Any], Any] = unchanged
+
+
+@dataclass(frozen=True)
+class ExportForms:
+    """An encoder in other programs; None where a program has no such encoder.
+
+    Args:
+        onnx: (graph, encoder, observations) -> features: adds nodes to an ``onnx_graph.Graph``.
+        torch: the class of PufferLib 4.0.
+        puffer3: (tensor's name) -> its key in PufferLib 3.0's wrapper.
+        sb3: (tensor's name) -> its key in a sequence of Stable-Baselines3's policy.
+        mark: how names of some of its tensors begin, and of no other encoder's; empty for the
+            default encoder.
+        to_dialect: (encoder, weights, dialect) -> both in another dialect; None if all dialects
+            have the same encoder.
+    """
+
+    onnx: Callable[[Any, Any, str], str] | None = None
+    torch: TorchForm | None = None
+    puffer3: Callable[[str], str] | None = None
+    sb3: Callable[[str], str] | None = None
+    mark: str = ""
+    to_dialect: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None
+
+
+NONE = ExportForms()
+
+
+@cache
+def export_forms() -> dict[type, ExportForms]:
+    """Return the forms of every encoder that has a file here, by the encoder's class."""
+    modules = [f"{__name__}.{file.stem}" for file in encoder_files().values()]
+    found = [import_module(module) for module in modules if find_spec(module)]
+    return {cls: forms for module in found for cls, forms in module.FORMS.items()}
+
+
+def export_forms_of(encoder: Any) -> ExportForms:
+    """Return an encoder's forms; none for a class of the user's own."""
+    return export_forms().get(type(encoder), NONE)

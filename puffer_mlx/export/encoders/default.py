@@ -1,0 +1,77 @@
+"""Encoders of one product in PyTorch, with others' keys, and in ONNX; and between dialects."""
+
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.encoders import ExportForms, TorchForm
+from puffer_mlx.policy.decoders import refuse_bias
+from puffer_mlx.policy.encoders.default import (
+    OF_DIALECT,
+    Activated,
+    Affine,
+    AffineGelu,
+    Linear,
+    Weights,
+)
+
+
+def _product(graph: Any, encoder: Any, x: str) -> str:
+    return graph.product(x, "encoder")
+
+
+def _product_gelu(graph: Any, encoder: Any, x: str) -> str:
+    return graph.gelu(graph.product(x, "encoder"))
+
+
+def _product_activated(graph: Any, encoder: Any, x: str) -> str:
+    return graph.activated(graph.product(x, "encoder"), encoder.activation)
+
+
+def _to_dialect(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any, Weights]:
+    if old == new:
+        return encoder, weights
+    cls = OF_DIALECT[new]
+    if "puffer3" in (old, new):
+        raise UserError(
+            f"the encoder {type(encoder).__name__} can't become {cls.__name__}:"
+            " only the puffer3 dialect has a GELU behind its product",
+            f"keep the dialect {old}",
+        )
+    result = cls(encoder.inputs, encoder.hidden)
+    if "bias" not in weights:
+        return result, {"weight": weights["weight"], "bias": mx.zeros(encoder.hidden)}
+    refuse_bias("encoder.bias", weights["bias"])
+    return result, {"weight": weights["weight"]}
+
+
+def _torch_module(encoder: Any) -> Any:
+    from torch import nn
+
+    product = nn.Linear(encoder.inputs, encoder.hidden)
+    return nn.Sequential(OrderedDict(encoder=product))
+
+
+FORMS = {
+    Linear: ExportForms(
+        _product,
+        to_dialect=partial(_to_dialect, "native"),
+    ),
+    Affine: ExportForms(
+        _product,
+        torch=TorchForm(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
+        to_dialect=partial(_to_dialect, "torch"),
+    ),
+    AffineGelu: ExportForms(
+        _product_gelu,
+        puffer3=lambda name: f"policy.encoder.0.{name}",
+        to_dialect=partial(_to_dialect, "puffer3"),
+    ),
+    Activated: ExportForms(
+        _product_activated,
+        sb3=lambda name: f"0.{name}",
+    ),
+}

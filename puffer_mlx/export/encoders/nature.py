@@ -1,0 +1,59 @@
+"""The Nature encoder in PyTorch, with the keys of PufferLib 4.0, and in ONNX."""
+
+from functools import partial
+from typing import Any
+
+from puffer_mlx.export.encoders import ExportForms, TorchForm
+from puffer_mlx.export.encoders.images import (
+    channels_first,
+    channels_last,
+    onnx_convolution,
+    onnx_features,
+    onnx_pixels,
+)
+from puffer_mlx.policy.encoders.nature import NATURE, Nature
+
+
+def _onnx(graph: Any, encoder: Any, x: str) -> str:
+    x = onnx_pixels(graph, encoder, x)
+    for i, (_, _, stride) in enumerate(NATURE):
+        x = graph(
+            "Relu", onnx_convolution(graph, f"encoder.convs.{i}", x, strides=[stride, stride])
+        )
+    return onnx_features(graph, x)
+
+
+def _torch_key(name: str) -> str:
+    """Modules of a sequence: each convolution and its ReLU, flattening, and the product."""
+    if name.startswith("linear."):
+        return name.replace("linear", "network.7")
+    _, i, part = name.split(".")
+    return f"network.{2 * int(i)}.{part}"
+
+
+def _torch_module(encoder: Any) -> Any:
+    from torch import nn
+
+    from puffer_mlx.export.encoders.torch_images import ImageEncoder, last_columns
+
+    layers, channels = [], encoder.shape[-1]
+    for width, size, stride in NATURE:
+        layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
+        channels = width
+    last = [nn.Flatten(), nn.Linear(last_columns(encoder), encoder.hidden), nn.ReLU()]
+    return ImageEncoder(encoder.shape, nn.Sequential(*layers, *last))
+
+
+FORMS = {
+    Nature: ExportForms(
+        _onnx,
+        torch=TorchForm(
+            _torch_module,
+            _torch_key,
+            "network.7.weight",
+            partial(channels_first, channels=NATURE[-1][0]),
+            partial(channels_last, channels=NATURE[-1][0]),
+        ),
+        mark="convs.",
+    )
+}

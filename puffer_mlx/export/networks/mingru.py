@@ -1,0 +1,63 @@
+"""MinGRU in PyTorch, with the keys of PufferLib 4.0's torch backend, and in ONNX."""
+
+from typing import Any
+
+from puffer_mlx.export.networks import ExportForms, TorchForm, TorchNetwork
+from puffer_mlx.policy.networks import count
+
+
+def modules(hidden: int, layers: int) -> dict[str, Any]:
+    """Return the product of each layer."""
+    from torch import nn
+
+    products = [nn.Linear(hidden, 3 * hidden, bias=False) for _ in range(layers)]
+    return {"layers": nn.ModuleList(products)}
+
+
+def scan(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
+    """Compute T steps of the plain recurrence."""
+    import torch
+
+    after = []
+    for layer, s in zip(module.layers, state[0], strict=True):
+        hidden, gate, projection = layer(h).chunk(3, dim=-1)
+        g = torch.where(hidden >= 0, hidden + 0.5, torch.sigmoid(hidden))
+        z = torch.sigmoid(gate)
+        q = torch.sigmoid(projection)
+        states = []
+        for t in range(h.shape[1]):
+            s = s + z[:, t] * (g[:, t] - s)
+            states.append(s)
+        after.append(s)
+        h = h + q * (torch.stack(states, dim=1) - h)
+    return h, (torch.stack(after),)
+
+
+def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
+    """Compute one step."""
+    h, state = scan(module, h[:, None], state)
+    return h[:, 0], state
+
+
+def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    """Add one step's nodes."""
+
+    def layer(i: int, x: str, s: str) -> tuple[str, str]:
+        u = graph.gemm(x, f"network.{i}.weight", "")
+        hidden, gate, projection = graph.split(u, 1, [network.hidden] * 3)
+        positive = graph("GreaterOrEqual", hidden, 0.0)
+        g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
+        s = graph.between(s, g, graph("Sigmoid", gate))
+        return graph.between(x, s, graph("Sigmoid", projection)), s
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+FORMS = ExportForms(
+    onnx=onnx,
+    torch=TorchForm(
+        TorchNetwork(modules, scan, step),
+        lambda layers: {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)},
+        lambda keys: count(r"layers\.(\d+)\.weight", keys),
+    ),
+)

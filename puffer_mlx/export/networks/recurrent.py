@@ -1,0 +1,35 @@
+"""Shared by the networks whose gates see the state: keys, shared tensors, ONNX nodes."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from puffer_mlx.policy.networks.recurrent import GATED
+
+
+def share(stack: Any, cells: Iterable[Any]) -> None:
+    """Make PyTorch's cells use the tensors of a stack's layers."""
+    for i, cell in enumerate(cells):
+        for name in GATED:
+            setattr(cell, name, getattr(stack, f"{name}_l{i}"))
+
+
+def gated_keys(prefix: str, stack: str, layers: int) -> dict[str, list[str]]:
+    """Return the keys of each layer's tensors: the stack's, then the cell's.
+
+    Args:
+        prefix: how the names of tensors begin.
+        stack: the key of the module with all layers.
+        layers: number of layers.
+    """
+    return {
+        f"{prefix}{i}.{name}": [f"{stack}.{name}_l{i}", f"cell.{i}.{name}"]
+        for i in range(layers)
+        for name in GATED
+    }
+
+
+def gated_onnx(graph: Any, layer: str, x: str, h: str) -> tuple[str, str]:
+    """Add the products of a layer's gates: of the input x and of the state h, both (n, H)."""
+    input_gates = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
+    state_gates = graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")
+    return input_gates, state_gates

@@ -1,0 +1,54 @@
+"""Leaky in PyTorch and ONNX: `tests/project/test_planted_parts.py`."""
+
+from puffer_mlx.export.networks import ExportForms, TorchForm, TorchNetwork
+from puffer_mlx.policy.networks import count
+
+
+def modules(hidden, layers):
+    """Return one gate for each layer."""
+    from torch import nn
+
+    return {"gates": nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))}
+
+
+def scan(module, h, state):
+    """Compute T steps: h (S, T, H)."""
+    import torch
+
+    after = []
+    for gate, s in zip(module.gates, state[0], strict=True):
+        z = torch.sigmoid(gate(h))
+        out = []
+        for t in range(h.shape[1]):
+            s = s + z[:, t] * (h[:, t] - s)
+            out.append(s)
+        after.append(s)
+        h = torch.stack(out, dim=1)
+    return h, (torch.stack(after),)
+
+
+def step(module, h, state):
+    """Compute one step: h (n, H)."""
+    h, state = scan(module, h[:, None], state)
+    return h[:, 0], state
+
+
+def onnx(graph, network, x, states):
+    """Add one step's nodes."""
+
+    def layer(i, x, s):
+        z = graph("Sigmoid", graph.gemm(x, f"network.{i}.gate", ""))
+        s = graph.between(s, x, z)
+        return s, s
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+FORMS = ExportForms(
+    onnx=onnx,
+    torch=TorchForm(
+        TorchNetwork(modules, scan, step),
+        lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
+        lambda keys: count(r"gates\.(\d+)\.weight", keys),
+    ),
+)
