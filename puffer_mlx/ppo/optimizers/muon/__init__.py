@@ -157,7 +157,7 @@ def _in_one(low: bool) -> Callable[..., list[mx.array]] | None:
     return launched and functools.partial(launched, low=low)
 
 
-OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), rounds=True)
+OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), supports_bf16=True)
 
 # ---- on a GPU: ``muon.metal.h`` ------------------------------------------------------------------
 
