@@ -166,7 +166,7 @@ def _epoch(
     _set_minibatches(config, minibatches)
     policy = configured_policy(spec, config)
     weights = policy.init(mx.random.key(0))
-    optimizer = optimizers.of(config).init(weights)
+    optimizer = optimizers.from_config(config).init(weights)
     now = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
     n = config.vec.total_agents // config.vec.num_buffers
     states = [policy.initial_state(n) for _ in buffer.groups]

@@ -128,7 +128,7 @@ def train(config, environments):
     gradient = mx.compile(mx.value_and_grad(partial(loss, policy=policy, settings=settings)))
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init)
-    optimizer = optimizers.of(config)
+    optimizer = optimizers.from_config(config)
     optimizer_state, state = optimizer.init(weights), policy.initial_state(N)
     buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
     buffer.reset(environments)

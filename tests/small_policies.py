@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import config
 from puffer_mlx.config.parts import facts
-from puffer_mlx.policy.distributions import OPEN, Limits
+from puffer_mlx.policy.distributions import UNBOUNDED, ActionBounds
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
@@ -20,7 +20,7 @@ from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-PUFFER5 = Limits(*facts("puffer5").limits)
+PUFFER5 = ActionBounds(*facts("puffer5").limits)
 
 
 def policy_of(
@@ -31,7 +31,7 @@ def policy_of(
     layers=2,
     dialect="native",
     reset=False,
-    limits=OPEN,
+    limits=UNBOUNDED,
     **others,
 ) -> Policy:
     """A policy of D observations, H wide, for these action heads; ``others``: of [policy]."""

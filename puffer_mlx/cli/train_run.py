@@ -103,7 +103,7 @@ def start(
     refuse_missing(config)
     vec.settle_family(config)
     voice.note(trainer_note(config), *take_notes(config))
-    config.unused += [*optimizers.unread(config), *unread(config, resumed is not None)]
+    config.unused += [*optimizers.unused_keys(config), *unread(config, resumed is not None)]
     voice.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     select_device(config.base.device)

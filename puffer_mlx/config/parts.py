@@ -71,7 +71,7 @@ class Facts(NamedTuple):
         release: of PufferLib, whose trainer it is; empty: another one's.
         layer: the file of settings that counts after default.ini; empty: there is none.
         unread: the keys that it doesn't obey.
-        limits: of continuous actions: arguments of ``policy.distributions.Limits``.
+        limits: of continuous actions: arguments of ``policy.distributions.ActionBounds``.
         carries_state: whether it trains from the recurrent states that the rollout began with;
             False: from the initial ones.
         in_order: whether minibatches are the next S agents, so that S divides N.

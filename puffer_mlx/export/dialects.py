@@ -70,8 +70,8 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
         encoder, converted["encoder"] = convert(policy.encoder, weights["encoder"], dialect)
         if policy.separate_value:
             critic = weights["critic"]
-            _, of_value = convert(policy.encoder, critic["encoder"], dialect)
-            converted["critic"] = {**critic, "encoder": of_value}
+            _, value_features = convert(policy.encoder, critic["encoder"], dialect)
+            converted["critic"] = {**critic, "encoder": value_features}
     decoder, own_decoder = _convert_decoder(policy.decoder, weights["decoder"], dialect)
     converted["decoder"] = own_decoder
     return replace(policy, encoder=encoder, decoder=decoder), converted

@@ -144,17 +144,17 @@ def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
 # ---- the decoder ---------------------------------------------------------------------------------
 
 
-def decode(graph: Graph, policy: Policy, h: str, of_value: str) -> dict[str, str]:
-    """The outputs but for the state, by name; ``of_value``: the features that values are of."""
+def decode(graph: Graph, policy: Policy, h: str, value_features: str) -> dict[str, str]:
+    """Return the outputs by name, without the state; ``value_features`` feed the value head."""
     action = policy.decoder.action
     if isinstance(policy.decoder, Fused):
         sizes = [action.logits, 1]
         first, value = graph.split(graph.gemm(h, "decoder.weight", ""), 1, sizes)
-        if of_value != h:
-            _, value = graph.split(graph.gemm(of_value, "decoder.weight", ""), 1, sizes)
+        if value_features != h:
+            _, value = graph.split(graph.gemm(value_features, "decoder.weight", ""), 1, sizes)
     else:
         first = graph.product(h, "decoder.actions")
-        value = graph.product(of_value, "decoder.value")
+        value = graph.product(value_features, "decoder.value")
     value = graph("Squeeze", value, [1])
     if not action.continuous:
         return {"logits": first, "value": value}

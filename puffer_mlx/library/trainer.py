@@ -410,7 +410,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
 
 def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool) -> None:
     """Warn of settings that a person gave and that change nothing."""
-    lines = [*config.unused, *optimizers.unread(config), *unread(config, goes_on)]
+    lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
     lines += vec.unused_keys(config, environments)
     lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
     if not tracker_names(config):

@@ -1,1 +1,1 @@
-"""What acts: encoders, networks, decoders, and distributions of actions. MLX only."""
+"""Policies: encoders, networks, decoders, and distributions of actions. MLX only."""

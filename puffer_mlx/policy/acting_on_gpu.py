@@ -7,8 +7,8 @@ computes what ``Policy.act`` does, in float32.
 What stays the same during a rollout is made once: the weights are one array, whose products are
 transposed, and so are all the arrays of the network's state.
 
-Several policies of the same shapes act in one launch, too, each for rows of its own: blocks of
-agents differ in the weights that they read. Recurrent states lie as blocks do then (``Crews``).
+One launch can also serve several policies of the same shapes: each block of agents reads its
+policy's weights, and recurrent states are stored in the order of the blocks (``PolicyBlocks``).
 """
 
 import functools
@@ -43,7 +43,7 @@ SEEN = 128  # numbers of an observation that are in shared memory at a time, if 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a block's threads and its shared memory are divided."""
+    """Division of a block's threads and shared memory."""
 
     agents: int
     chunk: int  # numbers of an observation at a time
@@ -89,11 +89,10 @@ def choose_layout(
     return next(enough, fitting[-1] if fitting else None)
 
 
-class Crews(NamedTuple):
-    """Of n agents for whom several policies act: which policy acts in which block, and for whom.
+class PolicyBlocks(NamedTuple):
+    """Assignment of n agents to blocks, each of which one policy acts for.
 
-    A policy's last block is filled up with its last row, for which it acts several times: so the
-    slots of all blocks are more than the rows.
+    A policy's last block is padded by repeating its last row, so there can be more slots than rows.
     """
 
     seats: mx.array  # (blocks, 1 + agents of a block) int32: a policy's number, and its rows
@@ -171,7 +170,7 @@ class StepOnGPU:
         self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
     def block(self, n: int) -> int:
-        """How many agents of n a block acts for."""
+        """Return the number of agents per block for n agents."""
         layout = choose_layout(self._policy, self._step, n)
         assert layout is not None
         return layout.agents
@@ -203,11 +202,11 @@ class StepOnGPU:
         shape = len(self._names), -1, self._policy.network.hidden
         return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
 
-    def in_blocks(self, states: mx.array, crews: Crews | None) -> mx.array:
+    def in_blocks(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
         """What ``act`` takes with these crews of what ``state`` made: (arrays, slots, H)."""
         return mx.take(states, crews.order, axis=1) if crews and self._names else states
 
-    def by_rows(self, states: mx.array, crews: Crews | None) -> mx.array:
+    def by_rows(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
         """The inverse of ``in_blocks``."""
         return mx.take(states, crews.back, axis=1) if crews and self._names else states
 
@@ -248,7 +247,7 @@ class StepOnGPU:
             logprobs: (n,) float32.
             values: (n,) float32.
             seen: (n, D), a copy of the observations; None if it isn't wanted.
-            seats: of ``Crews``, whose blocks are as large as ``block`` says; None: one policy acts
+            seats: ``PolicyBlocks.seats`` for blocks of ``block(n)`` agents; None if one policy acts
                 for all agents.
             layout: of the launch; None is the best one.
 

@@ -55,10 +55,10 @@ GAIN = 2**0.5  # of orthogonal initial weights before an activation, in sb3's di
 
 
 def chosen_activation(policy: Policy) -> str:
-    """What ``policy.activation`` means in a dialect.
+    """Return the activation that ``policy.activation`` selects in a dialect.
 
     Raises:
-        UserError: the dialect has another.
+        UserError: If the dialect doesn't support it.
     """
     usual = "tanh" if policy.dialect == "sb3" else "gelu"
     chosen = usual if policy.activation == "auto" else policy.activation

@@ -29,7 +29,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.custom import PerThread
 from puffer_mlx.policy.decoders import Decoder
-from puffer_mlx.policy.distributions import Limits
+from puffer_mlx.policy.distributions import ActionBounds
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import leaves
@@ -40,47 +40,47 @@ CALL = "module(observations) -> outputs, values"
 CALL_WITH_STATE = "module(observations, state) -> outputs, values, state"
 
 
-def remembers(module: nn.Module) -> bool:
-    """Whether a module is one with a memory."""
+def is_recurrent(module: nn.Module) -> bool:
+    """Return True if the module has a recurrent state."""
     return callable(getattr(module, "initial_state", None))
 
 
 def parts_of(module: nn.Module) -> config.Torch:
     """Section [torch] of a configuration whose policy is a module."""
     cls = type(module)
-    name = f"{cls.__module__}:{cls.__name__}" if remembers(module) else FORGETFUL
+    name = f"{cls.__module__}:{cls.__name__}" if is_recurrent(module) else FORGETFUL
     return config.Torch(network=name, encoder="auto", decoder=OWN)
 
 
 def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config) -> Policy:
-    """The policy that a module is, for an environment.
+    """Return the policy that wraps a module for an environment.
 
     Args:
-        module: see above; it is copied, and stays as it is.
-        spec: the environment's observations and actions.
-        configuration: of which ``policy.reset_on_terminal`` and ``log_std_init`` count, and its
-            algorithm.
+        module: Actor and critic as described above; it is copied.
+        spec: Observations and actions of the environment.
+        configuration: Supplies ``policy.reset_on_terminal``, ``policy.log_std_init`` and the
+            algorithm's action bounds.
 
     Raises:
-        UserError: what the module returns isn't of this form, or doesn't fit the environment.
+        UserError: If the module's results don't have this form or don't fit the environment.
     """
     if not isinstance(module, nn.Module):
         name = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
         raise UserError(f"policy is {name}", f"expected an mlx.nn.Module, an object: {CALL}")
     network = ModuleNetwork(module, spec)
     network.check()
-    limits = Limits(*configuration.facts.limits)
+    limits = ActionBounds(*configuration.facts.limits)
     settings = configuration.policy
-    decoder = PassingDecoder(spec.action, network.hidden, limits, settings.log_std_init)
-    encoder: Any = PassingEncoder(spec.observation_size)
+    decoder = IdentityDecoder(spec.action, network.hidden, limits, settings.log_std_init)
+    encoder: Any = IdentityEncoder(spec.observation_size)
     return Policy(encoder, network, decoder, settings.reset_on_terminal)  # type: ignore
 
 
-class PassingEncoder:
-    """An encoder without weights: a row of numbers stays what it is.
+class IdentityEncoder:
+    """Encoder without weights that returns observations unchanged.
 
     Args:
-        hidden: D, how many numbers.
+        hidden: Observation size D.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -122,22 +122,22 @@ class ModuleNetwork:
                 "mx.eval(module) in the thread that makes it",
             ) from None
         self._per_thread = PerThread(partial(copy.deepcopy, self._module))
-        self._remembers = remembers(module)
+        self._is_recurrent = is_recurrent(module)
 
     def init(self, key: mx.array) -> Weights:
         """The weights that the module has: who made it has drawn them; ``key`` isn't used."""
         return tree_map(mx.array, self._module.parameters())
 
     def initial_state(self, n: int) -> State:
-        """The module's; an empty list of one without a memory."""
-        return self._module.initial_state(n) if self._remembers else []  # type: ignore
+        """Return the module's initial state, or an empty list if it isn't recurrent."""
+        return self._module.initial_state(n) if self._is_recurrent else []  # type: ignore
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: (T, S, D) -> (T, S, A + 1); one call if there is no memory."""
         T, S = h.shape[:2]
-        if not self._remembers:
+        if not self._is_recurrent:
             y, state = self.step(weights, h.reshape(T * S, -1), state)
             return y.reshape(T, S, -1), state
         steps = []
@@ -155,7 +155,7 @@ class ModuleNetwork:
         n = len(h)
         seen = h.reshape(n, *(self._spec.observation_shape or (-1,)))
         seen = seen.astype(dtype_of(weights))
-        if not self._remembers:
+        if not self._is_recurrent:
             outputs, values = module(seen)
         else:
             if keep is not None:
@@ -173,8 +173,8 @@ class ModuleNetwork:
         if not leaves(self._module.parameters()):
             raise UserError(f"{self._name} has no weights: nothing can be trained", "add a layer")
         seen = mx.zeros((n, *(self._spec.observation_shape or (self._spec.observation_size,))))
-        arguments = (seen, self.initial_state(n)) if self._remembers else (seen,)
-        call = CALL_WITH_STATE if self._remembers else CALL
+        arguments = (seen, self.initial_state(n)) if self._is_recurrent else (seen,)
+        call = CALL_WITH_STATE if self._is_recurrent else CALL
         try:
             result = self._module(*arguments)  # type: ignore
         except (TypeError, ValueError, IndexError) as error:
@@ -197,13 +197,15 @@ class ModuleNetwork:
         return type(self._module).__name__
 
 
-class PassingDecoder(Decoder):
+class IdentityDecoder(Decoder):
     """A decoder whose product is in the features already: its weights are deviations alone."""
 
     def init(self, key: mx.array) -> dict:
         """``logstd`` of continuous actions, else nothing."""
         return self._deviations()
 
-    def product(self, weights: dict, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+    def product(
+        self, weights: dict, h: mx.array, value_features: mx.array | None = None
+    ) -> mx.array:
         """The features (n, A + 1), turned."""
         return h.T

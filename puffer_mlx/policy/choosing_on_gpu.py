@@ -18,7 +18,7 @@ TEXT = Path(__file__).with_name("choose_actions.metal.h")
 
 
 def chooses_on_gpu(policy: Policy, n: int) -> bool:
-    """Whether the default device chooses by the kernel for n agents: a GPU, if they aren't few."""
+    """Return True if the kernel chooses for n agents: on a GPU, unless n is small."""
     known = type(policy.distribution) in (Categorical, Gaussian)
     if backend() == "cpu" or n < FEWEST or not known:
         return False

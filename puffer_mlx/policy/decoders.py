@@ -1,7 +1,7 @@
 """Decoders: features to the parameters of an action distribution, and to values.
 
 A discrete space gives logits (A, n); a continuous one means (a, n) and log standard deviations
-(a, 1), which are weights of their own (``logstd``). See ``distributions.py``.
+(a, 1), which are separate weights (``logstd``). See ``distributions.py``.
 
 Outputs and values are float32 whatever the weights are: exponentials, sums and differences of them
 follow, and a loss.
@@ -17,12 +17,12 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
 from puffer_mlx.policy.activations import orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.distributions import (
-    OPEN,
+    UNBOUNDED,
+    ActionBounds,
     Categorical,
     Gaussian,
-    Limits,
+    clamp,
     distribution,
-    limited,
 )
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
@@ -33,23 +33,23 @@ Outputs = Any  # mx.array, or a tuple of two
 
 @dataclass(frozen=True)
 class Decoder(ABC):
-    """What both decoders share: the weights of the deviations, and the split of one product."""
+    """Base class of the decoders: deviation weights and the split of one product."""
 
     action: ActionSpec
     hidden: int  # H
-    limits: Limits = OPEN  # of continuous actions
+    limits: ActionBounds = UNBOUNDED  # of continuous actions
     logstd_init: float = 0.0  # of continuous actions
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """What the outputs mean."""
+        """The action distribution of the outputs."""
         return distribution(self.action, self.limits)
 
     def logstd(self, weights: Weights) -> mx.array | None:
-        """Log standard deviations (1, a) within the limits; None of a discrete space."""
+        """Return the clamped log standard deviations (1, a), or None for a discrete space."""
         if not self.action.continuous:
             return None
-        return limited(weights["logstd"], self.limits.lowest, self.limits.highest)
+        return clamp(weights["logstd"], self.limits.lowest, self.limits.highest)
 
     def _deviations(self) -> Weights:
         if not self.action.continuous:
@@ -58,13 +58,15 @@ class Decoder(ABC):
 
     @abstractmethod
     def init(self, key: mx.array) -> Weights:
-        """Fresh weights."""
+        """Return new weights."""
 
     @abstractmethod
-    def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+    def product(
+        self, weights: Weights, h: mx.array, value_features: mx.array | None = None
+    ) -> mx.array:
         """Features (n, H) -> (A + 1, n) of the weights' dtype: the outputs, then the values.
 
-        ``of_value``: the features (n, H) that values are of, where they have some of their own.
+        ``value_features``: features (n, H) of the value head; None if it uses ``h``.
         """
 
     def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
@@ -72,11 +74,11 @@ class Decoder(ABC):
         return self.split(weights, self.product(weights, h))
 
     def split(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
-        """The product (A + 1, n) as outputs and values (n,), float32."""
+        """Split the product (A + 1, n) into outputs and values (n,), both float32."""
         y, logstd = y.astype(mx.float32), self.logstd(weights)
         if logstd is None:
             return y[:-1], y[-1:].squeeze(0)
-        means = limited(y[:-1], -self.limits.action, self.limits.action)
+        means = clamp(y[:-1], -self.limits.action, self.limits.action)
         return (means, logstd.astype(mx.float32).T), y[-1:].squeeze(0)
 
 
@@ -89,24 +91,28 @@ class Fused(Decoder):
         shape = (self.action.logits + 1, self.hidden)
         return {"weight": uniform(key, shape, self.hidden**-0.5), **self._deviations()}
 
-    def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+    def product(
+        self, weights: Weights, h: mx.array, value_features: mx.array | None = None
+    ) -> mx.array:
         """See ``Decoder``."""
         weight = weights["weight"]
-        if of_value is None:
+        if value_features is None:
             return linear_columns(h, weight)
         A = self.action.logits
-        return mx.concatenate([linear_columns(h, weight[:A]), linear_columns(of_value, weight[A:])])
+        return mx.concatenate(
+            [linear_columns(h, weight[:A]), linear_columns(value_features, weight[A:])]
+        )
 
 
 def refuse_bias(name: str, bias: mx.array) -> None:
     """Refuse to leave out a bias that isn't 0.
 
     Args:
-        name: the tensor's, for the message.
-        bias: its numbers.
+        name: Tensor name for the message.
+        bias: Bias values.
 
     Raises:
-        UserError: one isn't 0.
+        UserError: If a value isn't 0.
     """
     largest = mx.max(mx.abs(bias)).item()
     if largest:
@@ -117,7 +123,7 @@ def refuse_bias(name: str, bias: mx.array) -> None:
 
 
 class Gains(NamedTuple):
-    """Of orthogonal initial weights; biases are 0."""
+    """Gains of the orthogonal initial weights; biases start at 0."""
 
     actions: float
     value: float
@@ -150,11 +156,13 @@ class Separate(Decoder):
         shape = rows, self.hidden
         return uniform_layer(key, shape) if gain is None else orthogonal_layer(key, shape, gain)
 
-    def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+    def product(
+        self, weights: Weights, h: mx.array, value_features: mx.array | None = None
+    ) -> mx.array:
         """See ``Decoder``; of the same features, one product for both heads."""
         heads = weights["actions"], weights["value"]
-        if of_value is not None:
-            pairs = zip((h, of_value), heads, strict=True)
+        if value_features is not None:
+            pairs = zip((h, value_features), heads, strict=True)
             return mx.concatenate(
                 [linear_columns(x, head["weight"], head["bias"]) for x, head in pairs]
             )

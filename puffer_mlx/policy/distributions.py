@@ -19,14 +19,15 @@ LARGEST = 3.4028e38
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
-class Limits(NamedTuple):
-    """Between what continuous actions, and the numbers of their distribution, are kept."""
+class ActionBounds(NamedTuple):
+    """Bounds of continuous actions and of their distribution's parameters."""
 
     action: float = math.inf
-    """Means and actions are at most this far from 0."""
+    """Largest absolute value of means and actions."""
     lowest: float = -math.inf
-    """Of log standard deviations, as the next."""
+    """Lower bound of log standard deviations."""
     highest: float = math.inf
+    """Upper bound of log standard deviations."""
 
     @property
     def for_kernels(self) -> float:
@@ -34,31 +35,31 @@ class Limits(NamedTuple):
         return self.action if math.isfinite(self.action) else 0.0
 
 
-OPEN = Limits()
+UNBOUNDED = ActionBounds()
 
 
 @mx.custom_function
-def _limited(x: mx.array, lowest: float, highest: float) -> mx.array:
+def _clamp(x: mx.array, lowest: float, highest: float) -> mx.array:
     return mx.clip(mx.where(mx.isnan(x), 0, x), lowest, highest)
 
 
-@_limited.vjp
-def _limited_vjp(primals, cotangent, _):
+@_clamp.vjp
+def _clamp_vjp(primals, cotangent, _):
     return cotangent, None, None
 
 
-def limited(x: mx.array, lowest: float, highest: float) -> mx.array:
-    """Numbers within limits, NaN as 0; gradients pass as if there were none, as upstream's."""
-    return x if math.isinf(highest) else _limited(x, lowest, highest)  # type: ignore
+def clamp(x: mx.array, lowest: float, highest: float) -> mx.array:
+    """Clamp x to bounds, NaN to 0; gradients pass through unclamped, as upstream's."""
+    return x if math.isinf(highest) else _clamp(x, lowest, highest)  # type: ignore
 
 
 class Distribution(Protocol):
-    """What a policy's outputs mean; ``outputs`` is the decoder's, of n samples."""
+    """Action distribution over a decoder's ``outputs`` of n samples."""
 
     action: ActionSpec
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """What ``sample`` needs: (*shape, heads) random numbers."""
+        """Return the (*shape, heads) random numbers that ``sample`` needs."""
         ...
 
     def sample(self, outputs, noise, mask=None) -> tuple[mx.array, mx.array]:
@@ -160,7 +161,7 @@ class Gaussian:
     """
 
     action: ActionSpec
-    limits: Limits = OPEN
+    limits: ActionBounds = UNBOUNDED
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
         """Standard normals, (*shape, heads)."""
@@ -176,7 +177,7 @@ class Gaussian:
         mean, logstd = outputs
         mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
         actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
-        actions = limited(actions, -self.limits.action, self.limits.action)
+        actions = clamp(actions, -self.limits.action, self.limits.action)
         return actions.T, self._log_prob((mean, logstd), actions)
 
     def log_prob_entropy(
@@ -199,7 +200,7 @@ class Gaussian:
         return mx.sum(-0.5 * mx.square(distance) - HALF_LOG_TWO_PI - logstd, axis=0)
 
 
-def distribution(action: ActionSpec, limits: Limits = OPEN) -> Categorical | Gaussian:
+def distribution(action: ActionSpec, limits: ActionBounds = UNBOUNDED) -> Categorical | Gaussian:
     """The distribution of an action space."""
     return Gaussian(action, limits) if action.continuous else Categorical(action)
 

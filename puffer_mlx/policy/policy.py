@@ -30,7 +30,7 @@ from puffer_mlx.ops.gpu.launch import ones
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
-from puffer_mlx.policy.distributions import Categorical, Gaussian, Limits
+from puffer_mlx.policy.distributions import ActionBounds, Categorical, Gaussian
 from puffer_mlx.policy.encoders import Encoder
 from puffer_mlx.policy.encoders.catalog import make_encoder
 from puffer_mlx.policy.encoders.combined import Combined
@@ -128,8 +128,8 @@ class Policy:
         keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
         """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
-        h, of_value, state = self.features(weights, observations, state, keep)
-        return self.decoder.product(weights["decoder"], h, of_value), state
+        h, value_features, state = self.features(weights, observations, state, keep)
+        return self.decoder.product(weights["decoder"], h, value_features), state
 
     def features(
         self,
@@ -165,8 +165,8 @@ class Policy:
             h = self.encoder(part["encoder"], observations)
             return self.network.step(part["network"], h, state, keep)
 
-        h, of_value, state = self._of_parts(weights, state, stepped)
-        y = self.decoder.product(weights["decoder"], h, of_value)
+        h, value_features, state = self._of_parts(weights, state, stepped)
+        y = self.decoder.product(weights["decoder"], h, value_features)
         return *self.decoder.split(weights["decoder"], y), state
 
     def _of_parts(
@@ -178,8 +178,8 @@ class Policy:
             return h, None, state
         before = state or dict.fromkeys(PARTS)
         h, actor = features(weights, before["actor"])
-        of_value, critic = features(weights["critic"], before["critic"])
-        return h, of_value, dict(zip(PARTS, (actor, critic), strict=True))
+        value_features, critic = features(weights["critic"], before["critic"])
+        return h, value_features, dict(zip(PARTS, (actor, critic), strict=True))
 
     def act(
         self,
@@ -248,7 +248,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     H, L, dialect = policy.hidden_size, policy.num_layers, policy.dialect
     activation = chosen_activation(policy)
     network = make_network(parts.network, H, L, dialect, activation)
-    limits = Limits(*configuration.facts.limits)
+    limits = ActionBounds(*configuration.facts.limits)
     begins = spec.action, H, limits, policy.log_std_init
     decoder = Fused(*begins) if dialect == "native" else Separate(*begins, GAINS[dialect])
     encoder = make_encoder(spec, H, dialect, parts.encoder, activation)

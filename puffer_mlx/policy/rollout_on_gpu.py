@@ -29,7 +29,13 @@ from puffer_mlx.ops.gpu.launch import (
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
 from puffer_mlx.ops.pack import launch_cast, pack
-from puffer_mlx.policy.acting_on_gpu import Crews, Layout, StepOnGPU, choose_layout, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import (
+    PolicyBlocks,
+    Layout,
+    StepOnGPU,
+    choose_layout,
+    step_on_gpu,
+)
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -49,15 +55,15 @@ MOST_NUMBERS = 2**31  # of an array that the kernel writes: it counts in 32 bits
 
 
 @dataclass(frozen=True)
-class Game:
-    """An environment that a GPU steps: see ``vec/native/gpu_rules.py``.
+class DeviceEnv:
+    """Environment that a GPU steps: see ``vec/native/gpu_rules.py``.
 
     Attributes:
-        rules: its text.
-        words: of its struct, 4 bytes each.
-        log: words before its log.
-        logs: words of its log.
-        agents: of an environment.
+        rules: C text of the environment.
+        words: Size of its struct, in words of 4 bytes.
+        log: Offset of the log in the struct, in words.
+        logs: Size of the log, in words.
+        agents: Agents per environment.
     """
 
     rules: Rules
@@ -68,12 +74,12 @@ class Game:
 
     @property
     def large(self) -> bool:
-        """Whether its struct is more than a thread's registers hold."""
+        """True if the struct exceeds the registers of a thread."""
         return self.words > REGISTERS
 
 
-class Arrived(NamedTuple):
-    """What agents know before they act, at one time."""
+class EnvOutputs(NamedTuple):
+    """Environment outputs of N agents before one action."""
 
     observations: mx.array  # (N, D)
     rewards: mx.array  # (N,)
@@ -81,8 +87,8 @@ class Arrived(NamedTuple):
     masks: mx.array | None  # (N, A) uint8
 
 
-class Launched(NamedTuple):
-    """Some steps of a rollout, the rows as in ``rollout/buffer.py``."""
+class DeviceRollout(NamedTuple):
+    """T steps of a rollout, in the layout of ``rollout/buffer.py``."""
 
     observations: mx.array  # (T, N, D): without the last ones
     last_observations: mx.array  # (N, D)
@@ -96,8 +102,8 @@ class Launched(NamedTuple):
     states: Any  # the network's, as ``state`` joined them
 
 
-def joined(launches: Sequence[Launched]) -> Launched:
-    """One rollout of several, each of which began with what had arrived last in the one before."""
+def joined(launches: Sequence[DeviceRollout]) -> DeviceRollout:
+    """Join consecutive rollouts; each starts with the last outputs of the previous one."""
     if len(launches) == 1:
         return launches[0]
     *before, last = launches
@@ -107,16 +113,16 @@ def joined(launches: Sequence[Launched]) -> Launched:
         if (end := fields[name]) is not None:
             rows = [getattr(each, name) for each in before]
             fields[name] = mx.concatenate([*(r[:-1] if name in shared else r for r in rows), end])
-    return Launched(**fields)  # type: ignore
+    return DeviceRollout(**fields)  # type: ignore
 
 
 def rollout_on_gpu(
     policy: Policy,
     spec: EnvSpec,
-    game: Game,
+    game: DeviceEnv,
     precision: str = "",
     environments: int = 1,
-    crews: Callable[[int], Crews] | None = None,
+    crews: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
     """Rollouts of a policy and an environment as one kernel.
 
@@ -141,7 +147,7 @@ def rollout_on_gpu(
     return RolloutOnGPU(policy, step, spec, game, precision, crews and crews(layout.agents))
 
 
-def has_plain_ends(policy: Policy) -> bool:
+def has_linear_encoder_and_decoder(policy: Policy) -> bool:
     """Whether encoder and decoder are a product each, around a few layers for matrix units."""
     return (
         type(policy.encoder) is Linear
@@ -164,7 +170,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     As many agents to a block as leave no core idle, with all weights beside them, or the layers';
     in bf16 all, or the decoder's alone: the layers' come from memory then, in each step.
     """
-    if forms_of(policy.network).matrix_units is None or not has_plain_ends(policy):
+    if forms_of(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(policy):
         return None
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
@@ -228,9 +234,9 @@ class RolloutOnGPU:
         policy: Policy,
         step: StepOnGPU,
         spec: EnvSpec,
-        game: Game,
+        game: DeviceEnv,
         precision: str = "",
-        crews: Crews | None = None,
+        crews: PolicyBlocks | None = None,
     ) -> None:
         self.step, self.game = step, game
         self._policy, self._spec, self._precision, self._crews = policy, spec, precision, crews
@@ -278,8 +284,8 @@ class RolloutOnGPU:
         states: mx.array,
         noise: mx.array,
         structs: mx.array,
-        arrived: Arrived,
-    ) -> Launched:
+        arrived: EnvOutputs,
+    ) -> DeviceRollout:
         """T steps of N agents.
 
         Args:
@@ -335,7 +341,9 @@ class RolloutOnGPU:
         else:
             made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)
         observations, last, rewards, terminals, masks, *others = made
-        return Launched(observations, last, rewards, terminals, masks if masked else None, *others)
+        return DeviceRollout(
+            observations, last, rewards, terminals, masks if masked else None, *others
+        )
 
     def _launch_rows(
         self,

@@ -9,7 +9,7 @@ from mlx.utils import tree_map
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, custom, precision
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
-from puffer_mlx.ppo.sections import opened
+from puffer_mlx.ppo.sections import materialize
 from puffer_mlx.system.plain_functions import record
 
 
@@ -125,14 +125,14 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
     scaled = kind == "fp16"
 
     def step(weights, observations, actions, masks, keep, compared, state, ent_coef, scale):
-        observations = opened(observations)
+        observations = materialize(observations)
         T, S, _ = observations.shape
         shape = T, S
 
         def scored(weights):
             low = precision.lower(weights, kind)
-            h, of_value, _ = policy.features(low, observations, state, keep)
-            y = policy.decoder.product(low["decoder"], h, of_value)
+            h, value_features, _ = policy.features(low, observations, state, keep)
+            y = policy.decoder.product(low["decoder"], h, value_features)
             now = Decoded(low, observations, h, y, actions, masks, shape)
             return tuple(loss(now, compared, ent_coef, scale if scaled else None))
 
@@ -146,7 +146,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
 
 def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, keep, state):
     """Log-probabilities (T, S) of actions as training computes them."""
-    low, observations = precision.lower(weights, kind), opened(observations)
+    low, observations = precision.lower(weights, kind), materialize(observations)
     y, _ = policy.product(low, observations, state, keep)
     flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
     return flat.reshape(observations.shape[:2])

@@ -40,7 +40,7 @@ class Minibatch(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Numbers of the loss that stay as they are during a run."""
+    """Coefficients of the loss that are constant during a run."""
 
     clip_coef: float
     """Clip range of the ratio."""
@@ -51,7 +51,7 @@ class Coefficients(NamedTuple):
 
     @classmethod
     def of(cls, train: Any) -> Self:
-        """Those of a section [train], which has them under the same names."""
+        """Return the coefficients of a [train] section, which uses the same names."""
         return cls(*(getattr(train, name) for name in cls._fields))
 
 

@@ -1,8 +1,7 @@
-"""Minibatches: rows of a rollout, as the forward pass reads them, and what it is compared with.
+"""Minibatches of a rollout, and PPO's passes over its shuffled samples or segments.
 
-And PPO's passes over a rollout: its samples in a random order, divided into minibatches. Two kinds
-of steps aren't learned from: a rollout's last one, beyond which nothing is known, and an episode's
-last observation, whose action was ignored. Among shuffled samples they are left out; in a segment
+Two kinds of steps are excluded: the last step of a rollout, whose next value is unknown, and the
+last observation of an episode, whose action was ignored. Shuffled samples omit them; in a segment
 their weight is 0.
 """
 
@@ -19,26 +18,26 @@ from puffer_mlx.system.plain_functions import record
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
 
-class Strip(NamedTuple):
-    """Observations of agents that are side by side in a rollout, of which nothing is copied."""
+class SegmentView(NamedTuple):
+    """View of the observations of some agents of a rollout, without a copy."""
 
     whole: mx.array
-    """(T, N, D), the rollout's."""
+    """Observations of the rollout, (T, N, D)."""
     rows: mx.array
-    """(S,) int32, the agents."""
+    """Indices of the agents, (S,) int32."""
 
 
-def opened(observations: mx.array | Strip) -> mx.array:
-    """Observations (T, S, D), of a ``Strip``, too."""
-    if not isinstance(observations, Strip):
+def materialize(observations: mx.array | SegmentView) -> mx.array:
+    """Return observations as an array (T, S, D); a ``SegmentView`` is copied."""
+    if not isinstance(observations, SegmentView):
         return observations
     return take_rows(observations.whole, observations.rows, len(observations.whole))
 
 
 class Inputs(NamedTuple):
-    """What the forward pass reads of S rows."""
+    """Inputs of the forward pass for S rows."""
 
-    observations: mx.array | Strip
+    observations: mx.array | SegmentView
     """(T, S, D)."""
     actions: mx.array
     """(T*S, heads) float32, time-major."""
@@ -48,14 +47,14 @@ class Inputs(NamedTuple):
     """(T, S), what states are multiplied by before each step (``Policy.keep``), or None."""
 
 
-class Section(NamedTuple):
+class MinibatchInputs(NamedTuple):
     """A minibatch: T steps of S rows, or M samples as one step of M."""
 
     inputs: Inputs
     compared: Any
-    """What the loss compares the forward pass with, with an ``old_logprob`` (T*S,)."""
+    """Targets of the loss, including ``old_logprob`` (T*S,)."""
     state: Any
-    """The network's, with which the rows' rollout began; None: its initial one."""
+    """Recurrent state at the start of the rollout; None for the initial state."""
 
 
 class MeanNoise(NamedTuple):
@@ -84,7 +83,7 @@ class MeanNoise(NamedTuple):
 
 
 def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
-    """What the forward pass reads of some rows (S,) of a rollout."""
+    """Return the forward pass's inputs for rows (S,) of a rollout."""
     T, heads = fields["actions"].shape[0], policy.decoder.action.heads
     named = {name: fields[name] for name in ("observations", "actions", "masks", "terminals")}
     if not policy.reset_on_terminal:
@@ -100,16 +99,16 @@ def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
 
 
 class Pass(NamedTuple):
-    """How an epoch is divided into passes and minibatches; the same for a whole run."""
+    """Division of an epoch into passes and minibatches, constant during a run."""
 
     by_segment: bool
-    """Whether whole segments are shuffled, for a network with memory; else samples."""
+    """True to shuffle segments (recurrent networks), False to shuffle samples."""
     minibatches: int
-    """How many a pass has. The samples that don't fill one are left out, others in each pass."""
+    """Minibatches per pass. Samples that don't fill one are skipped, different ones each pass."""
     size: int
-    """Segments or samples of a minibatch."""
+    """Segments or samples per minibatch."""
     count: int
-    """Passes of an epoch; the last one may end early."""
+    """Passes per epoch; the last one may end early."""
 
     @classmethod
     def of(cls, by_segment: bool, size: int, whole: int, epoch: int) -> "Pass":
@@ -141,7 +140,7 @@ class Pass(NamedTuple):
         return whole[:wanted].reshape(self.minibatches, self.size)
 
 
-def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Section]:
+def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[MinibatchInputs]:
     """Minibatches of samples; the sample of step t and agent i has the number t N + i.
 
     Args:
@@ -163,13 +162,13 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Section]:
     for observations, actions, *masks, logprob, value, advantage in zip(*parts, strict=True):
         targets = (array.reshape(M) for array in (logprob, value, advantage))
         inputs = Inputs(observations[None], actions, masks[0] if masks else None, None)
-        sections.append(Section(inputs, Minibatch(*targets, weight=weight), None))  # type: ignore
+        sections.append(MinibatchInputs(inputs, Minibatch(*targets, weight=weight), None))  # type: ignore
     return sections
 
 
 def segments(
     policy: Policy, fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
-) -> Section:
+) -> MinibatchInputs:
     """A minibatch of whole segments.
 
     Args:
@@ -185,7 +184,7 @@ def segments(
     old_logprob, old_value, of_rows, weight = (take_rows(a, rows, T).reshape(-1) for a in compared)
     batch = Minibatch(old_logprob, old_value, of_rows, weight)
     first = None if states is None else tree_map(lambda a: mx.take(a, rows, axis=0), states)
-    return Section(gather(policy, fields, rows), batch, first)
+    return MinibatchInputs(gather(policy, fields, rows), batch, first)
 
 
 record(__name__)

@@ -169,7 +169,7 @@ def _in_one(policy: Policy, config: Config, algorithm: Algorithm, plain: Functio
 
 
 def _optimiser(config: Config, algorithm: Algorithm, counts: bool = True) -> Function:
-    optimizer = optimizers.of(config)
+    optimizer = optimizers.from_config(config)
     move = partial(optimizer.step, **optimizer.numbers(config.train))
     kind = config.train.precision if counts else None
     return partial(_optimise, move, kind, algorithm.metrics)

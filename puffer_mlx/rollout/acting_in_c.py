@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten, tree_map
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.distributions import OPEN
+from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import IN_C, Policy, acting_of
@@ -145,7 +145,7 @@ class Actor:
             _add(native, {part: array[-1:] for part, array in heads.items()})
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
-            if (limits := policy.decoder.limits) != OPEN:  # as `limited`
+            if (limits := policy.decoder.limits) != UNBOUNDED:  # as `clamp`
                 logstd = np.clip(np.nan_to_num(logstd), limits.lowest, limits.highest)
             native.logstd(_address(logstd))
         self._ready = True

@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.ops.pack import pack
-from puffer_mlx.policy.acting_on_gpu import Crews, StepOnGPU
+from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, take_turns
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
@@ -49,7 +49,7 @@ class ActingInKernel:
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self._seats = seats
-        self._crews: dict[int, list[Crews]] = {}  # of so many parts, each one's
+        self._crews: dict[int, list[PolicyBlocks]] = {}  # of so many parts, each one's
         self._packed = PerPolicy(kernel.weights)
         self.act = mx.compile(kernel.act)
 
@@ -97,7 +97,7 @@ class ActingInKernel:
         timer.lap("eval_env")
         return after
 
-    def _crews_of(self, parts: int) -> Sequence[Crews | None]:
+    def _crews_of(self, parts: int) -> Sequence[PolicyBlocks | None]:
         """The crews of each part; None where one policy acts for all agents."""
         if self._seats is None:
             return [None] * parts
@@ -115,7 +115,7 @@ class ActingInKernel:
         return pack(each)[0].reshape(len(each), -1)
 
 
-def crews_of(policies: np.ndarray, agents: int) -> Crews:
+def crews_of(policies: np.ndarray, agents: int) -> PolicyBlocks:
     """Which policy acts in which block of so many agents; a block has rows of one policy.
 
     Args:
@@ -125,7 +125,7 @@ def crews_of(policies: np.ndarray, agents: int) -> Crews:
     return crews_of_games(policies[:, None], agents)
 
 
-def crews_of_games(policies: np.ndarray, games: int) -> Crews:
+def crews_of_games(policies: np.ndarray, games: int) -> PolicyBlocks:
     """The same where agents play together: a block has so many of their games.
 
     Args:
@@ -145,4 +145,4 @@ def crews_of_games(policies: np.ndarray, games: int) -> Crews:
     order = seats[:, 1:].reshape(-1)
     back = np.empty(policies.size, np.int32)
     back[order] = np.arange(len(order))
-    return Crews(mx.array(seats), mx.array(order), mx.array(back))
+    return PolicyBlocks(mx.array(seats), mx.array(order), mx.array(back))

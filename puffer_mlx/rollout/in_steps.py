@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
-from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, Arrived, Game, Launched
+from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_mlx import joined, step_by_seats
 from puffer_mlx.rollout.buffer import State
@@ -41,7 +41,7 @@ class RolloutInSteps:
         self,
         run: ActFunctions,
         spec: EnvSpec,
-        game: Game,
+        game: DeviceEnv,
         precision: str = "",
         seats: Seats | None = None,
     ) -> None:
@@ -89,8 +89,8 @@ class RolloutInSteps:
         states: State,
         noise: mx.array,
         structs: mx.array,
-        arrived: Arrived,
-    ) -> Launched:
+        arrived: EnvOutputs,
+    ) -> DeviceRollout:
         """T steps of N agents: see ``RolloutOnGPU.launch``; structs are (E, words)."""
         log, end = self.game.log, self.game.log + self.game.logs
         emptied = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
@@ -102,13 +102,13 @@ class RolloutInSteps:
             seen.append(last.observations)
             choice, states, games, moved = self._step(weights, states, drawn, games, last)
             mx.async_eval(choice, states, games, moved)  # the GPU begins while the host goes on
-            last = Arrived(*moved, *([None] if arrived.masks is None else []))
+            last = EnvOutputs(*moved, *([None] if arrived.masks is None else []))
             chosen.append(choice)
             rewards.append(last.rewards)
             terminals.append(last.terminals)
             masks.append(last.masks)
         choices = mx.stack(chosen)  # (T, heads + 2, N)
-        return Launched(
+        return DeviceRollout(
             observations=mx.stack(seen),
             last_observations=last.observations,
             rewards=mx.stack(rewards),

@@ -18,9 +18,9 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import Rules
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import (
-    Arrived,
-    Game,
-    Launched,
+    DeviceEnv,
+    DeviceRollout,
+    EnvOutputs,
     RolloutOnGPU,
     joined,
     rollout_on_gpu,
@@ -68,7 +68,7 @@ class RolloutSpec(NamedTuple):
     seats: Seats | None = None
 
 
-def game_of(environments: VecEnv) -> Game | None:
+def game_of(environments: VecEnv) -> DeviceEnv | None:
     """The rules that a GPU can step; None if they compile for a CPU alone."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
@@ -78,7 +78,7 @@ def game_of(environments: VecEnv) -> Game | None:
         return None  # some have more agents than others
     rules = environments.gpu_side.rules
     text = Rules(rules.header, rules.struct, rules.masked)
-    return Game(text, rules.words, rules.log, rules.logs, each)
+    return DeviceEnv(text, rules.words, rules.log, rules.logs, each)
 
 
 def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU | None:
@@ -122,7 +122,7 @@ class Stepped(NamedTuple):
 
     structs: mx.array  # (E, words) int32
     actions: mx.array  # (N, heads), the last
-    arrived: Arrived  # with them
+    arrived: EnvOutputs  # with them
 
 
 class EnvironmentsOnGPU:
@@ -258,7 +258,7 @@ class BufferOnGPU:
         """Start all environments; the rollout that begins next continues from here."""
         rows = allocate_rows(vec, vec.num_agents)
         vec.reset(rows)
-        self.last = Arrived(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
+        self.last = EnvOutputs(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
 
     def begin(self, previous: "BufferOnGPU") -> None:
         """The rollout that comes next begins with what arrived last in the previous one."""
@@ -267,7 +267,7 @@ class BufferOnGPU:
             self._fields = {}
             self._observations = previous._observations
 
-    def fill(self, fields: dict[str, mx.array | None], last: Arrived) -> None:
+    def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
         """Take a rollout: ``fields`` by name, and what arrived last."""
         self._fields, self.last = fields, last
         self._observations = fields["observations"]
@@ -279,7 +279,7 @@ class BufferOnGPU:
 
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Go on from what ``carry`` gave, of a buffer of the same shapes."""
-        self.last = Arrived(**{"masks": None, **carry})
+        self.last = EnvOutputs(**{"masks": None, **carry})
 
     @property
     def fields(self) -> dict[str, mx.array | None]:
@@ -395,15 +395,15 @@ class RolloutsOnGPU:
         return after
 
     def _launch(
-        self, packed: Any, held: Any, noise: mx.array, structs: mx.array, first: Arrived
-    ) -> tuple[Launched, Arrived, mx.array]:
+        self, packed: Any, held: Any, noise: mx.array, structs: mx.array, first: EnvOutputs
+    ) -> tuple[DeviceRollout, EnvOutputs, mx.array]:
         """Launch as many steps as there is noise: results, what arrived last, sums of logs."""
         game = self._kernel.game
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
         masks = None if launched.masks is None else _last(launched.masks)
         arrived = launched.last_observations, _last(launched.rewards), _last(launched.terminals)
-        return launched, Arrived(*arrived, masks), log
+        return launched, EnvOutputs(*arrived, masks), log
 
     def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""

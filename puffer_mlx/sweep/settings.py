@@ -209,7 +209,7 @@ def _read_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Rang
     """Return ranges without those of keys that the configuration's trainer doesn't read."""
     from puffer_mlx.ppo import optimizers  # which imports MLX
 
-    read = {f"train.{key}" for key in optimizers.of(config).reads}
+    read = {f"train.{key}" for key in optimizers.from_config(config).reads}
     idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
     idle |= {*config.facts.unread}
     if not config.train.vtrace:

@@ -28,7 +28,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
 from puffer_mlx.ppo.gradients import logprobs
-from puffer_mlx.ppo.sections import Fields, MeanNoise, Section
+from puffer_mlx.ppo.sections import Fields, MeanNoise, MinibatchInputs
 from puffer_mlx.ppo.update import (
     TooLarge,
     TrainState,
@@ -333,7 +333,7 @@ class Update:
         self.results = Results.of_graph(packed, arrays, self.state, self.compares)
         self.is_graph = True
 
-    def _minibatches(self, epoch: Epoch) -> Iterator[Section]:
+    def _minibatches(self, epoch: Epoch) -> Iterator[MinibatchInputs]:
         """Yield the algorithm's minibatches with RPO's noise, and observe the first one."""
         learner, noise = self.learner, None
         for k, minibatch in enumerate(learner.algorithm.minibatches(epoch)):
@@ -364,7 +364,7 @@ class Update:
             timer.split(BACKWARD, {"train_forward": self._forward_seconds, BACKWARD: rest})
             self._forward_seconds = 0.0
 
-    def _measure_forward(self, minibatch: Section) -> None:
+    def _measure_forward(self, minibatch: MinibatchInputs) -> None:
         """Time the forward pass of a minibatch alone."""
         began = time.perf_counter()
         inputs, learner = minibatch.inputs, self.learner
@@ -378,7 +378,7 @@ class Update:
         self.extra_seconds += time.perf_counter() - began
         learner.timer.start()
 
-    def _ratios_as_acted(self, minibatch: Section, rows: mx.array | None) -> mx.array:
+    def _ratios_as_acted(self, minibatch: MinibatchInputs, rows: mx.array | None) -> mx.array:
         """Return ratios (T, S) by the weights, and from the recurrent states, that acted."""
         inputs, targets, state = minibatch
         reader = self.learner.reader

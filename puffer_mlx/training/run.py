@@ -98,7 +98,7 @@ class Run(contextlib.ExitStack):
             if resumed:
                 resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
-                kept = optimizers.kept(optimizers.of(config))
+                kept = optimizers.state_size(optimizers.from_config(config))
                 own = ranks.own(config)
                 # Before environments are made: they may allocate as much.
                 refuse_training(own, None, kept, training_memory())

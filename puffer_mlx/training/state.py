@@ -34,7 +34,7 @@ def save_state(trainer: Any) -> State:
         "carry": start.buffer.carry(0) if start else collector.buffer.carry(),
     }
     arrays = {
-        **optimizers.stored(trainer.train_state.optimizer),
+        **optimizers.to_checkpoint(trainer.train_state.optimizer),
         "scaler": trainer.train_state.scaler,
         "key": start.key if start else queue.key,
         **part,
@@ -89,7 +89,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     queue, collector = trainer.queue, trainer.collector
     continues = environments is not None and collector.vec.state() is not None
     now = trainer.train_state
-    expected = {**optimizers.stored(now.optimizer), "key": queue.key, "scaler": now.scaler}
+    expected = {**optimizers.to_checkpoint(now.optimizer), "key": queue.key, "scaler": now.scaler}
     if continues:
         expected |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
     if trainer.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
@@ -98,7 +98,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     if continues:
         collector.vec.restore(np.asarray(environments))
         trainer.ranks.begin(trainer.vec)
-    optimizer = optimizers.recovered(trees, now.optimizer)
+    optimizer = optimizers.from_checkpoint(trees, now.optimizer)
     trainer.train_state = TrainState(weights, optimizer, trees["scaler"])
     queue.clear()
     queue.key, queue.acting_weights = trees["key"], trees.get("acting")

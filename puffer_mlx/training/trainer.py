@@ -113,7 +113,7 @@ class Trainer:
     ) -> None:
         choose_cache_limit()
         local = ranks.own(config)
-        kept = optimizers.kept(optimizers.of(config))
+        kept = optimizers.state_size(optimizers.from_config(config))
         refuse_training(local, vec.spec, kept, training_memory())
         policy = policy or configured_policy(vec.spec, config)
         self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
@@ -423,7 +423,7 @@ def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array
     """Return the random key and the state before the first epoch."""
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init) if weights is None else weights
-    optimizer = optimizers.of(config).init(weights)
+    optimizer = optimizers.from_config(config).init(weights)
     state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
     refuse_state(sum(array.nbytes for array in leaves(state.arrays())), training_memory())
     mx.eval(key, *state.arrays())

@@ -96,8 +96,8 @@ def test_what_a_run_says_of_its_settings(here):
         (here / "mine.ini").write_text(f"[train]\n{line}\noptimizer = adam\n")
         assert bool(rate_note(config.load("squared", files=["mine.ini"]))) == said
     muon = config.load("squared", ["--train.beta2", "0.9", "--train.eps", "1e-8"])
-    assert optimizers.unread(muon) == ["train.beta2", "train.eps"]
-    assert optimizers.unread(config.load("squared", [*adam, "--train.beta2", "0.9"])) == []
+    assert optimizers.unused_keys(muon) == ["train.beta2", "train.eps"]
+    assert optimizers.unused_keys(config.load("squared", [*adam, "--train.beta2", "0.9"])) == []
 
 
 # ---- a whole run ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, T, inputs, small_policy
 from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require, unit
-from puffer_mlx.policy.acting_on_gpu import Crews, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.policy import Policy
@@ -181,7 +181,7 @@ def _several_apart(policy: Policy, masked: bool) -> float:
     seen = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
     ends = (rng.random(S) < 0.2).astype(np.float32)
 
-    def launch(weights: mx.array, crews: Crews | None) -> list[np.ndarray]:
+    def launch(weights: mx.array, crews: PolicyBlocks | None) -> list[np.ndarray]:
         state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
         observations, mask = (None if a is None else mx.array(a) for a in seen)
         noise, terminals = policy.distribution.noise(mx.random.key(1), (S,)), mx.array(ends)

@@ -17,7 +17,7 @@ from kernel_oracles import EPSILON
 from oracles import f64
 
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.distributions import Limits
+from puffer_mlx.policy.distributions import ActionBounds
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 from puffer_mlx.spec import ActionSpec
@@ -181,7 +181,7 @@ def expected(case):
 
 def loss_of(case):
     """The loss, and the arrays that it is differentiated by."""
-    decoder, weights = Fused(case.action, 1, Limits(case.limit)), {"y": case.low("y")}
+    decoder, weights = Fused(case.action, 1, ActionBounds(case.limit)), {"y": case.low("y")}
     if case.action.continuous:
         weights["logstd"] = case.low("logstd")
 
@@ -211,7 +211,7 @@ def numbers(found):
 
 
 def logprobs(case):
-    decoder = Fused(case.action, 1, Limits(case.limit))
+    decoder = Fused(case.action, 1, ActionBounds(case.limit))
     weights = {"logstd": case.low("logstd")}
     given = case.low("y"), case.given("actions"), case.given("masks")
     return {"logprobs": closed_form.logprobs(decoder, weights, *given)}

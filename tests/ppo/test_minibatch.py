@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.distributions import OPEN, Limits
+from puffer_mlx.policy.distributions import UNBOUNDED, ActionBounds
 from puffer_mlx.policy.encoders.default import Affine, Linear
 from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.networks.gru import GRU
@@ -28,7 +28,7 @@ from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.algorithms import puffer5
 from puffer_mlx.ppo.gradients import clipped_loss, gradients
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
-from puffer_mlx.ppo.sections import Strip
+from puffer_mlx.ppo.sections import SegmentView
 from puffer_mlx.spec import ActionSpec
 
 NUMBERS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.25)
@@ -57,7 +57,7 @@ class Case:
     room: int = 0  # bytes of shared memory, of fewer than there are
     strip: bool = False  # its observations are a part of a rollout's
     bytes: bool = False  # observations
-    limits: Limits = OPEN  # of actions that are numbers
+    limits: ActionBounds = UNBOUNDED  # of actions that are numbers
     network: str = "MinGRU"
 
     @property
@@ -131,7 +131,7 @@ class Case:
         state = tree_unflatten([*zip(self.states, rest[5:], strict=True)])
         if self.strip:
             whole = mx.concatenate([observations * 2, observations, observations], axis=1)
-            observations = Strip(whole, mx.arange(self.S, 2 * self.S, dtype=mx.int32))
+            observations = SegmentView(whole, mx.arange(self.S, 2 * self.S, dtype=mx.int32))
         grads, *others = step(
             *(weights, observations, actions, masks, keep, compared),
             *(state if self.begins else None, mx.array(0.02), mx.array(1.0)),
@@ -164,7 +164,7 @@ CASES = {
     ),
     "bytes": Case(bytes=True, live=True, sizes=(4, 3), strip=True),
     "numbers": Case(sizes=(1,), D=5, live=True, vtrace=True, begins=True, strip=True),
-    LIMITED: Case(sizes=(1, 1, 1), limits=Limits(1.5, -1.0, 0.5), L=1, together=1),
+    LIMITED: Case(sizes=(1, 1, 1), limits=ActionBounds(1.5, -1.0, 0.5), L=1, together=1),
     "in chunks": Case(T=24, S=6, L=3, live=True, begins=True, resets=True, room=40_000),
     "Breakout": Case(T=64, S=2, H=64, D=118),
     "stretches of six steps": Case(

@@ -20,7 +20,7 @@ from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.policy.rollout_on_gpu import Arrived
+from puffer_mlx.policy.rollout_on_gpu import EnvOutputs
 from puffer_mlx.ppo import update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import in_steps
@@ -286,7 +286,7 @@ def test_texts(backend, name, tmp_path):
     kernel = run.way._kernel
 
     def launch(weights, states, noise, structs, *arrived):
-        first = Arrived(*arrived, *([None] if len(arrived) == 3 else []))
+        first = EnvOutputs(*arrived, *([None] if len(arrived) == 3 else []))
         return [
             a for a in kernel.launch(T, weights, states, noise, structs, first) if a is not None
         ]

@@ -18,7 +18,7 @@ from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Step, discounts
 from puffer_mlx.ppo.gradients import Scored
 from puffer_mlx.ppo.loss import Minibatch, normalise
-from puffer_mlx.ppo.sections import Section
+from puffer_mlx.ppo.sections import MinibatchInputs
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -43,7 +43,7 @@ def make(policy, config, agents, one_cpu):
                 targets = (take_rows(a, rows, T) for a in (fields["logprobs"], epoch.values, adv))
                 compared = Minibatch(*(a.reshape(-1) for a in targets))
                 first = None if states is None else tree_map(lambda a: a[rows], states)
-            yield Section(epoch.gather(fields, rows), compared, first)
+            yield MinibatchInputs(epoch.gather(fields, rows), compared, first)
 
     def loss(now, compared, ent_coef, scale):
         outputs, value = policy.decoder.split(now.decoder, now.y)

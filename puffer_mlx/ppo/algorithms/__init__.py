@@ -26,7 +26,7 @@ from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
 from puffer_mlx.ppo.minibatch import Scoring, computes
-from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise, Section
+from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise, MinibatchInputs
 from puffer_mlx.system.devices import building
 
 
@@ -148,7 +148,7 @@ class Algorithm(NamedTuple):
             ``loss.Minibatch``: among several processes it gets the moments of all.
     """
 
-    minibatches: Callable[[Epoch], Iterator[Section]]
+    minibatches: Callable[[Epoch], Iterator[MinibatchInputs]]
     loss: Loss
     metrics: Sequence[str] = METRICS
     scoring: Scoring | None = None

@@ -24,7 +24,7 @@ from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
-from puffer_mlx.ppo.sections import Fields, MeanNoise, Pass, Section, samples, segments
+from puffer_mlx.ppo.sections import Fields, MeanNoise, MinibatchInputs, Pass, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -70,7 +70,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     )
 
 
-def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[Section]:
+def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[MinibatchInputs]:
     """The minibatches of all passes; the last pass may be needed in part."""
     fields, states = epoch.fields, epoch.states()
     learned = epoch.learned()
@@ -124,7 +124,7 @@ def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:
 
 def _shuffle(
     policy: Policy, fields: Fields, adv: mx.array, states: Any, learned: mx.array, order: mx.array
-) -> list[Section]:
+) -> list[MinibatchInputs]:
     """A pass's minibatches.
 
     Args:

@@ -23,7 +23,7 @@ from puffer_mlx.ppo.advantage import after_minibatch
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Minibatch
-from puffer_mlx.ppo.sections import Fields, Section
+from puffer_mlx.ppo.sections import Fields, MinibatchInputs
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -70,7 +70,7 @@ def _draw(alpha: float, fields: Fields, values, adv, totals, uniforms, beta):
     return rows, Minibatch(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
 
 
-def _minibatches(epoch: Epoch) -> Iterator[Section]:
+def _minibatches(epoch: Epoch) -> Iterator[MinibatchInputs]:
     fields, beta = epoch.fields, epoch.scheduled.beta
     with building:
         epoch.ratios, epoch.back = mx.ones_like(epoch.values), None
@@ -80,7 +80,7 @@ def _minibatches(epoch: Epoch) -> Iterator[Section]:
         epoch.values, epoch.ratios, *drawn_by = now
         drawn = epoch.values, *drawn_by, uniforms, beta
         epoch.rows, targets = epoch.run("draw", fields, *drawn)
-        yield Section(epoch.gather(fields, epoch.rows), targets, None)
+        yield MinibatchInputs(epoch.gather(fields, epoch.rows), targets, None)
 
 
 def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, ...]:

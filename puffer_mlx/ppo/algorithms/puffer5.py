@@ -27,7 +27,7 @@ from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, 
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.gradients import Decoded, Loss, Scored
 from puffer_mlx.ppo.loss import Minibatch
-from puffer_mlx.ppo.sections import Fields, Inputs, Section, Strip
+from puffer_mlx.ppo.sections import Fields, Inputs, MinibatchInputs, SegmentView
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.plain_functions import record
 
@@ -110,7 +110,9 @@ def live_loss(
     return scored(now, Minibatch(old_logprob, old_value, adv.reshape(-1)), ent_coef, scale)
 
 
-def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> Iterator[Section]:
+def _minibatches(
+    K: int, S: int, in_one: Callable[[], bool], epoch: Epoch
+) -> Iterator[MinibatchInputs]:
     """Sections of S agents in their order, and from the first again.
 
     If K isn't a multiple of their number, the first ones are trained on once more than the others.
@@ -127,7 +129,7 @@ def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> It
         with building:
             rows = mx.split(indices(whole.shape[1]), len(sections))
         sections = [
-            each._replace(inputs=each.inputs._replace(observations=Strip(whole, own)))
+            each._replace(inputs=each.inputs._replace(observations=SegmentView(whole, own)))
             for each, own in zip(sections, rows, strict=True)
         ]
     count = len(sections)
@@ -138,7 +140,7 @@ def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> It
         yield section
 
 
-def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Section]:
+def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[MinibatchInputs]:
     """All rows of a rollout in their order, S by S.
 
     Args:
@@ -151,12 +153,12 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Section]
     fields = {**fields, "keep": policy.keep(fields["terminals"])}
     parts = {n: split_rows(a, S, T) for n, a in fields.items() if a is not None}
 
-    def section(k: int) -> Section:
+    def section(k: int) -> MinibatchInputs:
         steps = {name: own[k] for name, own in parts.items()}
         flat = {name: own.flatten(0, 1) for name, own in steps.items()}
         masks, keep, finals = flat.get("masks"), steps.get("keep"), steps.get("finals")
         came = steps["rewards"], steps["terminals"], finals
-        return Section(
+        return MinibatchInputs(
             Inputs(steps.get("observations"), flat["actions"], masks, keep),  # type: ignore
             Segments(flat["logprobs"], flat["values"], *came),
             None if states is None else tree_map(lambda a: a[k * S : (k + 1) * S], states),

@@ -34,11 +34,16 @@ from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, launch_pack, pla
 from puffer_mlx.policy.networks import BlockLayer
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy, training_of
-from puffer_mlx.policy.rollout_on_gpu import LAYERS, MOST_NUMBERS, by_layer, has_plain_ends
+from puffer_mlx.policy.rollout_on_gpu import (
+    LAYERS,
+    MOST_NUMBERS,
+    by_layer,
+    has_linear_encoder_and_decoder,
+)
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
-from puffer_mlx.ppo.sections import Strip
+from puffer_mlx.ppo.sections import SegmentView
 from puffer_mlx.system.backend import gpu_backend
 
 LOSSES = "ppo.gradients:clipped_loss", "ppo.algorithms.puffer5:live_loss"
@@ -79,7 +84,7 @@ class Arguments(NamedTuple):
     """What a minibatch's gradients are computed from: see ``ppo.gradients.gradients``."""
 
     weights: Any
-    observations: mx.array | Strip
+    observations: mx.array | SegmentView
     actions: mx.array
     masks: mx.array | None
     keep: mx.array | None
@@ -136,7 +141,7 @@ def is_wanted(
         and layer is not None
         and layer.fits(policy.network)
         and policy.network.layers * layer.states <= LAYERS  # type: ignore
-        and has_plain_ends(policy)
+        and has_linear_encoder_and_decoder(policy)
         and (wanted != "auto" or (kind in layer.faster and gpu_backend() == "cuda"))
         and GRADIENTS_IN_TWO.choose(*training_of(policy))
     )
@@ -177,7 +182,7 @@ def in_one(
         assert scoring is not None
         arguments = Arguments(*given[:-1])  # loss scaling is fp16's
         _, observations, actions, *_ = arguments
-        whole = observations.whole if isinstance(observations, Strip) else observations
+        whole = observations.whole if isinstance(observations, SegmentView) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
         sizes = Sizes(
@@ -390,7 +395,11 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
 def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, mx.array]:
     """What both kernels read, by name, but for layers and states."""
     weights, observations, actions, masks, keep, compared, state, ent_coef = arguments
-    strip = observations if isinstance(observations, Strip) else Strip(observations, numbers(0))
+    strip = (
+        observations
+        if isinstance(observations, SegmentView)
+        else SegmentView(observations, numbers(0))
+    )
     T, N = strip.whole.shape[:2]
     S = len(actions) // T
     action, live = policy.decoder.action, scoring.live

@@ -1,7 +1,6 @@
-"""How weights move: one file, or one folder, for each optimizer and all of its forms.
+"""Optimizers, one file or folder each.
 
-``train.optimizer`` is a file's name here. A file's ``OPTIMIZER`` is its ``Optimizer``; nothing else
-needs to know of it.
+``train.optimizer`` names a file of this folder, whose ``OPTIMIZER`` is an ``Optimizer``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,32 +34,32 @@ class Optimizer(NamedTuple):
         reads: the keys of [train] that it obeys, besides ``learning_rate`` and ``max_grad_norm``.
         in_small_networks: whether ``ppo/small_networks`` has a form of it, which takes the numbers
             of ``reads`` in their order.
-        rounds: whether ``step`` takes ``low``: whether it may round more, as bf16 is trained in.
+        supports_bf16: True if ``step`` takes ``low``, which allows bf16 rounding.
     """
 
     init: Callable[[Tree], Tree]
     step: Callable[..., tuple]
     reads: tuple[str, ...]
     in_small_networks: bool = False
-    rounds: bool = False
+    supports_bf16: bool = False
 
     def numbers(self, train: Train) -> dict[str, float]:
-        """What ``step`` gets of [train]: ``max_grad_norm``, what it reads, and ``low``."""
+        """Return ``step``'s arguments from [train]: ``max_grad_norm``, ``reads`` and ``low``."""
         numbers = {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
-        return {**numbers, "low": train.precision == "bf16"} if self.rounds else numbers
+        return {**numbers, "low": train.precision == "bf16"} if self.supports_bf16 else numbers
 
 
 def find(name: str) -> Optimizer:
-    """The optimizer of that name: a file of this folder."""
+    """Return the optimizer defined by the file ``name`` of this folder."""
     return import_module(f"{__name__}.{name}").OPTIMIZER
 
 
-def of(config: Config) -> Optimizer:
-    """The optimizer of a configuration: a file of this folder, or the user's own.
+def from_config(config: Config) -> Optimizer:
+    """Return the optimizer of a configuration: a file of this folder, or a custom one.
 
     Raises:
-        UserError: there is none of that name, or only a file names it (``config.trust``); or it
-            reads what isn't there.
+        UserError: If it doesn't exist, is named by an untrusted file (``config.trust``), or
+            reads keys that [train] lacks.
     """
     optimizer = custom.find(config, "optimizer")
     if optimizer is None:
@@ -79,15 +78,15 @@ def of(config: Config) -> Optimizer:
     return optimizer
 
 
-def kept(optimizer: Optimizer) -> int:
-    """How many numbers an optimizer's state has for each weight."""
+def state_size(optimizer: Optimizer) -> int:
+    """Return the number of state values per weight."""
     weight = mx.zeros((100, 100))
     return sum(array.size for _, array in named(optimizer.init({"": weight}))) // weight.size
 
 
-def unread(config: Config) -> list[str]:
-    """Keys that a person gave and that only other optimizers obey."""
-    obeyed = of(config).reads
+def unused_keys(config: Config) -> list[str]:
+    """Return the keys set by the user that only other optimizers use."""
+    obeyed = from_config(config).reads
     keys = dict.fromkeys(
         key for name in OPTIMIZERS for key in find(name).reads if key not in obeyed
     )
@@ -132,7 +131,7 @@ def step_if_finite(
 def step_in_one(
     operation: Callable[..., list[mx.array]], trees: Sequence[Tree], weights: Tree, state: Tree
 ) -> tuple[Tree, Tree, mx.array]:
-    """The same by one call that clips and looks for itself: a CPU's extension, or a GPU's kernels.
+    """Run ``step_if_finite`` as one call to the CPU extension or the GPU kernels.
 
     Args:
         operation: lists of arrays, one for each of ``trees`` -> the new weights' arrays, the new
@@ -154,30 +153,30 @@ def step_in_one(
 # ---- in checkpoints ------------------------------------------------------------------------------
 
 
-def stored(state: Tree) -> Tree:
-    """An optimizer's state under the names that a checkpoint has for it.
+def to_checkpoint(state: Tree) -> Tree:
+    """Return an optimizer's state under its checkpoint names.
 
-    ``momentum`` has none but its own: there was no other state before there was a choice.
+    ``momentum`` stays at the top level, where checkpoints older than ``train.optimizer`` have it.
     """
     others = {name: tree for name, tree in state.items() if name != "momentum"}
     return {name: state[name] for name in state.keys() & {"momentum"}} | {"optimizer": others}
 
 
-def recovered(stored: Tree, like: Tree) -> Tree:
-    """A stored state, under the names of ``like``."""
+def from_checkpoint(stored: Tree, like: Tree) -> Tree:
+    """Return the optimizer state of a checkpoint, with the names of ``like``."""
     others = stored.get("optimizer", {})
     return {name: stored[name] if name == "momentum" else others[name] for name in like}
 
 
 def refuse_another(name: str, numbers: Mapping[str, Any]) -> None:
-    """Refuse to go on with another optimizer than a run's own.
+    """Raise an error if a run is resumed with another optimizer.
 
     Args:
-        name: the optimizer that is to go on.
-        numbers: those of the run's state; before there was a choice, they named none.
+        name: Optimizer of the resuming run.
+        numbers: Values of the saved state; without ``optimizer`` in the oldest checkpoints.
 
     Raises:
-        UserError: the state is another one's.
+        UserError: If the state belongs to another optimizer.
     """
     if name != (saved := numbers.get("optimizer", "muon")):
         raise UserError(

@@ -19,7 +19,7 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.distributions import OPEN
+from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_of
@@ -50,7 +50,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
         encoder_forms(policy.encoder).activation is not None
         and forms_of(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
-        and policy.decoder.limits == OPEN
+        and policy.decoder.limits == UNBOUNDED
     )
     ours = None if ":" in train.optimizer else optimizers.find(train.optimizer)
     small = train.minibatch_size * policy.network.hidden <= LARGEST

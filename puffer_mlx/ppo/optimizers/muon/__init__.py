@@ -147,7 +147,7 @@ def step(
     return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
 
-OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), rounds=True)
+OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), supports_bf16=True)
 
 # ---- on a GPU: ``muon.metal.h`` ------------------------------------------------------------------
 
