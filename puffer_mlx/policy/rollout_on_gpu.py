@@ -30,8 +30,8 @@ from puffer_mlx.ops.gpu.launch import (
 from puffer_mlx.ops.gpu.text import ROWS, Rules
 from puffer_mlx.ops.pack import launch_cast, pack
 from puffer_mlx.policy.acting_on_gpu import (
-    PolicyBlocks,
     Layout,
+    PolicyBlocks,
     StepOnGPU,
     choose_layout,
     step_on_gpu,
