@@ -146,6 +146,6 @@ def for_gpu(tree: Any) -> Any:
     return tree_map(_copy, tree)
 
 
-def _copy(array: mx.array | None) -> mx.array | None:
-    """A copy where the default device allocates, not evaluated; None stays None."""
-    return None if array is None else array * mx.array(1, array.dtype)
+def _copy(leaf: Any) -> Any:
+    """Return a copy of an array on the default device, not evaluated; other leaves unchanged."""
+    return leaf * mx.array(1, leaf.dtype) if isinstance(leaf, mx.array) else leaf
