@@ -249,9 +249,9 @@ class RolloutBuffer:
     def begin(self, previous: "RolloutBuffer") -> None:
         """Copy the last row of the previous rollout (which may be this buffer's own) to row 0."""
         self._trained_on = self.observations
-        for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
+        for to, source in zip(self.rows, previous.rows, strict=True):
             if to is not None and source is not None:
-                np.copyto(to, source)
+                np.copyto(to[0], source[previous.horizon])
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
         """Copies of row T, which the next rollout begins with, or of another, by field."""

@@ -99,7 +99,7 @@ class Results:
         self.minibatches.append(MinibatchResult(ok, metrics, adv))
         if self._traced:
             return
-        mx.async_eval(*now.arrays(), *others, metrics, ok)
+        mx.async_eval(*now, *others, metrics, ok)
         if len(self.minibatches) > IN_FLIGHT:
             before = self.minibatches[-1 - IN_FLIGHT]
             mx.eval(before.ok, before.metrics)
@@ -191,7 +191,7 @@ class Health:
         Raises:
             UserError: too many minibatches in a row were not finite, or weights aren't any more.
         """
-        mx.eval(*now.arrays(), results.packed)
+        mx.eval(*now, results.packed)
         squares, scaler, ratios, rows = results.read()
         if not all(map(math.isfinite, squares)) and (name := not_finite_of(now)):
             raise overflown(name, self.config)

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import custom, precision
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
-from puffer_mlx.trees import Tree, named
+from puffer_mlx.trees import Tree, leaves, named
 
 Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
@@ -144,9 +145,10 @@ def step_in_one(
         As ``step_if_finite``; on a GPU, whether they are new is the call's own number, since to
         compare it would be a launch more.
     """
-    *new, ok = operation(*([array for _, array in named(tree)] for tree in trees))
-    arrays = iter(new)
-    weights, state = (tree_map(lambda _: next(arrays), tree) for tree in (weights, state))
+    *new, ok = operation(*map(leaves, trees))
+    next_array = partial(next, iter(new))
+    weights = tree_map(next_array, weights)
+    state = tree_map(next_array, state)
     return weights, state, ok > 0 if backend() == "cpu" else ok
 
 
