@@ -356,10 +356,12 @@ class Trainer:
 
     def _prepared_for(self, rollout: Rollout) -> Update:
         """Return the update on a rollout, which may be prepared already."""
-        update, self.prepared = self.prepared, None
-        expected = rollout, self.train_state, self.scheduled(self.epoch)
-        if update is not None and update.is_for(*expected):
-            return update
+        update = self.prepared
+        self.prepared = None
+        if update is not None:
+            scheduled = self.scheduled(self.epoch)
+            if update.is_for(rollout, self.train_state, scheduled):
+                return update
         return self._prepare(rollout, self.train_state, self.epoch)
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
