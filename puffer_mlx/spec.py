@@ -58,7 +58,7 @@ class ActionSpec:
     @property
     def continuous(self) -> bool:
         """True if every head is one continuous dimension."""
-        return all(size == 1 for size in self.sizes)
+        return max(self.sizes) == 1
 
     @property
     def heads(self) -> int:

@@ -1,5 +1,6 @@
 """Trees of arrays: nested dictionaries and lists, MLX's form of parameters."""
 
+from operator import itemgetter
 from typing import Any
 
 import mlx.core as mx
@@ -14,5 +15,5 @@ def named(tree: Tree) -> list[tuple[str, mx.array]]:
 
 
 def leaves(tree: Tree) -> list[mx.array]:
-    """The arrays, in the tree's order."""
-    return [array for _, array in named(tree)]
+    """Return the arrays, in the tree's order."""
+    return list(map(itemgetter(1), tree_flatten(tree)))

@@ -97,9 +97,10 @@ def flags(level: str | None = None) -> list[str]:
 _loading = threading.Lock()  # a learner and a collector may ask at the same time
 
 
+@functools.cache
 def load() -> ModuleType | None:
-    """The extension, or None (saying so once) where it can't be had."""
-    with _loading:
+    """Return the extension; None if there is none, which one line of output reports."""
+    with _loading:  # ``functools.cache`` alone would load it in both threads
         return _load()
 
 

@@ -87,21 +87,16 @@ class Implementation:
         Args:
             passed: functions or bound methods that the operation calls, perhaps the user's.
         """
-        chosen = self.gpu
         if backend() == "cpu":
             chosen = self._cpu and self.on_cpu(cpu_extension.load())
+        else:
+            chosen = None if self.is_refused else self.gpu
         if not chosen or not self.unchanged(*passed):
             return None
-        return chosen if self._is_allowed() else None
-
-    def _is_allowed(self) -> bool:
-        """Return False where plain MLX is to run: see ``verification.py``."""
-        if _allowed is not None and self.name not in _allowed:
-            return False
-        if backend() != "cpu" and self.is_refused:
-            return False
+        if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
+            return None
         _chosen.add(self.name)
-        return True
+        return chosen
 
     @property
     def is_refused(self) -> bool:

@@ -31,8 +31,11 @@ def in_float32(function: Callable[..., Any], stay: Sequence[int] = ()) -> Callab
 
     @functools.wraps(function)
     def wide(*arguments: Any) -> Any:
-        low = next((a.dtype for _, a in tree_flatten(arguments) if _is_low(a)), None)  # type: ignore
-        if low is None:
+        for _, leaf in tree_flatten(arguments):  # type: ignore
+            if isinstance(leaf, mx.array) and leaf.dtype in LOW:
+                low = leaf.dtype
+                break
+        else:
             return function(*arguments)
         result = function(*tree_map(lambda a: a.astype(mx.float32) if _is_low(a) else a, arguments))
         if isinstance(result, mx.array):

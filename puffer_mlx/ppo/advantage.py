@@ -106,10 +106,12 @@ def advantages(
     values = values.astype(mx.float32)
     if reward_clip < math.inf:
         rewards = mx.clip(rewards, -reward_clip, reward_clip)
-    rho, c = (
-        min(1.0, clip) if ratios is None else mx.minimum(ratios[:-1], clip)
-        for clip in (rho_clip, c_clip)
-    )
+    if ratios is None:
+        rho = min(1.0, rho_clip)
+        c = min(1.0, c_clip)
+    else:
+        rho = mx.minimum(ratios[:-1], rho_clip)
+        c = mx.minimum(ratios[:-1], c_clip)
     going = 1 - terminals[1:]
     if finals is not None:
         over = finals == 1 if bootstrap else finals > 0

@@ -84,12 +84,15 @@ class MeanNoise(NamedTuple):
 
 def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
     """Return the forward pass's inputs for rows (S,) of a rollout."""
-    T, heads = fields["actions"].shape[0], policy.decoder.action.heads
-    named = {name: fields[name] for name in ("observations", "actions", "masks", "terminals")}
-    if not policy.reset_on_terminal:
-        del named["terminals"]
-    there = {name: array for name, array in named.items() if array is not None}
-    taken = dict(zip(there, take_several([*there.values()], rows, T), strict=True))
+    T, _, heads = fields["actions"].shape
+    names = ["observations", "actions", "masks"]
+    if policy.reset_on_terminal:
+        names.append("terminals")
+    sources = {}
+    for name in names:
+        if fields[name] is not None:
+            sources[name] = fields[name]
+    taken = dict(zip(sources, take_several([*sources.values()], rows, T), strict=True))
     return Inputs(
         taken["observations"],
         taken["actions"].reshape(-1, heads),

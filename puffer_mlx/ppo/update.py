@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -21,17 +21,12 @@ from puffer_mlx.system.plain_functions import record
 Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class TrainState:
+class TrainState(NamedTuple):
     """State that training changes: weights, the optimizer's state and loss scaling's, as trees."""
 
     weights: Any
     optimizer: Any
     scaler: precision.Scaler
-
-    def arrays(self) -> tuple[Any, Any, precision.Scaler]:
-        """Return weights, optimizer state and scaler."""
-        return self.weights, self.optimizer, self.scaler
 
 
 @dataclass

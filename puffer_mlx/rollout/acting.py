@@ -24,7 +24,7 @@ from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, f
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.on_gpu import EnvironmentsOnGPU, RolloutsOnGPU
 from puffer_mlx.rollout.seats import Seats
-from puffer_mlx.system.backend import backend_of
+from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import Collected, WholeRollouts
@@ -91,7 +91,7 @@ def choose_acting(
     """
     if isinstance(environments, EnvironmentsOnGPU):
         return RolloutsOnGPU(environments.kernel, streams, timer, launch_steps)
-    on_cpu, plain = backend_of(device) == "cpu", precision == "fp32"
+    on_cpu, plain = backend(device) == "cpu", precision == "fp32"
     agents = environments.num_agents // few_parts(environments.num_groups)
     whole = isinstance(environments, WholeRollouts)
     if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):

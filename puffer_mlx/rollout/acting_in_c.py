@@ -9,6 +9,7 @@ for any range of agents. It computes what ``Policy.act`` does; an agent's result
 which others are acted for in the same call, to the last bit.
 """
 
+from operator import itemgetter
 from typing import Any
 
 import mlx.core as mx
@@ -26,6 +27,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.trees import named
 from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
@@ -58,7 +60,7 @@ class ActingInC:
     ) -> list[State]:
         """See ``Sampler``."""
         actor, timer, trace = self.actor, self.timer, self.timer.trace
-        whole = tree_map(lambda *groups: np.concatenate([np.asarray(g) for g in groups]), *states)
+        whole = tree_map(lambda *groups: np.concatenate(groups), *states)
         actor.prepare(weights)
         address = actor.bind(buffer.views, np.asarray(noise), whole)
         timer.lap("eval_copy_in")
@@ -75,7 +77,10 @@ class ActingInC:
             assert trace  # else there are none
             row = f"{ACTING} and stepping, thread {thread}"
             trace.span(row, "rollout", begin, end, agent=first)
-        after = [tree_map(lambda a, g=g: mx.array(a[g]), whole) for g in buffer.groups]
+        after = []
+        for agents in buffer.groups:
+            own = tree_map(itemgetter(agents), whole)
+            after.append(tree_map(mx.array, own))
         mx.eval(after)
         timer.lap("eval_copy_out")
         return after
@@ -118,6 +123,8 @@ class Actor:
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
         self._pack: Any = forms_of(policy.network).add_c_layers
+        self._activation = CODES[encoder_activation(policy.encoder) or ""]
+        self._state_names = [name for name, _ in named(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
@@ -151,12 +158,17 @@ class Actor:
         self._ready = True
 
     def _features(self, weights: Weights, prefix: str = "") -> None:
-        """Add encoder and network; ``prefix``: of the weights' names, in messages."""
-        native, policy = self.native, self._policy
-        code = CODES[encoder_activation(policy.encoder) or ""]
+        """Add encoder and network.
+
+        Args:
+            weights: a tree with ``encoder`` and ``network``.
+            prefix: precedes the weights' names in messages.
+        """
         shape = self._hidden, self._inputs
-        _add(native, _affine(weights["encoder"], shape, f"{prefix}encoder"), code)
-        self._pack(Layers(native, f"{prefix}network"), policy.network, weights["network"])
+        encoder = _affine(weights["encoder"], shape, f"{prefix}encoder")
+        _add(self.native, encoder, self._activation)
+        layers = Layers(self.native, f"{prefix}network")
+        self._pack(layers, self._policy.network, weights["network"])
 
     def bind(
         self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
@@ -212,8 +224,8 @@ class Actor:
         self._held = []
 
     def _states(self, states: Any, N: int) -> list[np.ndarray]:
-        """The states' arrays in the order in which layers number them."""
-        expected = [name for name, _ in tree_flatten(self._policy.initial_state(1))]  # type: ignore
+        """Return the states' arrays in the order in which layers number them."""
+        expected = self._state_names
         arrays: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
         if sorted(arrays) != sorted(expected):
             raise ValueError(f"states: expected {expected}, found {list(arrays)}")

@@ -83,7 +83,11 @@ class RolloutBuffer:
         horizon: T.
         agents: N.
         groups: Q; must divide N.
-        finals: whether the environments tell last observations (``VecEnv.finals``).
+        finals: True if the environments report last observations (``VecEnv.finals``).
+
+    Attributes:
+        views: NumPy arrays of the memory that a policy reads and writes.
+        rows: NumPy arrays of the memory that environments write, of all T + 1 steps.
     """
 
     def __init__(
@@ -103,6 +107,17 @@ class RolloutBuffer:
         if spec.mask_size:
             self.masks, self._masks = _shared((T + 1, N, spec.mask_size), mx.uint8)
         self.finals, self._finals = _shared((T + 1, N), mx.float32) if finals else (None, None)
+        self.views = Views(
+            self._observations,
+            self._terminals,
+            self._masks,
+            self._actions,
+            self._logprobs,
+            self._values,
+        )
+        self.rows = Rows(
+            self._observations, self._rewards, self._terminals, self._masks, self._finals
+        )
 
         n = N // groups
         self.groups = [slice(g * n, (g + 1) * n) for g in range(groups)]
@@ -218,23 +233,6 @@ class RolloutBuffer:
         return float(np.mean(marks != UNWRITTEN)) if marks.size else None
 
     @property
-    def views(self) -> Views:
-        """The same memory as NumPy arrays."""
-        return Views(
-            self._observations,
-            self._terminals,
-            self._masks,
-            self._actions,
-            self._logprobs,
-            self._values,
-        )
-
-    @property
-    def rows(self) -> Rows:
-        """What environments write, of all T + 1 steps."""
-        return Rows(self._observations, self._rewards, self._terminals, self._masks, self._finals)
-
-    @property
     def last_rows(self) -> np.ndarray | None:
         """Which rows hold an episode's last observation: ``finals``, for NumPy."""
         return self._finals
@@ -249,9 +247,9 @@ class RolloutBuffer:
     def begin(self, previous: "RolloutBuffer") -> None:
         """Copy the last row of the previous rollout (which may be this buffer's own) to row 0."""
         self._trained_on = self.observations
-        for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
+        for to, source in zip(self.rows, previous.rows, strict=True):
             if to is not None and source is not None:
-                np.copyto(to, source)
+                np.copyto(to[0], source[previous.horizon])
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
         """Copies of row T, which the next rollout begins with, or of another, by field."""

@@ -21,15 +21,16 @@ class _Foreign(NamedTuple):
 _foreign: _Foreign | None = None
 
 
-def backend() -> str:
-    """``cpu``, ``metal`` or ``cuda``: what operations that are called now are built for."""
-    return backend_of(mx.default_device())
+def backend(device: mx.Device | None = None) -> str:
+    """Return ``cpu``, ``metal`` or ``cuda``: what operations are built for on a device.
 
-
-def backend_of(device: mx.Device) -> str:
-    """The same where a device is the default one."""
+    Args:
+        device: None for the default device.
+    """
     if _foreign is not None:
         return _foreign.backend
+    if device is None:
+        device = mx.default_device()
     return "cpu" if device == mx.cpu else gpu_backend()
 
 

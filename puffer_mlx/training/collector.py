@@ -210,8 +210,9 @@ class Collector:
 
     @property
     def under_way(self) -> bool:
-        """Whether a rollout is being collected now, by the other thread."""
-        return isinstance(self._job, Future) and not self._job.done()
+        """True if the other thread is collecting a rollout."""
+        job = self._job  # another thread may replace it
+        return isinstance(job, Future) and not job.done()
 
     def begin(
         self,
@@ -372,9 +373,9 @@ class Collector:
                 written would be of no use.
         """
         interrupt: KeyboardInterrupt | None = None
-        while isinstance(self._job, Future):
+        while isinstance(job := self._job, Future):
             try:
-                wait([self._job])
+                wait([job])
                 break
             except KeyboardInterrupt as error:
                 interrupt = error

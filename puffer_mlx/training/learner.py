@@ -13,7 +13,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -172,9 +171,9 @@ class Learner:
         if counts_at_once(self.config):
             kind = self.config.train.precision
             scaler = precision.count_all(after.scaler, results.counted, kind)
-            after = replace(after, scaler=scaler)
+            after = after._replace(scaler=scaler)
         packed = results.pack(after, results.first_ratios if compares else None)
-        return after.arrays(), packed, [[*each] for each in results.minibatches]
+        return tuple(after), packed, [[*each] for each in results.minibatches]
 
 
 class Update:
@@ -255,7 +254,7 @@ class Update:
         if fields is not None and self.fits_graph():
             self.build_graph(fields)
         if self.is_graph:
-            mx.async_eval(*self.state.arrays(), self.results.packed)
+            mx.async_eval(*self.state, self.results.packed)
             return
         finals = self.rollout.buffer.last_rows
         if learner.learned is not None:
@@ -266,14 +265,14 @@ class Update:
             states=partial(learner.reader.first_states, self.rollout),
             learned=partial(learned_from, finals, *fields["actions"].shape[:2]),
             noise=self.noise,
-            lap=self.lap,
+            lap=self.lap if self.sampled or self.retrying else None,
         )
         self.results = results = Results()
         if algorithm.at_once is None:
             algorithm = algorithm._replace(minibatches=self._minibatches)
             self.state = run_minibatches(algorithm, epoch, self.before, results)
         else:
-            *after, adv, metrics, ok = algorithm.at_once(epoch, *self.before.arrays())
+            *after, adv, metrics, ok = algorithm.at_once(epoch, *self.before)
             self.state = TrainState(*after)
             results.add(self.state, adv, metrics, ok)
         with building:
@@ -323,9 +322,9 @@ class Update:
         try:
             if learner.unverified is not None and verification.applies():
                 epoch, learner.unverified = learner.unverified, None
-                epoch(self.compares, *inputs, *self.before.arrays())
+                epoch(self.compares, *inputs, *self.before)
             with building:
-                trees, packed, arrays = learner.graph(self.compares, *inputs, *self.before.arrays())
+                trees, packed, arrays = learner.graph(self.compares, *inputs, *self.before)
         except TooLarge:
             learner.graph = None
             return
@@ -350,7 +349,10 @@ class Update:
             yield minibatch
 
     def lap(self, phase: str, result: Any) -> None:
-        """In a sampled epoch, evaluate a result and charge the time to its phase."""
+        """In a sampled epoch, evaluate a result and charge the time to its phase.
+
+        An epoch that is tried again is only evaluated, phase by phase; others are not.
+        """
         if not (self.sampled or self.retrying):
             return
         began = time.perf_counter()
@@ -432,7 +434,8 @@ def run_minibatches(
                 *(state.weights, *inputs, targets, recurrent),
                 *(scheduled.ent_coef, state.scaler["scale"]),
             )
-        epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
+        if epoch.lap is not None:
+            epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
         if results.first_ratios is None:
             results.first_ratios = ratios
         if algorithm.largest_kl < math.inf and kl_of(algorithm, metrics) > algorithm.largest_kl:
@@ -441,8 +444,9 @@ def run_minibatches(
             results.add(state, advantages, metrics, finite)
             break
         with building:
-            *after, ok = functions.optimise(*state.arrays(), grads, metrics, scheduled.lr)
-        epoch.lap("train_optimizer", (after, ok))
+            *after, ok = functions.optimise(*state, grads, metrics, scheduled.lr)
+        if epoch.lap is not None:
+            epoch.lap("train_optimizer", (after, ok))
         changed = algorithm.write_back(epoch, ratios, values, ok)
         state = TrainState(*after)
         results.add(state, advantages, metrics, ok, *changed)

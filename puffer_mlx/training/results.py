@@ -99,7 +99,7 @@ class Results:
         self.minibatches.append(MinibatchResult(ok, metrics, adv))
         if self._traced:
             return
-        mx.async_eval(*now.arrays(), *others, metrics, ok)
+        mx.async_eval(*now, *others, metrics, ok)
         if len(self.minibatches) > IN_FLIGHT:
             before = self.minibatches[-1 - IN_FLIGHT]
             mx.eval(before.ok, before.metrics)
@@ -126,17 +126,18 @@ class Results:
         """Return the packed numbers, once they are computed."""
         assert self.packed is not None
         left: list[float] = self.packed.tolist()  # type: ignore
-        sizes = [(one.ok.size, one.metrics.size // one.ok.size) for one in self.minibatches]
-        tail = sum(count * (1 + each) for count, each in sizes)
-        tail += len(self._scaler) + 2 * self._has_ratios
+        tail = len(self._scaler) + 2 * self._has_ratios
+        for one in self.minibatches:
+            tail += one.ok.size + one.metrics.size
         numbers = iter(left)
         squares = list(islice(numbers, len(left) - tail))
         scaler = dict(zip(self._scaler, numbers, strict=False))
         ratios = list(islice(numbers, 2 * self._has_ratios))
         rows: list[Row] = []
-        for one, (count, each) in zip(self.minibatches, sizes, strict=True):
-            counted = list(islice(numbers, count))
-            rows += [Row(ok, list(islice(numbers, each)), one.advantages) for ok in counted]
+        for one in self.minibatches:
+            size = one.metrics.size // one.ok.size
+            for ok in list(islice(numbers, one.ok.size)):  # these precede their metrics
+                rows.append(Row(ok, list(islice(numbers, size)), one.advantages))
         return Numbers(squares, scaler, ratios, rows)
 
 
@@ -191,7 +192,7 @@ class Health:
         Raises:
             UserError: too many minibatches in a row were not finite, or weights aren't any more.
         """
-        mx.eval(*now.arrays(), results.packed)
+        mx.eval(*now, results.packed)
         squares, scaler, ratios, rows = results.read()
         if not all(map(math.isfinite, squares)) and (name := not_finite_of(now)):
             raise overflown(name, self.config)

@@ -7,7 +7,6 @@ for logs in trainer:
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -291,7 +290,7 @@ class Trainer:
     @weights.setter
     def weights(self, weights: Any) -> None:
         mx.eval(weights)  # the next step may run in another thread
-        self.train_state = replace(self.train_state, weights=weights)
+        self.train_state = self.train_state._replace(weights=weights)
 
     @property
     def acts_in_c(self) -> bool:
@@ -357,10 +356,12 @@ class Trainer:
 
     def _prepared_for(self, rollout: Rollout) -> Update:
         """Return the update on a rollout, which may be prepared already."""
-        update, self.prepared = self.prepared, None
-        expected = rollout, self.train_state, self.scheduled(self.epoch)
-        if update is not None and update.is_for(*expected):
-            return update
+        update = self.prepared
+        self.prepared = None
+        if update is not None:
+            scheduled = self.scheduled(self.epoch)
+            if update.is_for(rollout, self.train_state, scheduled):
+                return update
         return self._prepare(rollout, self.train_state, self.epoch)
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
@@ -425,6 +426,6 @@ def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array
     weights = policy.init(init) if weights is None else weights
     optimizer = optimizers.from_config(config).init(weights)
     state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
-    refuse_state(sum(array.nbytes for array in leaves(state.arrays())), training_memory())
-    mx.eval(key, *state.arrays())
+    refuse_state(sum(array.nbytes for array in leaves(state)), training_memory())
+    mx.eval(key, *state)
     return key, state

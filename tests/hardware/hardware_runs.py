@@ -91,7 +91,7 @@ def trains(quick: bool) -> str:
         with trainer("--train.precision", name) as run:
             before = flat(run.weights)
             logs = [run.step() for _ in range(EPOCHS)]
-            dtypes = {array.dtype for _, array in named(run.train_state.arrays()[:2])}
+            dtypes = {array.dtype for _, array in named(run.train_state[:2])}
             require(dtypes == {mx.float32}, f"{name}: weights or momentum are {dtypes}")
             require(changed(run.weights, before), f"{name}: nothing was learned")
         bad = [key for key, value in logs[-1].items() if not math.isfinite(value)]
@@ -125,7 +125,7 @@ def skips(quick: bool) -> str:
     for name in DTYPES:
         with trainer("--train.precision", name) as run:
             run.step()
-            learner, before = run.learner, flat(run.train_state.arrays()[:2])
+            learner, before = run.learner, flat(run.train_state[:2])
             real, graph = learner.functions.gradients, learner.graph
             counted = run.train_state.scaler
             spoil(run)
@@ -137,14 +137,14 @@ def skips(quick: bool) -> str:
             minibatches, now = run.config.minibatches, run.train_state.scaler
             skipped = int(now["skipped"].item()) - int(counted["skipped"].item())  # type: ignore
             require(skipped == minibatches, f"{name}: {skipped} of {minibatches} were skipped")
-            same = not changed(run.train_state.arrays()[:2], before)
+            same = not changed(run.train_state[:2], before)
             require(same, f"{name}: weights or momentum changed in a skipped step")
             share = now["scale"].item() / counted["scale"].item()  # type: ignore
             expected = 0.5**minibatches if name == "fp16" else 1.0
             require(share == expected, f"{name}: scale times {share:g}, expected {expected:g}")
             learner.functions.gradients, learner.graph = real, graph
             run.step()
-            require(changed(run.train_state.arrays()[:2], before), f"{name}: it learns no more")
+            require(changed(run.train_state[:2], before), f"{name}: it learns no more")
     return "skipped, counted, fp16's scale halved, and on"
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -40,7 +39,7 @@ def other_weights() -> Iterator[None]:
         if RANK and next(epochs) == 1:
             weights = tree_map(lambda w: w * (1 + 1e-6), self.state.weights)
             mx.eval(weights)
-            self.state = replace(self.state, weights=weights)
+            self.state = self.state._replace(weights=weights)
         return metrics
 
     with mock.patch.object(Update, "wait", wait):

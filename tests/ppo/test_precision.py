@@ -1,7 +1,6 @@
 """Mixed precision: the scale, skipped minibatches, and what is said when it can't go on."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def scaler(trainer: Trainer) -> dict[str, float]:
 
 def set_scale(trainer: Trainer, scale: float) -> None:
     state = {**trainer.train_state.scaler, "scale": mx.array(scale)}
-    trainer.train_state = replace(trainer.train_state, scaler=state)
+    trainer.train_state = trainer.train_state._replace(scaler=state)
 
 
 def wrap(trainer: Trainer, **wrappers: Callable[..., Any]) -> None:

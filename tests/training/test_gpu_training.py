@@ -240,8 +240,8 @@ def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
         (ours, records, few), (other, expected, many) = run(True), run(False)
     assert ("mingru_minibatch" in gpu.names) != stored
     assert len(few) == K < len(many)  # of the sampled epoch
-    theirs = dict(named([*other.train_state.arrays()]))
-    for name, array in named([*ours.train_state.arrays()]):
+    theirs = dict(named([*other.train_state]))
+    for name, array in named([*ours.train_state]):
         np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)
     for record, wanted in zip(records, expected, strict=True):
         losses = {key: x for key, x in wanted.items() if key.startswith("loss/")}

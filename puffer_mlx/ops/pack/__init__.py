@@ -72,7 +72,8 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
     Returns:
         The numbers (P,) float32, and the sum of the squares of each ``BLOCK`` of them.
     """
-    starts, total = places(tuple(array.size for array in arrays), multiple)
+    sizes = [array.size for array in arrays]
+    starts, total = places(tuple(sizes), multiple)
     parts = []
     for array, start, end in zip(arrays, starts, [*starts[1:], total], strict=True):
         parts.append(array.reshape(-1).astype(mx.float32))

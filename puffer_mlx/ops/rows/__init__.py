@@ -135,8 +135,12 @@ def take_targets(
     weight = mx.broadcast_to(weights, (T, rows.shape[0]))
     if finals is not None:
         weight = mx.where(take_rows(finals, rows, T) > 0, 0, weight)
-    targets = [take_rows(array, rows, T) for array in (logprobs, values, adv)]
-    return [array.reshape(-1) for array in (*targets, weight)]
+    return [
+        take_rows(logprobs, rows, T).reshape(-1),
+        take_rows(values, rows, T).reshape(-1),
+        take_rows(adv, rows, T).reshape(-1),
+        weight.reshape(-1),
+    ]
 
 
 def launch_put_rows(values, *back):
@@ -171,9 +175,9 @@ def put_rows(
         Values and ratios, (T, N).
     """
     column = mx.broadcast_to(rows[None], new_values.shape)
-    pairs = (values, new_values), (ratios, new_ratios)
-    new = [mx.put_along_axis(old, column, now, axis=1) for old, now in pairs]
-    return [mx.where(ok, now, old) for now, (old, _) in zip(new, pairs, strict=True)]
+    changed_values = mx.put_along_axis(values, column, new_values, axis=1)
+    changed_ratios = mx.put_along_axis(ratios, column, new_ratios, axis=1)
+    return [mx.where(ok, changed_values, values), mx.where(ok, changed_ratios, ratios)]
 
 
 record(__name__)

@@ -59,10 +59,6 @@ class Scheduled(NamedTuple):
         return Scheduled(*map(mx.array, self))
 
 
-def _no_lap(phase: str, result: Any) -> None:
-    pass
-
-
 @dataclass
 class Epoch:
     """A rollout that is trained on, with everything that minibatches change of it.
@@ -76,7 +72,8 @@ class Epoch:
             network's initial ones.
         learned: returns which steps are learned from, a NumPy array (T, N) bool.
         noise: RPO's noise on the means of actions; None: there is none.
-        lap: called with a phase and the result that its time is charged for.
+        lap: called with a phase and the result that its time is charged for; None: no phase is
+            measured.
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), 1 at first, until an algorithm writes newer ones back.
         rows: (S,), the agents of the current minibatch.
@@ -90,7 +87,7 @@ class Epoch:
     states: Callable[[], Any]
     learned: Callable[[], Any]
     noise: MeanNoise | None = None
-    lap: Callable[[str, Any], None] = _no_lap
+    lap: Callable[[str, Any], None] | None = None
     values: Any = None
     ratios: Any = None
     rows: Any = None
@@ -104,14 +101,16 @@ class Epoch:
         step = self.functions.steps[name]
         with building:
             result = step.function(*arguments)
-        self.lap(step.phase, result)
+        if self.lap is not None:
+            self.lap(step.phase, result)
         return result
 
     def gather(self, fields: Fields, rows: mx.array) -> Inputs:
         """Return what the forward pass reads of some agents (S,)."""
         with building:
             inputs = self.functions.gather(fields, rows)
-        self.lap("train_gather", inputs)
+        if self.lap is not None:
+            self.lap("train_gather", inputs)
         return inputs
 
 

@@ -40,10 +40,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     function, numbers = find_advantages(config), discounts(train)
     if function is advantage.advantages:
         numbers = numbers._replace(form=train.advantage)
-
-    def targets(fields: Fields, values, ratios, back):
-        return after_minibatch(fields, values, ratios, back, numbers, train.vtrace, function)
-
+    targets = partial(after_minibatch, numbers=numbers, vtrace=train.vtrace, function=function)
     return Algorithm(
         _minibatches,
         *score(policy, config),

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import custom, precision
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
-from puffer_mlx.trees import Tree, named
+from puffer_mlx.trees import Tree, leaves, named
 
 Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
@@ -129,24 +130,30 @@ def step_if_finite(
 
 
 def step_in_one(
-    operation: Callable[..., list[mx.array]], trees: Sequence[Tree], weights: Tree, state: Tree
+    operation: Callable[..., list[mx.array]],
+    trees: Sequence[Tree],
+    weights: Tree,
+    state: Tree,
+    *arguments: Any,
 ) -> tuple[Tree, Tree, mx.array]:
     """Run ``step_if_finite`` as one call to the CPU extension or the GPU kernels.
 
     Args:
-        operation: lists of arrays, one for each of ``trees`` -> the new weights' arrays, the new
-            state's, and whether they are new (1, else 0: a scalar).
-        trees: what it reads.
-        weights: tree of arrays; its form is that of the new ones.
-        state: the optimizer's, likewise.
+        operation: (a list of arrays for each tree, *arguments) -> the arrays of the new weights and
+            of the new state, and 1 if they are new, else 0 (a scalar).
+        trees: the trees that the operation reads.
+        weights: tree of arrays with the structure of the new weights.
+        state: tree of arrays with the structure of the new state.
+        arguments: further arguments of the operation.
 
     Returns:
-        As ``step_if_finite``; on a GPU, whether they are new is the call's own number, since to
-        compare it would be a launch more.
+        As ``step_if_finite``. On a GPU the flag is the operation's number: to compare it with 0
+        would take another launch.
     """
-    *new, ok = operation(*([array for _, array in named(tree)] for tree in trees))
-    arrays = iter(new)
-    weights, state = (tree_map(lambda _: next(arrays), tree) for tree in (weights, state))
+    *new, ok = operation(*map(leaves, trees), *arguments)
+    next_array = partial(next, iter(new))
+    weights = tree_map(next_array, weights)
+    state = tree_map(next_array, state)
     return weights, state, ok > 0 if backend() == "cpu" else ok
 
 

@@ -5,6 +5,7 @@ line to 0.
 """
 
 import math
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -123,11 +124,10 @@ def step(
 
         return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
-    def operation(*leaves: list[mx.array]) -> list[mx.array]:
-        return in_one(*leaves, state["step"], lr, loss, max_grad_norm, decay=weight_decay, **betas)
-
     trees = weights, grads, state["momentum"], state["second_moment"]
-    return step_in_one(operation, trees, weights, state)
+    operation = partial(in_one, decay=weight_decay, **betas)
+    arguments = state["step"], lr, loss, max_grad_norm
+    return step_in_one(operation, trees, weights, state, *arguments)
 
 
 def launch_step(

@@ -131,11 +131,7 @@ def step(
         weights, momentum, ok = launch_step(*trees, lr, loss, *coefficients, low)
         return weights, {"momentum": momentum}, ok
     if fused is not None:
-
-        def operation(*arrays: list[mx.array]) -> list[mx.array]:
-            return fused(*arrays, lr, loss, *coefficients)
-
-        return step_in_one(operation, trees, weights, state)
+        return step_in_one(fused, trees, weights, state, lr, loss, *coefficients)
 
     def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
         momentum = state["momentum"]
