@@ -22,7 +22,6 @@ from emulated_gpu import COMMON_TYPES
 import puffer_mlx
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import REGISTERS, choose_rows
 from puffer_mlx.ppo import minibatch
@@ -45,7 +44,6 @@ MINIBATCHES = [
     )
     for T in (8, 64, 128)
 ]
-LAYERS = {each.block_layer.kernel: each.block_layer for each in FORMS.values() if each.block_layer}
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
@@ -195,16 +193,15 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     if kernel.name == "muon_step":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
-    if kernel.name not in LAYERS:
+    if kernel.name != "mingru_minibatch":
         return [{}]
-    layer = LAYERS[kernel.name]
     found: dict[tuple, dict[str, Any]] = {}
     room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
         sizes = minibatch.Sizes(*which, live, low, launch.POOL_THREADS[backend], room)
-        plan = minibatch.choose_plan(sizes, layer)
+        plan = minibatch.choose_plan(sizes)
         if plan is not None:
             chosen = which[-1] > 0
             way = chosen, plan.sizes["KEPT"], plan.sizes["ALL"], plan.chunks > 1
@@ -216,9 +213,6 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
                 "EXACT": n // 2 % 2,
             }
             found.setdefault(way, {**plan.sizes, **further})
-    if kernel.name != "mingru_minibatch":
-        assert found or (layer.recurrent and backend == "metal")
-        return [*found.values()][:2]
     ways = {(3, 1), (3, 0), *(() if low else ((2, 0), (1, 0)))}
     if backend == "metal" and not low:  # for more there is no room
         ways = {(2, 0), (1, 0), (0, 0)}

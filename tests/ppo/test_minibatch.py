@@ -17,7 +17,6 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import UNBOUNDED, ActionBounds
 from puffer_mlx.policy.encoders.default import Affine, Linear
-from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.networks.gru import GRU
 from puffer_mlx.policy.networks.lstm import LSTM
 from puffer_mlx.policy.networks.mingru import MinGRU
@@ -58,7 +57,6 @@ class Case:
     strip: bool = False  # its observations are a part of a rollout's
     bytes: bool = False  # observations
     limits: ActionBounds = UNBOUNDED  # of actions that are numbers
-    network: str = "MinGRU"
 
     @property
     def numbers(self) -> bool:
@@ -67,16 +65,12 @@ class Case:
     @property
     def policy(self) -> Policy:
         decoder = Fused(ActionSpec(self.sizes), self.H, self.limits, 0.1)
-        return Policy(Linear(self.D, self.H), NETWORKS[self.network](self.H, self.L), decoder)
+        return Policy(Linear(self.D, self.H), MinGRU(self.H, self.L), decoder)
 
     @property
     def states(self) -> list[str]:
         """Names of the network's."""
         return [name for name, _ in tree_flatten(self.policy.initial_state(1))]
-
-    @property
-    def layer(self) -> Any:
-        return FORMS[self.network].block_layer
 
     @property
     def scoring(self) -> minibatch.Scoring:
@@ -86,8 +80,7 @@ class Case:
         """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
         rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
         n, A, shape = T * S, sum(self.sizes), (T, S, self.D)
-        large = 1 if self.layer.recurrent else 3
-        initial = [np.array(w) * large for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
+        initial = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
         weights = [w if w.any() else rng.normal(size=w.shape) * 0.5 for w in initial]
         actions: Any = np.stack([rng.integers(0, size, n) for size in self.sizes], axis=1)
         if self.numbers:
@@ -171,37 +164,16 @@ CASES = {
         T=48, S=2, H=64, D=10, sizes=(17,), live=True, begins=True, resets=True
     ),
     "wide": Case(T=16, S=4, H=64, D=70, sizes=(17,)),
-    "MLP": Case(network="MLP", L=1, D=5, sizes=(2, 3), together=1),
-    "MLP, live": Case(network="MLP", L=3, D=70, live=True, vtrace=True, masked=True, strip=True),
-    "MLP, bf16": Case(network="MLP", kind="bf16", H=64, D=20, live=True),
-    "LSTM": Case(network="LSTM", S=16, T=4, L=1, D=5, begins=True, resets=True),
-    "LSTM, two layers": Case(
-        network="LSTM", S=32, T=12, live=True, vtrace=True, begins=True, resets=True, strip=True
-    ),
-    "LSTM, bf16": Case(network="LSTM", kind="bf16", H=64, S=16, T=8, L=1, D=20, live=True),
-    "LSTM, bf16, two layers": Case(
-        network="LSTM", kind="bf16", S=32, T=6, masked=True, begins=True, resets=True
-    ),
-    "GRU": Case(network="GRU", S=16, T=4, L=1, D=5, begins=True, resets=True),
-    "GRU, two layers": Case(
-        network="GRU", S=32, T=12, live=True, vtrace=True, begins=True, resets=True, strip=True
-    ),
-    "GRU, bf16": Case(network="GRU", kind="bf16", H=64, S=16, T=8, L=1, D=20, live=True),
     "bf16": Case(kind="bf16", live=True, begins=True, resets=True),
     "bf16, wide": Case(kind="bf16", H=64, S=4, D=70, masked=True),
     "bf16, bytes and numbers": Case(kind="bf16", bytes=True, sizes=(1, 1)),
 }
 CHUNKS = {  # else 1
-    **{("metal", "in chunks"): 3, ("cuda", "in chunks"): 3, ("metal", "Breakout"): 4},
-    **{("metal", "LSTM"): 4, ("cuda", "LSTM, two layers"): 3, ("cuda", "LSTM, bf16"): 2},
-    **{("cuda", "LSTM, bf16, two layers"): 2, ("metal", "GRU"): 4},
-    **{("metal", "GRU, two layers"): 12, ("cuda", "GRU, two layers"): 3, ("cuda", "GRU, bf16"): 2},
+    ("metal", "in chunks"): 3,
+    ("cuda", "in chunks"): 3,
+    ("metal", "Breakout"): 4,
 }
-ON_CUDA_ALONE = (  # on a Mac there is no room
-    *("wide", "bf16, wide", "stretches of six steps", "MLP, bf16"),
-    *("LSTM, two layers", "LSTM, bf16", "LSTM, bf16, two layers"),
-    "GRU, bf16",
-)
+ON_CUDA_ALONE = "wide", "bf16, wide", "stretches of six steps"  # too large for a Mac's block
 
 
 def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
@@ -211,7 +183,7 @@ def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
         *(0 if case.numbers else len(case.sizes), case.live),
         *(case.kind == "bf16", threads, min(room, case.room or room)),
     )
-    return minibatch.choose_plan(sizes, case.layer)
+    return minibatch.choose_plan(sizes)
 
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
@@ -255,7 +227,7 @@ def test_gradients_are_the_plain_ones(kernels, name):
         assert name == LIMITED
         return
     assert plan is not None and plan.chunks == CHUNKS.get((backend, name), 1), plan
-    launches = 2 + (not case.live and not case.together) + (len(case.layer.tensors) > 1)
+    launches = 2 + (not case.live and not case.together)
     assert len(functions.calls[name]) == launches
     for one, other in zip(functions.run(name), expected(case), strict=True):
         assert one.shape == other.shape
@@ -319,14 +291,7 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
         assert not minibatch.is_wanted(other, "fp32", scoring)
-    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 4)):
-        other = dataclasses.replace(policy, network=network)
-        for wanted in (True, "auto"):
-            assert minibatch.is_wanted(other, "bf16", scoring, wanted)
-        slower = isinstance(network, LSTM)
-        assert minibatch.is_wanted(other, "fp32", scoring)
-        assert minibatch.is_wanted(other, "fp32", scoring, "auto") != slower
-    for network in (MLP(32, 2, "tanh"), LSTM(32, 3), GRU(48, 1)):
+    for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 2)):
         other = dataclasses.replace(policy, network=network)
         assert not minibatch.is_wanted(other, "bf16", scoring)
     patch.setattr(minibatch, "gpu_backend", lambda: "metal")
@@ -349,7 +314,7 @@ def test_plans(block, kind):
     """They divide what there is, in the room that there is."""
     for shape, ways in SHAPES.items():
         sizes = minibatch.Sizes(*shape, 3, 1, True, kind == "bf16", *block)
-        plan = minibatch.choose_plan(sizes, Case().layer)
+        plan = minibatch.choose_plan(sizes)
         assert (plan is not None) == (kind in ways[block == H200]), shape
         if plan is not None:
             T, S, *_ = shape

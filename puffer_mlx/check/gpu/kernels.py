@@ -206,7 +206,7 @@ def minibatch(quick: bool) -> str:
     together = [
         (network, TOGETHER, True, actions)
         for network in NETWORKS
-        if FORMS[network].block_layer
+        if FORMS[network].matrix_units
         for actions in ((5,), (1, 1))
     ]
     for network, hidden, one_launch, actions in (*several, *together):

@@ -173,8 +173,8 @@ class Train(Named):
     one_launch: bool | str = key(
         "auto",
         "Whether a GPU computes a minibatch's gradients in one launch that stores no activations,"
-        " where it can: PPO's own loss, up to 64 or so wide; auto is on CUDA, of LSTM in bf16"
-        " alone. False is the reference: some twenty launches. puffer_mlx only.",
+        " where it can: MinGRU, PPO's own loss, up to 64 or so wide; auto is on CUDA. False is the"
+        " reference: some twenty launches. puffer_mlx only.",
         words=("auto",),
     )
     overlap: bool | str = key(

@@ -1,6 +1,6 @@
 // Functions and rules for kernels, in the language that Metal and CUDA share.
 //
-// A kernel file contains functions, declared with FUNCTION, and kernels, declared with KERNEL (text.py). A kernel knows i, its
+// A kernel file contains functions, declared with FUNCTION, and kernels, declared as text.py says. A kernel knows i, its
 // thread's place in the grid; me, its place in the block (Metal: threadgroup); and block, the block's number. SHARED memory
 // belongs to a block. After a BARRIER its threads see each other's writes to SHARED memory; after a DEVICE_BARRIER also writes to
 // outputs; after a CLUSTER_BARRIER those of several blocks. Pointers and references of functions name their address space:

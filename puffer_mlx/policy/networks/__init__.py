@@ -10,7 +10,7 @@ Only the first file of a folder is required:
 | ``step.h`` | C++ for acting: one layer of one step; see ``ops/cpu/binding.h`` |
 | ``layers.metal.h`` | the layers of a rollout's step on a GPU: see ``ops/gpu/acting`` |
 | ``kernels.metal.h`` | GPU kernels, launched by ``__init__.py`` |
-| ``minibatch.metal.h`` | for a minibatch in one launch: see ``BlockLayer`` |
+| ``minibatch.metal.h`` | a layer's passes in the minibatch kernel: see ``matrix_units`` |
 
 The classes hold no arrays: weights and state are arguments. T calls of ``step`` equal one of
 ``scan``. Features are cast to the weights' dtype, which the outputs have; states are float32.
@@ -115,50 +115,6 @@ class GPUStep:
 
 
 @dataclass(frozen=True)
-class BlockLayer:
-    """A layer that a GPU's block of threads can train in its shared memory.
-
-    Numbers without a description are template parameters of ``ppo/minibatch/minibatch.kernel.h``.
-
-    Args:
-        text: ``minibatch.metal.h``, compiled before the kernel of ``ppo/minibatch``. The kernel
-            includes ``forward.metal.h`` and ``back.metal.h`` of the same folder, a layer's passes.
-        tensors: names of a layer's matrices (rows H, H), then of its biases (rows H,).
-        norm: True if the weights are ``layers`` and a ``norm``, False if they are the layers.
-        fits: (network) -> True if the text computes this network of the class.
-        faster: values of ``train.precision`` in which one launch learned as well on CUDA, in less
-            time than many launches.
-    """
-
-    text: Path
-    tensors: tuple[str, ...]
-    rows: int
-    gates: int
-    held: int = 0
-    states: int = 0
-    recurrent: bool = False
-    highway: bool = False
-    norm: bool = False
-    fits: Callable[[Any], bool] = lambda network: True
-    faster: tuple[str, ...] = ()
-
-    @property
-    def kernel(self) -> str:
-        """Name of the kernel with these layers."""
-        return f"{self.text.parent.name}_minibatch"
-
-    @property
-    def biases(self) -> int:
-        """Number of biases in ``tensors``."""
-        return sum(name.startswith("bias") for name in self.tensors)
-
-    @property
-    def matrices(self) -> int:
-        """Number of matrices in ``tensors``."""
-        return len(self.tensors) - self.biases
-
-
-@dataclass(frozen=True)
 class Forms:
     """Facts about a network, and implementations besides plain MLX. All are optional.
 
@@ -168,10 +124,10 @@ class Forms:
         add_c_layers: (step, network, weights) adds the layers to a compiled step, a
             ``rollout.acting_in_c.Layers``.
         gpu_step: the layers in the GPU kernels that act.
-        matrix_units: folder of the texts for a GPU's matrix units: ``rows.metal.h`` has the layers
-            of a rollout, ``walks.metal.h`` the recurrence in a minibatch of wide layers. A layer
-            has one tensor, ``weight``, and one state.
-        block_layer: the layer in the minibatch kernel.
+        matrix_units: folder of the texts for a GPU's matrix units. ``rows.metal.h`` has the layers
+            of a rollout; ``minibatch.metal.h``, ``forward.metal.h`` and ``back.metal.h`` have a
+            layer in the minibatch kernel, ``walks.metal.h`` the recurrence of wide layers. A layer
+            has one tensor, ``weight`` (3H, H), one state and a highway.
         puffer3: (hidden) -> the tensors of one layer and their sizes, in the order of PufferLib
             3.0's flat file; None if 3.0's wrapper has no such network.
         flat: (hidden, layers) -> the tensors and their sizes, in the order of PufferLib's flat
@@ -188,7 +144,6 @@ class Forms:
     add_c_layers: Callable[[Any, Any, Weights], None] | None = None
     gpu_step: GPUStep | None = None
     matrix_units: Path | None = None
-    block_layer: BlockLayer | None = None
     puffer3: Callable[[int], dict[str, int]] | None = None
     flat: Callable[[int, int], dict[str, int]] | None = None
     layers: Callable[[Collection[str]], int] | None = None

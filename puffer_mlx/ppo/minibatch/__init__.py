@@ -1,12 +1,11 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
 Between them no activation leaves a block's shared memory: ``minibatch.kernel.h``, around the layers
-of a network that has them (``BlockLayer``). It is done for linear encoders, in fp32 and bf16, where
-a block has room. Of wider layers, up to 256 in bf16 on CUDA, a block streams the weights and leaves
-in memory what the gradients by them are products of (``wide.kernel.h``).
-Everything else is computed by ``ppo/gradients.py``, which both are compared with.
-Products of fp32 are of TF32 on CUDA, as MLX's own are, unless MLX is told otherwise
-(``MLX_ENABLE_TF32=0``).
+of a network with texts for matrix units (MinGRU). It needs a linear encoder, fp32 or bf16, and a
+block with enough memory. For wider layers, up to 256 in bf16 on CUDA, a block streams the weights
+and stores the factors of their gradients (``wide.kernel.h``). ``ppo/gradients.py`` computes all
+other cases, and the tests compare both kernels with it. On CUDA products of fp32 are in TF32, as
+MLX's own are, unless ``MLX_ENABLE_TF32=0`` is set.
 """
 
 import functools
@@ -28,10 +27,9 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import Composed
+from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
 from puffer_mlx.ops.implementation import implementation, name_of
-from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, launch_pack, places
-from puffer_mlx.policy.networks import BlockLayer
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, places
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy, training_of
 from puffer_mlx.policy.rollout_on_gpu import (
@@ -60,10 +58,9 @@ WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's s
 
 def kernel_texts() -> list[Composed]:
     """Return the texts of all minibatch kernels, each composed with a network's file."""
-    layers = [forms.block_layer for forms in FORMS.values() if forms.block_layer]
     folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
-    found = [Composed(KERNEL, layer.text) for layer in layers]
-    return found + [Composed(WIDE, folder / WALKS) for folder in folders]
+    narrow = [Composed(KERNEL, folder / MINIBATCH) for folder in folders]
+    return narrow + [Composed(WIDE, folder / WALKS) for folder in folders]
 
 
 class Scoring(NamedTuple):
@@ -124,25 +121,22 @@ class Plan(NamedTuple):
 def is_wanted(
     policy: Policy, kind: str, scoring: Scoring | None, wanted: bool | str = True
 ) -> bool:
-    """Whether the default device computes minibatches in one launch, where their shapes allow it.
+    """Return True if the default device computes minibatches in one launch, if shapes allow it.
 
     Args:
-        policy: what is trained.
+        policy: the trained policy.
         kind: ``train.precision``.
         scoring: None: a loss or advantages of the user's own.
-        wanted: ``train.one_launch``; auto: on CUDA, of networks for which it was measured to be
-            faster there; nobody has measured it on a Mac.
+        wanted: ``train.one_launch``; auto is True on CUDA only (not measured on a Mac).
     """
-    layer = forms_of(policy.network).block_layer
     return bool(
         scoring is not None
         and wanted
         and kind in ("fp32", "bf16")
-        and layer is not None
-        and layer.fits(policy.network)
-        and policy.network.layers * layer.states <= LAYERS  # type: ignore
+        and forms_of(policy.network).matrix_units is not None
+        and policy.network.layers <= LAYERS  # type: ignore
         and has_linear_encoder_and_decoder(policy)
-        and (wanted != "auto" or (kind in layer.faster and gpu_backend() == "cuda"))
+        and (wanted != "auto" or gpu_backend() == "cuda")
         and GRADIENTS_IN_TWO.choose(*training_of(policy))
     )
 
@@ -190,10 +184,8 @@ def in_one(
             *(action.logits, 0 if action.continuous else action.heads),
             *(scoring.live is not None, low, *pool_block()),
         )
-        forms = forms_of(network)
-        assert forms.block_layer is not None
-        plan = choose_plan(sizes, forms.block_layer)
-        wide = choose_wide(sizes) if forms.matrix_units is not None else None
+        plan = choose_plan(sizes)
+        wide = choose_wide(sizes)
         if plan is not None and whole.size < MOST_NUMBERS:
             return launch_minibatch(policy, scoring, plan, low, arguments)
         if wide is not None and whole.size < MOST_NUMBERS:
@@ -204,42 +196,36 @@ def in_one(
 
 
 @functools.cache
-def choose_plan(given: Sizes, layer: BlockLayer) -> Plan | None:
-    """How blocks divide a minibatch; None where no way fits.
+def choose_plan(given: Sizes) -> Plan | None:
+    """Return how blocks divide a minibatch; None if no division fits.
 
-    The widest tile of whole segments that a block has room for, and beside it as much as fits of
-    weights and activations that needn't be computed again; else the widest of some steps of them.
-    A recurrent layer's steps are products of 16 segments or more, and its weights come first. Of 16
-    bits, all weights must fit.
+    The first choice is the widest tile of whole segments that fits a block's memory, beside as
+    many weights and activations as possible, so that fewer are computed again. The second choice is
+    the widest tile of some steps. In 16 bits, all weights must fit.
     """
     T, S, D, H, L, A, heads, live, low, threads, room = given
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
-    gradients = _gradients(seen, H, L, out, threads // 32, layer)
-    if out > 64 or gradients is None or (layer.biases and layer.gates * H > threads):
+    gradients = _gradients(seen, H, L, out, threads // 32)
+    if out > 64 or gradients is None:
         return None
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
-    for steps, segments, every, kept in _ways(T, S, low, layer.recurrent):
+    for steps, segments, every, kept in _ways(T, S, low):
         rows = steps * segments
         floats = rows * (out + 2 + (heads or A) + (2 if live else 4)) + (
             6 * T * segments if live else 0
         )
-        floats += layer.states * L * segments * H if steps < T or layer.recurrent else 0
-        floats += (segments * H if layer.recurrent else 0) + layer.norm * 2 * rows
-        u = layer.gates * H if every else max(layer.gates * H, wide)
-        held = u + layer.held * H
+        floats += L * segments * H if steps < T else 0
+        u = 3 * H if every else max(3 * H, wide)
+        held = u + H
         lows = rows * ((L + 1) * H + (L if every else 1) * held + dy + every * wide)
-        sizes_of_weights = out * H, L * layer.matrices * layer.rows * H * H, H * wide
-        lows += sum(sizes_of_weights[:kept]) + layer.norm * rows * H
+        sizes_of_weights = out * H, L * 3 * H * H, H * wide
+        lows += sum(sizes_of_weights[:kept])
         pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
         if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
             sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
             sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
             sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
             sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
-            sizes |= {"GATES": layer.gates, "ROWS": layer.rows, "MATRICES": layer.matrices}
-            sizes |= {"BIASES": layer.biases, "HELD": layer.held, "STATES": layer.states}
-            sizes |= {"RECURRENT": int(layer.recurrent), "HIGHWAY": int(layer.highway)}
-            sizes |= {"NORM": int(layer.norm)}
             return Plan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
@@ -273,47 +259,33 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
                 yield steps, segments
 
 
-def _ways(T: int, S: int, low: bool, recurrent: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Steps, segments, ALL and KEPT of the kernel's template, the best first."""
+def _ways(T: int, S: int, low: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Yield STEPS, SEGMENTS, ALL and KEPT of the kernel's template, the best first."""
     ways = ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]
-    tiles = _tiles(T, S)
-    if not recurrent:
-        yield from ((*tile, *way) for tile in tiles for way in ways)
-        return
-    tiles = [tile for tile in tiles if tile[1] % 16 == 0]
-    for keeps in True, False:  # the layers' weights
-        for tile in tiles:
-            yield from ((*tile, *way) for way in ways if (way[1] > 1) == keeps)
+    for tile in _tiles(T, S):
+        yield from ((*tile, *way) for way in ways)
 
 
-def _gradients(
-    seen: int, H: int, L: int, out: int, groups: int, layer: BlockLayer
-) -> dict[str, int] | None:
-    """How the gradients by the weights are divided among groups of 32 threads; None: too large."""
-    gate = (
-        H // 16 if layer.gates > layer.rows else layer.rows * H // 16
-    )  # a group has no part of one
-    layers = _share(layer.rows * H // 16, H // 8, groups, gate)
+def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
+    """Return how groups of 32 threads share the weights' gradients; None if they are too large."""
+    layers = _share(3 * H // 16, H // 8, groups)
     encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
-    counts = L * layer.matrices * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
+    counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
     if 4 * sum(counts) > GRADIENTS * 16 // groups:
         return None
     names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
     return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
 
 
-def _share(rows: int, columns: int, groups: int, whole: int = 0) -> tuple[int, int] | None:
-    """Tiles (R, C) of a group of threads, so that they suffice for all; few loads come first.
-
-    ``whole``: of so many rows R is a divisor, too.
-    """
+def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
+    """Return a group's tiles (R, C) that cover all rows and columns with the fewest loads."""
     shares = [
         (R * C, 4 * R + 2 * C, R, C)
         for R in range(1, rows + 1)
         for C in range(1, columns + 1)
-        if rows % R == whole % R == 0 and columns % C == 0 and rows // R * (columns // C) <= groups
+        if rows % R == 0 and columns % C == 0 and rows // R * (columns // C) <= groups
     ]
     return min(shares)[2:] if shares else None
 
@@ -325,31 +297,26 @@ def launch_minibatch(
     inputs, weights = _given(policy, scoring, arguments), arguments.weights
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
-    forms, L = forms_of(policy.network), plan.sizes["L"]
-    layer, stacked_state = forms.block_layer, forms.stacked_state
-    assert layer is not None and stacked_state is not None
-    inside = "network.layers." if layer.norm else "network."
-    of_layers = [f"{inside}{n}.{name}" for n in range(L) for name in layer.tensors]
-    of_layers += ["network.norm.weight"] if layer.norm else []
+    folder = forms_of(policy.network).matrix_units
+    assert folder is not None
+    L = plan.sizes["L"]
+    of_layers = [f"network.{layer}.weight" for layer in range(L)]
     named: Any = dict(tree_flatten(weights))
-    arrays = [named[name] for name in of_layers]
-    packed = arrays if len(layer.tensors) == 1 else list(launch_pack(arrays)[:1])
-    parts = stacked_state(arguments.state).values() if arguments.state else ()
-    states = [array for of_layer in zip(*parts, strict=True) for array in of_layer]
-    inputs |= {**by_layer("first", states), **by_layer("layer", packed)}
+    inputs |= by_layer("first", arguments.state or [])
+    inputs |= by_layer("layer", [named[name] for name in of_layers])
     logstd = policy.decoder.logstd(weights["decoder"])
     names = ["encoder.weight", "decoder.weight", *of_layers]
     names += [] if logstd is None else ["decoder.logstd"]
     P, blocks, H = sum(named[name].size for name in names), plan.blocks, policy.network.hidden
-    chunked = layer.states > 0 and plan.chunks > 1
     outputs = {
         "grads": (blocks, P),
         "partial": (6, blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
-        "begins": (plan.chunks, layer.states * L, S, H) if chunked else (FEWEST,),
+        "begins": (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
-    made = _launch(Composed(KERNEL, layer.text), layer.kernel, plan, inputs, outputs, low_type)
+    text = Composed(KERNEL, folder / MINIBATCH)
+    made = _launch(text, f"{folder.name}_minibatch", plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 

@@ -34,13 +34,11 @@ FUNCTION void see(IN_DEVICE const Observed* observations, Seen seen, int chunk, 
   }
 }
 
-// A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing. Those from FIRST on are
-// FURTHER rows further in the left factor.
-template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, int FIRST = ROWS, int FURTHER = 0, class Left, class Right>
+// A weight's gradient (ROWS, COLUMNS) over M rows: each 32 threads have (16 R, 8 C) of it, or nothing.
+template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
 FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&sums)[R][C][4]) {
   constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;
   uint item = me / 32, row = item / ACROSS * 16 * R;
-  if (FURTHER > 0 && row >= (uint)FIRST) row += (uint)FURTHER;
   if (item < ITEMS) add_product<EXACT, M, R, C, 8>(left, row, right, item % ACROSS * 8 * C, me, sums);
 }
 

@@ -22,9 +22,8 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import (
-    GATED,
     Recurrent,
     gated_shapes,
     gated_weights,
@@ -210,17 +209,6 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 FORMS = Forms(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
-    block_layer=BlockLayer(
-        FOLDER / "minibatch.metal.h",
-        GATED,
-        rows=3,
-        gates=4,
-        held=1,
-        states=1,
-        recurrent=True,
-        norm=True,
-        faster=("fp32", "bf16"),
-    ),
     from_zeros=True,
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
     stacked_state=lambda state: {"state": state},

@@ -15,15 +15,8 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import (
-    BlockLayer,
-    Forms,
-    FusedCase,
-    GPUStep,
-    count,
-)
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import (
-    GATED,
     Recurrent,
     gated_shapes,
     gated_weights,
@@ -220,16 +213,6 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 FORMS = Forms(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
-    block_layer=BlockLayer(
-        FOLDER / "minibatch.metal.h",
-        GATED,
-        rows=4,
-        gates=4,
-        held=2,
-        states=2,
-        recurrent=True,
-        faster=("bf16",),  # in fp32 cartpole's is, Breakout A's as often isn't
-    ),
     from_zeros=True,
     puffer3=lambda hidden: {
         f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()

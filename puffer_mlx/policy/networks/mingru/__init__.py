@@ -16,7 +16,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import BlockLayer, Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -209,16 +209,6 @@ FORMS = Forms(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights),
     matrix_units=FOLDER,
-    block_layer=BlockLayer(
-        FOLDER / "minibatch.metal.h",
-        ("weight",),
-        rows=3,
-        gates=3,
-        held=1,
-        states=1,
-        highway=True,
-        faster=("fp32", "bf16"),
-    ),
     from_zeros=True,
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
     layers=_layers,

@@ -13,7 +13,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import BlockLayer, Forms, GPUStep, count
+from puffer_mlx.policy.networks import Forms, GPUStep, count
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
@@ -91,14 +91,6 @@ FORMS = Forms(
     with_activation=_with_activation,
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
-    block_layer=BlockLayer(
-        LAYERS.with_name("minibatch.metal.h"),
-        ("weight", "bias"),
-        rows=1,
-        gates=1,
-        fits=_has_gelu,
-        faster=("fp32", "bf16"),
-    ),
     layers=lambda names: count(r"(\d+)\.bias", names),
     stacked_state=lambda state: {},
 )

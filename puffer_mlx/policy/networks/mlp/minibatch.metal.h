@@ -1,3 +1,0 @@
-// A minibatch's gradients in one launch: the MLP's.
-
-#include "gelu/activation.h"
