@@ -1,4 +1,4 @@
-"""Where the policy acts and where it is trained: what was typed, or what a rule gives for ``auto``.
+"""Choose the devices that act and train: as typed, or by a rule for ``auto``.
 
 The rule reads the configuration, the policy and the machine, and no clock: the same configuration
 on the same machine always has the same placement.
@@ -41,14 +41,14 @@ OPERATIONS_PER_CORE = 12.8e6
 
 
 class Acting(NamedTuple):
-    """What acts in which environments.
+    """A policy, the environments in which it acts, and their configuration.
 
     Attributes:
         config: a valid configuration.
         vec: the environments.
-        policy: what acts.
-        run: its compiled functions.
-        seats: of self-play: who acts for which agents.
+        policy: the acting policy.
+        run: the policy's compiled functions.
+        seats: in self-play, the policy that acts for each agent.
     """
 
     config: Config
@@ -60,17 +60,17 @@ class Acting(NamedTuple):
 
 @dataclass
 class Placement:
-    """Where a run computes.
+    """The devices of a run.
 
     Attributes:
-        learner: the device that trains: MLX's default one.
+        learner: the device that trains, MLX's default device.
         rollout: the device that acts.
-        overlap: whether the next rollout is collected beside training.
-        precision: what the policy is trained in.
-        reason: why it acts there, one line; empty where there was no choice.
-        one_kernel: whether a GPU acts by one kernel, which knows fp32 alone.
-        whole: how a GPU makes whole rollouts, environments included; None: these are C's.
-        agents: how many there are.
+        overlap: True if the next rollout is collected during training.
+        precision: the type in which the policy is trained.
+        reason: one line for the user; empty if there was no choice.
+        one_kernel: True if a GPU acts by one kernel, which computes in fp32.
+        whole: makes rollouts on the GPU, environments included; None: the host steps these.
+        agents: number of agents.
     """
 
     learner: mx.Device
@@ -84,14 +84,15 @@ class Placement:
 
     @property
     def rollout_device(self) -> str:
-        """What ``train.rollout_device`` would ask for this."""
+        """Return the value of ``train.rollout_device`` that gives this placement."""
         return WHOLE if self.whole else kind(self.rollout)
 
     @property
     def acting_precision(self) -> str:
-        """What the policy acts in: the learner's on its device, fp32 elsewhere.
+        """Return the type in which the policy acts.
 
-        And where one kernel acts, which takes less time than the lower type saves.
+        It is fp32 on another device than the learner's, and where one kernel acts; else the
+        learner's type.
         """
         if self.whole is not None:
             return self.whole.acting_precision
@@ -100,26 +101,26 @@ class Placement:
 
     @property
     def away(self) -> bool:
-        """Whether acting and training round differently: another device, or another type."""
+        """Return True if acting and training round differently."""
         if self.whole is not None and self.rollout == self.learner:
             return self.whole.precision(self.agents) != self.precision
         return self.rollout != self.learner or self.acting_precision != self.precision
 
 
 def overlaps(config: Config) -> bool:
-    """Whether the next rollout is collected beside training; auto: where a GPU trains.
+    """Return True if the next rollout is collected during training.
 
-    The cores alone would have to be divided: then nothing is gained by a policy that lags.
+    ``auto`` is True if a GPU trains: without one, both halves would share the cores.
     """
     chosen = config.train.overlap
     return mx.default_device() == mx.gpu if chosen == "auto" else bool(chosen)
 
 
 def rollout_cores(config: Config) -> int:
-    """Cores for environments and for acting on a CPU.
+    """Return the number of cores for environments and for acting on a CPU.
 
-    All of them, unless training goes on beside. On a CPU it needs half of them; a GPU's work is
-    submitted faster if a quarter is left (an epoch with 12 of 16 is 15 % shorter than with all).
+    With overlap, training on a CPU gets half of the cores. Training on a GPU gets a quarter, to
+    submit its work faster (an epoch with 12 of 16 is 15 % shorter than with all).
     """
     cores = threads()
     if overlaps(config):
@@ -128,7 +129,7 @@ def rollout_cores(config: Config) -> int:
 
 
 def notes(config: Config, placement: Placement) -> list[str]:
-    """Lines to print before the run: the placement's reason, and switches that can't help."""
+    """Return the lines to print before a run: the reason, and options that can't help."""
     lines = [placement.reason] if placement.reason else []
     one_gpu = placement.rollout == placement.learner == mx.gpu
     if placement.overlap and one_gpu and not config.facts.lags:
