@@ -23,6 +23,7 @@ OPTIONS = f"""
 --env-only  step the environments without a policy
 --seconds SECONDS  of each --env-only measurement (default {PLAYS["seconds"]:g})
 --repeat REPEAT  --env-only measurements (default {PLAYS["repeat"]})
+--placements  train a few epochs with each placement (train.rollout_device, train.overlap)
 --json FILE  write the record to a file
 """
 TYPES = {"--epochs": number(int, 1), "--warm-up": number(int, 0), "--repeat": number(int, 1)}
@@ -54,6 +55,10 @@ def settle(options: argparse.Namespace, config: Config) -> None:
         raise UserError(
             f"a benchmark writes no timeline (--profile {config.base.profile})",
             f"{program.command('train')} {config.env_name} --profile {config.base.profile}",
+        )
+    if options.env_only and options.placements:
+        raise UserError(
+            "--placements does nothing with --env-only: no policy acts", "leave out one of them"
         )
     if options.env_only:
         refuse_idle(options, EPOCHS, "with --env-only")

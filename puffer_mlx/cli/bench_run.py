@@ -1,6 +1,7 @@
 """What ``bench`` measures and prints, once its words are understood."""
 
 import argparse
+import copy
 import datetime
 import os
 import platform
@@ -11,11 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 from puffer_mlx import vec
 from puffer_mlx.cli.options import say_config
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system import program, voice
@@ -23,9 +27,11 @@ from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
+from puffer_mlx.training.placement import WHOLE
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
+TURNS = 2  # runs of each placement
 EVERY = 5.0  # seconds between two lines of progress at least
 
 
@@ -36,9 +42,16 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     select_device(config.base.device)
     voice.note(kernels_note(), error=True)
     load = os.getloadavg()
-    results = (bench_environment if options.env_only else bench_training)(config, options)
+    if options.env_only:
+        results = bench_environment(config, options)
+    elif options.placements:
+        results = bench_placements(config, options)
+    else:
+        results = bench_training(config, options)
     record = {"environment": config.env_name, "machine": machine(load), "results": results}
     print(table(record))
+    if options.placements:
+        print(f"\nfastest: {fastest_placement(results)}")
     if options.json:
         write_json(record, options.json)
 
@@ -136,6 +149,42 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
     for name in sorted({name for record in logs for name in record if name.startswith("perf/")}):
         results[f"{name}, ms"] = spread([1000 * record.get(name, 0.0) for record in logs])
     return results
+
+
+def bench_placements(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+    """Return milliseconds of an epoch and steps per second of each possible placement.
+
+    The placements take turns, each in runs of its own. The results are named by the options that
+    choose a placement.
+    """
+    devices = ["cpu", "gpu", WHOLE] if mx.default_device() == mx.gpu else ["cpu"]
+    placements = [(device, overlap) for device in devices for overlap in (False, True)]
+    speeds: dict[str, list[float]] = {}
+    for _ in range(TURNS):
+        for device, overlap in placements:
+            tried = copy.deepcopy(config)
+            tried.train.rollout_device = device
+            tried.train.overlap = overlap
+            try:
+                with Run.open(tried) as run:
+                    logs = [run.trainer.step() for _ in range(options.warm_up + options.epochs)]
+            except UserError as error:
+                voice.note(f"puffer_mlx: {device} is impossible: {error}", error=True)
+                continue
+            name = f"{device}, overlap {int(overlap)}"
+            speeds.setdefault(name, []).extend(log["SPS"] for log in logs[options.warm_up :])
+    results = {}
+    for name, values in speeds.items():
+        results[f"{name}, epoch ms"] = spread([1000 * config.batch_size / v for v in values])
+        results[f"{name}, steps/s"] = spread(values)
+    return results
+
+
+def fastest_placement(results: dict[str, Any]) -> str:
+    """Return the options that choose the placement with the most steps per second."""
+    speeds = {name: value["median"] for name, value in results.items() if "steps/s" in name}
+    device, overlap, _ = max(speeds, key=lambda name: speeds[name]).split(", ")
+    return f"--train.rollout-device {device} --train.overlap {overlap.split()[1]}"
 
 
 def table(record: dict[str, Any]) -> str:

@@ -67,6 +67,20 @@ def test_training(tmp_path, monkeypatch):
     assert shown[""] == ["median", "min", "max"]
 
 
+def test_placements_are_compared_and_the_option_is_printed(script, here, capsys):
+    words = [*TINY, "--placements", "--device", "cpu", "--epochs", "2", "--warm-up", "1"]
+    assert script.main([*words, "--json", "record.json"]) == 0
+    results = json.loads((here / "record.json").read_text())["results"]
+    units = "epoch ms", "steps/s"
+    assert set(results) == {f"cpu, overlap {o}, {unit}" for o in (0, 1) for unit in units}
+    for overlap in (0, 1):
+        epoch, speed = (results[f"cpu, overlap {overlap}, {unit}"]["median"] for unit in units)
+        assert epoch * speed == pytest.approx(1000 * BATCH, rel=0.5)
+    best = max((0, 1), key=lambda o: results[f"cpu, overlap {o}, steps/s"]["median"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"fastest: --train.rollout-device cpu --train.overlap {best}"
+
+
 def test_progress_is_told_beside_the_result(script, monkeypatch, capsys):
     """On standard error, not more often than every few seconds. No number is null in a record."""
     monkeypatch.setattr(bench_run, "EVERY", 0.0)

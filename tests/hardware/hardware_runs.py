@@ -74,7 +74,7 @@ def round_trip(quick: bool) -> str:
 
 
 def where_to_act(quick: bool) -> str:
-    """``train.rollout_device auto`` measures both devices and says what it found."""
+    """``train.rollout_device auto`` says what the rule chose."""
     need_gpu()
     with trainer("--train.rollout-device", "auto") as run:
         require(bool(run.placement.reason), "no reason was given")

@@ -160,7 +160,7 @@ class Train(Named):
         "auto",
         "Where the policy acts while it is trained on base.device; gpu-kernel: environments, too,"
         " if their rules compile for a GPU, in one launch a rollout where the policy fits, else in"
-        " a few launches a step; auto measures them all once. puffer_mlx only.",
+        " a few launches a step; auto is a rule (docs/settings.md). puffer_mlx only.",
         choices=("auto", "cpu", "gpu", "gpu-kernel"),
     )
     launch_steps: int = key(
