@@ -8,7 +8,7 @@ rows and the policy reads them without a copy. Arrays are time-major:
 | observations | (T + 1, N, D) | observation for the action of row t |
 | rewards, terminals | (T + 1, N) | outcome of action t - 1, which *arrived with* observation t |
 | masks | (T + 1, N, A) | legal actions at t (uint8; None without masks) |
-| finals | (T + 1, N) | 1 or 2 if observation t is an episode's last: see ``VecEnv.finals``; or None |
+| finals | (T + 1, N) | 1 or 2 if observation t is an episode's last (``VecEnv.finals``), or None |
 | actions | (T, N, heads) | action at t; float32, discrete ids as whole numbers |
 | logprobs, values | (T, N) | log-probability of that action, value of observation t |
 
@@ -251,7 +251,7 @@ class RolloutBuffer:
                 np.copyto(to, source)
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
-        """Return a copy of a row by field: row T, with which the next rollout begins, or ``row``."""
+        """Return a copy of a row by field; by default row T, the start of the next rollout."""
         rows = self._rows(row)._asdict()
         return {name: mx.array(row) for name, row in rows.items() if row is not None}
 

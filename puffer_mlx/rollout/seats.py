@@ -72,17 +72,19 @@ class Seats(NamedTuple):
 
 
 def seats_in_blocks(vec: VecEnv, opponents: int, part: float) -> Seats:
-    """PufferLib 4.0's: each opponent has a block of environments, and half of the agents in it.
+    """Assign opponents to blocks of environments, as PufferLib 4.0 does.
+
+    Each opponent gets one block in every buffer and plays half of the agents in it.
 
     Args:
-        vec: N agents in E environments; all have the same even number of agents.
-        opponents: B, ``vec.num_frozen_banks``.
-        part: of a buffer's agents that each opponent acts for, ``vec.frozen_bank_pct``; rounded
-            down to whole environments.
+        vec: Environments, each with the same even number of agents.
+        opponents: Number of opponents B (``vec.num_frozen_banks``).
+        part: Fraction of a buffer's agents per opponent (``vec.frozen_bank_pct``), rounded down to
+            whole environments.
 
     Raises:
-        UserError: the environments don't have two equal teams, or B such parts aren't at least one
-            environment each and less than half of the agents.
+        UserError: If environments lack two equal teams, or if an opponent would play no
+            environment or all opponents together half of the agents or more.
     """
     environments, _ = _declared(vec)
     counts = _counts(vec, environments)
