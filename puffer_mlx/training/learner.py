@@ -53,15 +53,15 @@ RPO = 0x52504F  # makes the key of RPO's noise differ from the update's
 
 
 class Learner:
-    """Makes the updates of a run, and holds the functions and devices that they share.
+    """Prepares the updates of a run, and holds the functions and devices that they share.
 
     Args:
-        config: a valid configuration.
-        policy: the trained policy.
-        placement: the devices that act and train.
-        timer: gets the phases ``train_*`` of sampled epochs.
-        ranks: the processes that train together.
-        learned: the agents that are trained on; None: all.
+        config: A valid configuration.
+        policy: The trained policy.
+        placement: Devices that act and train.
+        timer: Measures the phases ``train_*`` of sampled epochs.
+        ranks: Processes that train together.
+        learned: Selection of the agents to train on; None for all.
 
     Attributes:
         algorithm: decides what minibatches are, and their loss.
@@ -456,15 +456,15 @@ def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
 
 
 def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Return which steps of a rollout are learned from, (T, N) bool: see ``ppo/sections.py``.
+    """Return the mask of steps to train on, (T, N) bool: see ``ppo/sections.py``.
 
-    The last step is left out: what came of its action isn't known. If no step is left, all are
-    learned from, so that there are minibatches; their advantages are 0 and teach nothing.
+    The last step is excluded, because the reward of its action isn't known. If no step remains,
+    all steps are included so that minibatches aren't empty; their advantages are 0.
 
     Args:
-        finals: (T + 1, N), non-zero where a row is an episode's last observation; None: nowhere.
-        steps: T.
-        agents: N.
+        finals: (T + 1, N), non-zero where a row is an episode's last observation, or None.
+        steps: Number of steps T.
+        agents: Number of agents N.
     """
     learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
     learned[-1] = False
