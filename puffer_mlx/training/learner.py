@@ -181,19 +181,19 @@ class Update:
     """One epoch of training on one rollout; ``Learner.prepare`` makes it.
 
     Args:
-        learner: the learner that prepared it.
-        rollout: the rollout to train on.
-        before: weights and optimizer state to start from.
-        scheduled: learning rate, entropy bonus and exponent of priorities.
-        key: random key of the update.
-        compares: whether to report how far the first minibatch's ratios are from 1.
-        sampled: evaluate after each phase and charge its time.
+        learner: The learner that prepared the update.
+        rollout: The rollout to train on.
+        before: Weights and optimizer state to start from.
+        scheduled: Learning rate, entropy bonus and exponent of priorities.
+        key: Random key of the update.
+        compares: True to report how far the first minibatch's ratios are from 1.
+        sampled: True to evaluate after each phase and charge its time.
 
     Attributes:
-        state: the state after the update, perhaps not computed yet; ``before`` until the update is
+        state: State after the update, perhaps not computed yet; ``before`` until the update is
             submitted or its graph is built.
-        results: results of the minibatches.
-        extra_seconds: time that measuring took in addition to training.
+        results: Results of the minibatches.
+        extra_seconds: Time spent on measuring, in seconds.
     """
 
     def __init__(
