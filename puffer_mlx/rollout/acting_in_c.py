@@ -123,7 +123,7 @@ class Actor:
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
-        self._held: list[np.ndarray | None] = []  # arrays to whose memory the C actor points
+        self._held: list[np.ndarray | None] = []  # arrays that the C actor points to
 
     def prepare(self, weights: Weights) -> None:
         """Copy the weights to act with. No rollout may be in progress.

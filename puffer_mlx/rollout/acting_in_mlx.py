@@ -50,8 +50,8 @@ def take_turns(
         groups: Groups of each part.
         timer: Measures the phases ``eval_act`` and ``eval_env``.
         begin: Submits the actions of a step and part, and returns the arrays to wait for.
-        store: Writes the computed actions of a step and part to the rollout's memory. None if the
-            device writes them there.
+        store: Writes the computed actions of a step and part to the rollout's memory; None for
+            devices that write them there.
         streams: Number of streams on which parts alternate, for the trace.
     """
     trace = timer.trace

@@ -108,7 +108,7 @@ def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps 
 
 
 def rollouts_on_gpu(policy: Policy, run: ActFunctions, wanted: RolloutSpec) -> GPURollouts | None:
-    """Return the implementation of rollouts on a GPU: one launch, else in steps, else None."""
+    """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None."""
     return rollouts_in_one_launch(policy, wanted) or rollouts_in_steps(run, wanted)
 
 
@@ -126,7 +126,7 @@ class Stepped(NamedTuple):
 
 
 class EnvironmentsOnGPU:
-    """Native environments that a GPU steps; a ``VecEnv`` between two rollouts.
+    """Native environments that a GPU steps. Between two rollouts they are a ``VecEnv``.
 
     Args:
         vec: Environments on the host. They have the newest state only after ``state``.
@@ -134,7 +134,7 @@ class EnvironmentsOnGPU:
 
     Attributes:
         kernel: GPU rollouts that step the environments.
-        stepped: Environments after the last rollout, or None if the host has the newest state.
+        stepped: Snapshot after the last rollout; None while the host has the newest state.
     """
 
     def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
@@ -288,12 +288,12 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Acts and steps environments on a GPU, without the host between steps; see ``Sampler``.
+    """Act and step environments on a GPU without host work between steps: see ``Sampler``.
 
-    macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
-    are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS
-    ended one all the same, the rollout begins again, in smaller launches: what it begins with is
-    kept until it is complete. What comes out doesn't depend on the launches.
+    macOS may stop a launch that delays the display. On a Mac, launches are therefore limited to
+    ``LAUNCH_SECONDS``; the number of steps is measured before the first rollout. If macOS still
+    stops a launch, the rollout is repeated from its start in smaller launches. The results don't
+    depend on the size of launches.
 
     Args:
         kernel: Rollouts of the policy in the environments.
@@ -303,8 +303,8 @@ class RolloutsOnGPU:
 
     Attributes:
         steps: Steps per launch, perhaps measured by the first rollout.
-        waits: whether ``collect`` returns a rollout that is computed. If not, the GPU computes it
-            while the host prepares what comes next, which is not told then of an end by macOS.
+        waits: True if ``collect`` waits for the results. If False, the GPU computes while the host
+            continues, and a launch that macOS stops isn't repeated.
     """
 
     in_c = False
@@ -326,10 +326,10 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Sampler``; the buffer is a ``BufferOnGPU``.
+        """See ``Sampler``. ``buffer`` is a ``BufferOnGPU``.
 
         Raises:
-            GPUError: the GPU's driver ended a launch, and a shorter one, too.
+            GPUError: If the GPU's driver stopped a launch and also a shorter one.
         """
         again = False
         while True:

@@ -21,7 +21,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import KnowsSeats, VecEnv
 
-MOST = 8  # opponents, in both releases
+MOST = 8  # most opponents, in both releases
 
 
 class PerPolicy:

@@ -131,8 +131,8 @@ class UnderWay(NamedTuple):
 
     Args:
         seconds: Time since the epoch started, in seconds.
-        usual: Duration of the previous epoch in seconds; 0 if unknown, because there was none
-            since the start of the process or it included compilation.
+        usual: Duration of the previous epoch in seconds; 0 if unknown (first epoch of the process,
+            or one that compiled).
         phase: ``rollout`` or ``training``.
         part: Finished fraction of the phase, 0 to 1, or None if unknown.
     """

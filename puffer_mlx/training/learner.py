@@ -69,7 +69,7 @@ class Learner:
             graph doesn't call them, so ``graph`` must be None then.
         graph: an epoch as one compiled function; None with several ranks or a limit of the KL, or
             if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: that function before its kernels are verified, which a call does; else None.
+        unverified: The epoch function until its kernels are verified by a call, then None.
         reader: loads rollouts onto the device that trains.
         health: checks that results are finite.
         update: the update in progress, or the last one.

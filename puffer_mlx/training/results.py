@@ -68,10 +68,10 @@ class Results:
         """Return the results that a compiled epoch has made.
 
         Args:
-            packed: the packed numbers: see ``pack``.
-            minibatches: fields of the MinibatchResult of each minibatch.
-            state: the state after the epoch.
-            has_ratios: whether ``pack`` got ratios.
+            packed: Packed results: see ``pack``.
+            minibatches: Fields of the MinibatchResult of each minibatch.
+            state: State after the epoch.
+            has_ratios: True if ``packed`` contains ratios.
         """
         results = cls()
         results.minibatches = [MinibatchResult(*arrays) for arrays in minibatches]
