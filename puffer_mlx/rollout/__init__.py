@@ -1,1 +1,1 @@
-"""Rollout memory, and filling it: through MLX, or by the policy's step in C."""
+"""Rollout memory, and the implementations of acting that fill it: C, GPU kernels, MLX."""

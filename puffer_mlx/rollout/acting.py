@@ -1,9 +1,11 @@
-"""How a policy acts: the contract of filling a rollout buffer, and the one place that chooses.
+"""Choose the implementation of acting. All of them fill a rollout buffer.
 
-There are three ways: by the policy's step in C, a whole rollout in one call (``acting_in_c.py``);
-by kernels of a GPU, one for each half of the agents and step (``acting_in_kernel.py``), or whole
-rollouts with their environments (``on_gpu.py``); and through MLX, step by step
-(``acting_in_mlx.py``).
+| file | implementation |
+| --- | --- |
+| ``acting_in_c.py`` | CPU: one C call per rollout |
+| ``acting_in_kernel.py`` | GPU: one kernel launch for each step and half of the agents |
+| ``on_gpu.py`` | GPU: complete rollouts, including the environments |
+| ``acting_in_mlx.py`` | any device: MLX's operations, step by step |
 """
 
 from collections.abc import Sequence
@@ -32,10 +34,10 @@ from puffer_mlx.vec.rollout_loop import ACT, PART
 
 
 class Sampler(Protocol):
-    """A way of acting.
+    """An implementation of acting.
 
     Attributes:
-        in_c: whether a rollout is one call of C, the policy's steps included.
+        in_c: True if a rollout is one C call, including the policy's steps.
     """
 
     in_c: bool
@@ -50,17 +52,17 @@ class Sampler(Protocol):
     ) -> list[State]:
         """Fill a buffer with T steps of all agents.
 
-        The result depends on the arguments only: not on threads, streams or what ran faster.
+        The result depends on the arguments only, not on the timing of threads or streams.
 
         Args:
-            buffer: where to write; row 0 must be there (``RolloutBuffer.begin``).
-            environments: a ``VecEnv``, none of them stepping.
-            weights: the acting policy's, evaluated, where it acts.
-            states: recurrent state of each group, evaluated.
-            noise: (T, N, heads) float32, evaluated, from ``distribution.noise``.
+            buffer: Buffer to fill. Row 0 is set already (``RolloutBuffer.begin``).
+            environments: A ``VecEnv`` without a step in progress.
+            weights: Weights of the acting policy on the acting device, evaluated.
+            states: Recurrent state of each group, evaluated.
+            noise: (T, N, heads) float32 from ``distribution.noise``, evaluated.
 
         Returns:
-            The groups' recurrent states after the last step, evaluated.
+            Recurrent state of each group after the last step, evaluated.
         """
         ...
 
@@ -76,22 +78,24 @@ def choose_acting(
     seats: Seats | None = None,
     launch_steps: int = 0,
 ) -> Sampler:
-    """How a policy acts on a device.
+    """Return the implementation of acting for a device, policy and environments.
 
     Args:
-        device: where.
-        precision: what its weights are in: ``fp32``, ``bf16`` or ``fp16``.
-        policy: what acts.
-        run: its compiled functions.
-        environments: what it acts in.
-        streams: gives those that acting through MLX takes; in C the environments' threads act.
-        timer: gets the phases ``eval_*``.
-        seats: of self-play, where several policies act: then weights are a list of each one's.
-        launch_steps: of ``RolloutsOnGPU``.
+        device: Device that acts.
+        precision: Type of the weights: ``fp32``, ``bf16`` or ``fp16``.
+        policy: The acting policy.
+        run: Compiled functions of the policy.
+        environments: Environments to act in.
+        streams: Returns the MLX streams for acting. Unused if C acts.
+        timer: Measures the phases ``eval_*``.
+        seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
+            policy.
+        launch_steps: Steps per launch for ``RolloutsOnGPU``.
     """
     if isinstance(environments, EnvironmentsOnGPU):
         return RolloutsOnGPU(environments.kernel, streams, timer, launch_steps)
-    on_cpu, plain = backend(device) == "cpu", precision == "fp32"
+    on_cpu = backend(device) == "cpu"
+    plain = precision == "fp32"
     agents = environments.num_agents // few_parts(environments.num_groups)
     whole = isinstance(environments, WholeRollouts)
     if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):
@@ -104,12 +108,12 @@ def choose_acting(
 
 
 class FrozenEnvs:
-    """Environments that don't step: a rollout leaves their rows as they are and only acts.
+    """Environments that don't step. A rollout in them acts on the rows that are in the buffer.
 
     Args:
-        num_agents: N.
-        num_groups: Q.
-        pool: threads that call an actor in C.
+        num_agents: Number of agents N.
+        num_groups: Number of groups Q.
+        pool: Threads that call the C actor.
     """
 
     def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
@@ -124,7 +128,7 @@ class FrozenEnvs:
     def collect(
         self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
     ) -> Collected:
-        """Let each part of the agents act ``steps`` times, on any thread."""
+        """Act ``steps`` times for each part of the agents, in parallel."""
         function = ACT(act[0])
 
         def part(first: int) -> None:
@@ -144,21 +148,25 @@ def replay_states(
     noise: mx.array,
     steps: np.ndarray,
 ) -> list[State]:
-    """Return the groups' recurrent states after a part of a rollout, by acting on its rows again.
+    """Recompute the recurrent states in the middle of a rollout by acting on its rows again.
 
     Args:
-        sampler: acted in the rollout.
-        device: the device that ``sampler`` acts on.
-        buffer: has the rows. Nothing is written to it.
-        weights: as in the rollout, as the following two.
-        states: recurrent state of each group before the first step.
-        noise: (T, N, heads).
-        steps: (N,) int, the number of each agent's steps.
+        sampler: Implementation that collected the rollout.
+        device: Device of ``sampler``.
+        buffer: Buffer with the rows, not changed.
+        weights: Weights that acted in the rollout.
+        states: Recurrent state of each group before the first step.
+        noise: (T, N, heads), noise of the rollout.
+        steps: (N,) int, number of steps to replay for each agent.
+
+    Returns:
+        Recurrent state of each group after these steps.
     """
     result = reached = [*states]
     if not named(result[0]):
         return result
-    begin, agents = 0, np.split(steps, len(result))
+    begin = 0
+    agents = np.split(steps, len(result))
     with ThreadPoolExecutor(1) as pool:
         frozen = FrozenEnvs(len(steps), len(result), pool)
         for end in np.unique(steps[steps > 0]).tolist():
@@ -176,7 +184,7 @@ def replay_states(
 
 
 def _chosen(rows: mx.array, state: State, other: State) -> State:
-    """Return a state's rows where ``rows`` (n,) is True, and those of another elsewhere."""
+    """Return ``state`` for the agents where ``rows`` (n,) is True, and ``other`` elsewhere."""
 
     def choose(one: mx.array, two: mx.array) -> mx.array:
         return mx.where(rows.reshape(-1, *[1] * (one.ndim - 1)), one, two)

@@ -1,12 +1,12 @@
-"""Acting by the policy's step in C: a rollout is one call, in which every thread takes some agents.
+"""Act with the policy's step in C: one call per rollout, agents divided among threads.
 
-Environments in C collect it without Python (``vec/native``); those in Python have a loop of their
-own that calls the same step (``vec/rollout_loop.py``). Either is the environments' ``collect``.
+The environments' ``collect`` makes this call. C environments collect without Python
+(``vec/native``); Python environments call the step from a loop (``vec/rollout_loop.py``).
 
-Through MLX a step of a policy is some 25 nodes of a graph and 0.1 ms of Python for each group of
-agents. An actor has no graph: a C function reads a rollout's rows, and writes choices and states,
-for any range of agents. It computes what ``Policy.act`` does; an agent's results don't depend on
-which others are acted for in the same call, to the last bit.
+With MLX, a step costs about 25 graph nodes and 0.1 ms of Python per group. An actor has no graph:
+a C function reads rows of the rollout, and writes actions and states, for any range of agents. It
+computes the same as ``Policy.act``. The result for an agent is the same to the bit, whichever
+agents share the call.
 """
 
 from operator import itemgetter
@@ -31,18 +31,18 @@ from puffer_mlx.trees import named
 from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
-Weights = Any  # a tree of mx.array
-Arrays = dict[str, np.ndarray]  # of a product: weight (M, K), perhaps bias (M,)
-SPANS = 4096  # of threads, that a traced rollout notes at most
+Weights = Any  # tree of mx.array
+Arrays = dict[str, np.ndarray]  # a linear layer: weight (M, K), optional bias (M,)
+SPANS = 4096  # Most time spans of threads that a traced rollout records.
 
 
 class ActingInC:
-    """Acts and steps on the environments' threads; for weights in float32, on the CPU.
+    """Act and step on the environments' threads, on the CPU with float32 weights.
 
     Args:
-        actor: the policy's step; or those of several, whose weights are a list then.
-        timer: gets the phases of ``ActingInMLX``; acting and environments share the call's time as
-            they shared the threads'.
+        actor: C step of the policy, or ``Actors`` for several policies with a list of weights.
+        timer: Measures the phases of ``ActingInMLX``. The duration of the call is divided between
+            acting and stepping in proportion to their thread-seconds.
     """
 
     in_c = True
@@ -59,7 +59,9 @@ class ActingInC:
         noise: mx.array,
     ) -> list[State]:
         """See ``Sampler``."""
-        actor, timer, trace = self.actor, self.timer, self.timer.trace
+        actor = self.actor
+        timer = self.timer
+        trace = timer.trace
         whole = tree_map(lambda *groups: np.concatenate(groups), *states)
         actor.prepare(weights)
         address = actor.bind(buffer.views, np.asarray(noise), whole)
@@ -74,7 +76,7 @@ class ActingInC:
         parts = {"eval_act": measured.acting - sampling, "eval_sample": sampling}
         timer.split("eval_act", {**parts, "eval_env": measured.stepping})
         for thread, first, begin, end in measured.spans:
-            assert trace  # else there are none
+            assert trace  # Without a trace there are no spans.
             row = f"{ACTING} and stepping, thread {thread}"
             trace.span(row, "rollout", begin, end, agent=first)
         after = []
@@ -90,10 +92,10 @@ class ActingInC:
 
 
 def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | None":
-    """The policy's actor; with ``seats`` of self-play, those of the learner and of each opponent.
+    """Return the C actor of a policy, or None if it can't act in C.
 
-    None where the policy has a part without a form in C (images, classes of the user's own), or
-    where there is no extension.
+    In self-play (``seats``) all policies get an actor. The result is None if a part of the policy
+    has no C implementation (image encoders, custom classes) or the CPU extension is missing.
     """
     known = (
         encoder_activation(policy.encoder) is not None
@@ -110,11 +112,11 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | 
 
 
 class Actor:
-    """Acts during a rollout: ``prepare`` takes weights, ``bind`` memory; then C calls.
+    """C actor of one policy. Call ``prepare`` with weights, then ``bind`` with memory.
 
     Args:
-        policy: one that ``make_actor`` takes.
-        extension: ``cpu_extension.load()``.
+        policy: A policy that ``make_actor`` supports.
+        extension: The CPU extension, ``cpu_extension.load()``.
     """
 
     def __init__(self, policy: Policy, extension: Any) -> None:
@@ -128,16 +130,16 @@ class Actor:
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
-        self._held: list[np.ndarray | None] = []  # what the native actor has addresses of
+        self._held: list[np.ndarray | None] = []  # arrays that the C actor points to
 
     def prepare(self, weights: Weights) -> None:
-        """Take a copy of the weights to act with. Nobody may be acting.
+        """Copy the weights to act with. No rollout may be in progress.
 
         Args:
-            weights: as ``Policy.init`` makes them, float32, in memory that the host can read.
+            weights: Weights of the policy, float32, in memory that the host can read.
 
         Raises:
-            ValueError: an array has another shape or dtype.
+            ValueError: If an array has another shape or dtype.
         """
         self._ready = False
         native, policy = self.native, self._policy
@@ -146,7 +148,7 @@ class Actor:
         heads = _heads(policy, decoder)
         self._features(weights)
         _add(native, heads)
-        if policy.separate_value:  # what the critic gives replaces the last of the heads' outputs
+        if policy.separate_value:  # The critic's output replaces the last output of the heads.
             native.critic()
             self._features(weights["critic"], "critic.")
             _add(native, {part: array[-1:] for part, array in heads.items()})
@@ -158,12 +160,7 @@ class Actor:
         self._ready = True
 
     def _features(self, weights: Weights, prefix: str = "") -> None:
-        """Add encoder and network.
-
-        Args:
-            weights: a tree with ``encoder`` and ``network``.
-            prefix: precedes the weights' names in messages.
-        """
+        """Add encoder and network. ``prefix`` starts the weights' names in error messages."""
         shape = self._hidden, self._inputs
         encoder = _affine(weights["encoder"], shape, f"{prefix}encoder")
         _add(self.native, encoder, self._activation)
@@ -173,23 +170,23 @@ class Actor:
     def bind(
         self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
     ) -> tuple[int, int]:
-        """Say what memory to act on; it is kept alive until the next call.
+        """Set the memory to act on. It is kept alive until the next ``bind`` or ``unbind``.
 
         Args:
             views: ``Views``, C-contiguous, with T or more rows of N agents. Observations
                 (float32 or uint8), terminals and masks are read, the others written.
-            noise: (T, N, heads) float32, from ``distribution.noise``.
-            states: the network's, a tree of (n, ...) float32 arrays; replaced in place.
-            rows: (n,) int32, the agents that it acts for, ascending; all N if None.
+            noise: (T, N, heads) float32 from ``distribution.noise``.
+            states: Recurrent states, a tree of (n, ...) float32 arrays, changed in place.
+            rows: (n,) int32, agents to act for, ascending; None for all N.
 
         Returns:
-            Addresses of ``void act(void* context, int t, int first, int count)``, which acts at
-            step t for its agents [first, first + count) of n, and of its context. Several threads
-            may call it at a time, each for other agents; it wants an agent's steps in order.
+            Addresses of ``void act(void* context, int t, int first, int count)`` and of its
+            context. The function acts at step t for agents [first, first + count) of n. Several
+            threads may call it at once for different agents. An agent's steps must be in order.
 
         Raises:
-            ValueError: an array has another shape or dtype, isn't C-contiguous or can't be written.
-            RuntimeError: there are no weights.
+            ValueError: If an array has another shape or dtype, isn't C-contiguous or is read-only.
+            RuntimeError: If ``prepare`` wasn't called before.
         """
         if not self._ready:
             raise RuntimeError("prepare(weights) comes before bind")
@@ -220,11 +217,11 @@ class Actor:
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
-        """Forget the memory: nobody acts on it any more."""
+        """Release the memory after a rollout."""
         self._held = []
 
     def _states(self, states: Any, N: int) -> list[np.ndarray]:
-        """Return the states' arrays in the order in which layers number them."""
+        """Return the arrays of the states in the order of the layers."""
         expected = self._state_names
         arrays: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
         if sorted(arrays) != sorted(expected):
@@ -234,33 +231,33 @@ class Actor:
         return [arrays[name] for name in expected]
 
     def seconds(self) -> dict[str, float]:
-        """Thread-seconds since ``bind``: the policy's (``act``), and choosing (``sample``)."""
+        """Return thread-seconds since ``bind``: network (``act``) and sampling (``sample``)."""
         return {"act": self.native.acting(), "sample": self.native.sampling()}
 
 
 class Actors:
-    """Several policies act, each for agents of its own: all in the one call of a rollout.
+    """C actors of several policies, each for different agents, in one call per rollout.
 
-    They act on the same memory. Only recurrent states are gathered, once a rollout, so that each
-    policy has those of its agents side by side; and put back where they were.
+    They share the rollout's memory. Only recurrent states are copied, once per rollout, so that
+    those of a policy's agents are contiguous. ``unbind`` copies them back.
 
     Args:
-        actors: of each policy.
-        rows: of each one the agents that it acts for, (n,) int32 ascending; together all N.
-        extension: ``cpu_extension.load()``.
+        actors: Actor of each policy.
+        rows: Agents of each policy, (n,) int32 ascending; together all N.
+        extension: The CPU extension, ``cpu_extension.load()``.
     """
 
     def __init__(self, actors: list[Actor], rows: list[np.ndarray], extension: Any) -> None:
         self._actors, self._rows, self._extension = actors, rows, extension
         self._prepared: list[Weights] = [None] * len(rows)
-        self._bound: Any = None  # the native actors, the states of all, and each one's own
+        self._bound: Any = None  # (native actors, states of all agents, states of each policy)
 
     def prepare(self, weights: Any) -> None:
-        """Take copies of the weights to act with: see ``Actor.prepare``.
+        """Copy the weights to act with: see ``Actor.prepare``.
 
         Args:
-            weights: a tree for each policy. One that is the same object as in the last call is
-                known.
+            weights: One tree per policy. Trees that are the same object as in the previous call are
+                skipped.
         """
         for p, (actor, own) in enumerate(zip(self._actors, weights, strict=True)):
             if own is not self._prepared[p]:
@@ -269,8 +266,9 @@ class Actors:
                 self._prepared[p] = own
 
     def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
-        """See ``Actor.bind``; the states, of all N agents, are replaced by ``unbind``."""
-        native, own = self._extension.Actors(), []
+        """See ``Actor.bind``. The states (N agents) are updated by ``unbind``."""
+        native = self._extension.Actors()
+        own = []
         for actor, rows in zip(self._actors, self._rows, strict=True):
             own.append(tree_map(lambda array, rows=rows: array[rows], states))
             actor.bind(views, noise, own[-1], rows)
@@ -279,7 +277,7 @@ class Actors:
         return native.function(), native.context()
 
     def unbind(self) -> None:
-        """Put the states back where ``bind`` took them from, and forget the memory."""
+        """Copy the states back to the arrays passed to ``bind``, and release the memory."""
         _, states, own = self._bound
         for rows, each in zip(self._rows, own, strict=True):
             tree_map(lambda to, array, rows=rows: to.__setitem__(rows, array), states, each)
@@ -288,7 +286,7 @@ class Actors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """The sum over all policies: see ``Actor.seconds``."""
+        """Return the thread-seconds of all policies: see ``Actor.seconds``."""
         each = [actor.seconds() for actor in self._actors]
         return {name: sum(seconds[name] for seconds in each) for name in each[0]}
 
@@ -297,7 +295,7 @@ class Actors:
 
 
 def _affine(own: Weights, shape: Shape, name: str) -> Arrays:
-    """A product's weight (M, K), and its bias (M,) if the weights have one."""
+    """Return the weight (M, K) of a linear layer, and its bias (M,) if it has one."""
     shapes = {"weight": shape, "bias": shape[:1]}
     return {
         part: _floats(own[part], expected, f"{name}.{part}")
@@ -307,7 +305,7 @@ def _affine(own: Weights, shape: Shape, name: str) -> Arrays:
 
 
 def _heads(policy: Policy, own: Weights) -> Arrays:
-    """The decoder as one product, the value its last row; copies."""
+    """Return the decoder as one linear layer with the value in the last row (copies)."""
     A, H = policy.decoder.action.logits, policy.network.hidden
     if type(policy.decoder) is Fused:
         parts = [_affine(own, (A + 1, H), "decoder")]
@@ -318,18 +316,18 @@ def _heads(policy: Policy, own: Weights) -> Arrays:
 
 
 def _add(native: Any, product: Arrays, activation: int = 0) -> None:
-    """Add a product, and what follows it."""
+    """Add a linear layer and its activation."""
     weight = product["weight"]
     bias = _address(product.get("bias"))
     native.dense(_address(weight), bias, *weight.shape, activation)
 
 
 class Layers:
-    """Where a network adds its layers, one after the other: ``networks.Forms.add_c_layers``'s step.
+    """Adds a network's layers to a C actor: the argument of ``networks.Forms.add_c_layers``.
 
     Args:
-        native: the extension's actor, which has a method for each kind of layer.
-        prefix: what the names of the weights begin with, in messages.
+        native: The extension's actor, with a method for each kind of layer.
+        prefix: Start of the weights' names in error messages.
     """
 
     def __init__(self, native: Any, prefix: str) -> None:
@@ -338,17 +336,17 @@ class Layers:
     def add(
         self, kind: str, name: str, own: Weights, shapes: dict[str, Shape], *numbers: float
     ) -> None:
-        """Add a layer.
+        """Add a layer after the previous ones.
 
         Args:
-            kind: the method's name.
-            name: the layer's, below the prefix, in messages.
-            own: its weights.
-            shapes: of those that the method takes, in its order.
-            numbers: what it takes behind them.
+            kind: Name of the native actor's method.
+            name: Name of the layer in error messages.
+            own: Weights of the layer.
+            shapes: Shapes of the weights that the method takes, by name, in its order.
+            numbers: Further arguments of the method.
 
         Raises:
-            ValueError: a weight has another shape or dtype.
+            ValueError: If a weight has another shape or dtype.
         """
         layer = f"{self._prefix}.{name}"
         arrays = [_floats(own[part], shape, f"{layer}.{part}") for part, shape in shapes.items()]
@@ -359,7 +357,7 @@ class Layers:
 
 
 def _floats(array: mx.array, shape: Shape, name: str) -> np.ndarray:
-    """The numbers of a weight, C-contiguous."""
+    """Return a float32 weight as a C-contiguous NumPy array, after a check of its shape."""
     if array.dtype != mx.float32 or array.shape != shape:
         dtype = str(array.dtype).removeprefix("mlx.core.")
         raise ValueError(f"weights: {name}: expected float32 {shape}, found {dtype} {array.shape}")
@@ -374,7 +372,10 @@ def _check(
     written: bool = False,
     exact: bool = False,
 ) -> None:
-    """Refuse memory of another shape or kind; unless ``exact``, it may have more rows."""
+    """Raise ValueError unless an array has this shape and dtype, is contiguous and writable.
+
+    It may have more rows unless ``exact``, and may be read-only unless ``written``.
+    """
     rows = array.shape[:1] == shape[:1] if exact else array.shape[:1] >= shape[:1]
     if rows and array.shape[1:] == shape[1:] and array.dtype == dtype:
         flags = array.flags
@@ -388,12 +389,12 @@ def _check(
 
 
 def _check_rows(rows: np.ndarray, N: int) -> None:
-    """Refuse rows that an actor of N agents can't have."""
+    """Raise ValueError unless rows are ascending indices of N agents."""
     _check(rows, rows.shape[:1], "rows", np.int32, exact=True)
     if len(rows) and (rows[0] < 0 or rows[-1] >= N or (rows[1:] <= rows[:-1]).any()):
         raise ValueError(f"rows: expected some of 0 to {N - 1}, ascending; found {rows}")
 
 
 def _address(array: np.ndarray | None) -> int:
-    """Where an array is; 0 if there is none."""
+    """Return the address of an array's memory, or 0 for None."""
     return 0 if array is None else array.ctypes.data

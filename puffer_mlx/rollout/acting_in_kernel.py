@@ -1,11 +1,11 @@
-"""Acting on a GPU by one kernel: a launch for each half of the agents and step, and nothing copied.
+"""Act on a GPU with one kernel: one launch per step and half of the agents, without copies.
 
-The kernel (``policy/acting_on_gpu.py``) reads observations where environments wrote them, and
-writes actions, log-probabilities and values to the rollout's own memory: the host waits for it, and
-finds them there. All that a launch is given was made before the rollout.
+The kernel (``policy/acting_on_gpu.py``) reads observations where the environments wrote them, and
+writes actions, log-probabilities and values to the rollout's memory. All launch arguments are
+prepared before the rollout.
 
-Where several policies act, a launch is that of all of them: their weights are one array, and each
-block of its agents has its policy's (``crews_of``).
+Several policies act in the same launch: their weights are one array, and each block of agents
+uses the weights of one policy (``crews_of``).
 """
 
 from collections.abc import Sequence
@@ -28,18 +28,19 @@ UNTOUCHED = 12345.0  # a log-probability that no action has
 
 
 class ActingInKernel:
-    """Acts for one half of the agents while the environments of the other half step.
+    """Act for one half of the agents while the environments of the other half step.
 
     Args:
-        kernel: the policy's step, which takes weights in float32.
-        streams: gives the GPU's stream, in the thread that collects.
-        timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting) and ``eval_env`` (waiting for
-            environments).
-        seats: of self-play: who acts for which agents. Then weights are a list: the learner's, and
-            each opponent's.
+        kernel: Kernel of the policy's step, with float32 weights.
+        streams: Returns the GPU's stream. Called in the thread that collects.
+        timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting) and ``eval_env`` (waiting
+            for environments).
+        seats: Assignment of policies to agents in self-play. Weights are then a list: the
+            learner's and each opponent's.
 
     Attributes:
-        act: the kernel's launch, compiled: MLX puts it into a graph again without Python.
+        act: The kernel launch, compiled by ``mx.compile`` so that MLX builds the graph without
+            Python.
     """
 
     in_c = False
@@ -49,7 +50,7 @@ class ActingInKernel:
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self._seats = seats
-        self._crews: dict[int, list[PolicyBlocks]] = {}  # of so many parts, each one's
+        self._crews: dict[int, list[PolicyBlocks]] = {}  # policy blocks, by number of parts
         self._packed = PerPolicy(kernel.weights)
         self.act = mx.compile(kernel.act)
 
@@ -98,7 +99,7 @@ class ActingInKernel:
         return after
 
     def _crews_of(self, parts: int) -> Sequence[PolicyBlocks | None]:
-        """The crews of each part; None where one policy acts for all agents."""
+        """Return the policy blocks of each part, or None for each if one policy acts."""
         if self._seats is None:
             return [None] * parts
         if parts not in self._crews:
@@ -108,7 +109,7 @@ class ActingInKernel:
         return self._crews[parts]
 
     def _weights(self, weights: Any) -> mx.array:
-        """The kernel's form of all weights; what acted in the last rollout is kept."""
+        """Return all weights in the kernel's layout, cached per policy."""
         if self._seats is None:
             return self._kernel.weights(weights)
         each = self._packed(weights)
@@ -116,21 +117,24 @@ class ActingInKernel:
 
 
 def crews_of(policies: np.ndarray, agents: int) -> PolicyBlocks:
-    """Which policy acts in which block of so many agents; a block has rows of one policy.
+    """Divide agents into blocks, such that one policy acts in each block.
 
     Args:
-        policies: (n,), of each row who acts for it; a policy may have no row.
-        agents: of a block.
+        policies: (n,), policy of each agent. A policy may have no agents.
+        agents: Number of agents per block.
     """
     return crews_of_games(policies[:, None], agents)
 
 
 def crews_of_games(policies: np.ndarray, games: int) -> PolicyBlocks:
-    """The same where agents play together: a block has so many of their games.
+    """Divide games of S agents into blocks of games with the same policies.
 
     Args:
-        policies: (E, S), of each seat of the games who acts for it; rows are game by game.
-        games: of a block, which are alike, and for each of whose seats there is a crew.
+        policies: (E, S), policy of each agent; the agents of a game are contiguous.
+        games: Number of games per block.
+
+    Returns:
+        Policy blocks. Each block of games has S of them, one per agent of a game.
     """
     S = policies.shape[1]
     alike, kinds = np.unique(policies, axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Acting through MLX: the policy's step, one evaluation for each part of the agents and step."""
+"""Act with MLX: one evaluation of the policy per step and part of the agents."""
 
 import time
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import PreparedStep, VecEnv
 
-Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects: streams belong to one
+Streams = Callable[[], list[mx.Stream]]  # Called in the thread that collects and owns the streams.
 
 
 def each_group(groups: int) -> int:
-    """One part for each group."""
+    """Return the number of parts for CPUs: one per group."""
     return groups
 
 
 def few_parts(groups: int) -> int:
-    """As few equal parts as can take turns, each of whole groups: two, where that divides them.
+    """Return the number of parts for GPUs: the smallest divisor of ``groups`` from 2.
 
-    For a GPU, to which a launch costs more than the agents in it.
+    Two parts are enough to overlap acting with stepping, and each launch has a fixed cost.
     """
     return next((parts for parts in range(2, groups) if groups % parts == 0), groups)
 
@@ -43,23 +43,24 @@ def take_turns(
     store: Callable[[int, int, Any], None] | None = None,
     streams: int = 1,
 ) -> None:
-    """A rollout's steps: one part of the agents acts while the environments of the others step.
+    """Run the steps of a rollout: one part of the agents acts while the other parts step.
 
     Args:
-        steps: the environments', of each step and part (``RolloutBuffer.steps``).
-        groups: of each part.
-        timer: gets the phases ``eval_act`` and ``eval_env``.
-        begin: of a step and a part: submits its choice; returns what to wait for.
-        store: of the same and what was waited for: has the environments find what was chosen; None:
-            they do already.
-        streams: that parts take turns on, for a trace.
+        steps: Prepared environment steps by step and part (``RolloutBuffer.steps``).
+        groups: Groups of each part.
+        timer: Measures the phases ``eval_act`` and ``eval_env``.
+        begin: Submits the actions of a step and part, and returns the arrays to wait for.
+        store: Writes the computed actions of a step and part to the rollout's memory; None for
+            devices that write them there.
+        streams: Number of streams on which parts alternate, for the trace.
     """
-    trace, parts = timer.trace, range(len(groups))
-    begun = [0.0 for _ in parts]  # when what is under way for a part began
+    trace = timer.trace
+    parts = range(len(groups))
+    begun = [0.0 for _ in parts]  # start of the current act or step of each part
     pending: tuple[int, int, Any] | None = None
 
     def finish(t: int, p: int, chosen: Any) -> None:
-        """Wait for a part's actions, and give them to its environments."""
+        """Wait for the actions of a part, and send them to its environments."""
         mx.eval(chosen)
         timer.lap("eval_act")
         if trace:
@@ -72,7 +73,7 @@ def take_turns(
         timer.lap("eval_env")
 
     def arrive(t: int, p: int) -> None:
-        steps[t - 1][p].wait()  # at first, whatever was under way before
+        steps[t - 1][p].wait()  # For t = 0, this waits for steps from before the rollout.
         timer.lap("eval_env")
         if trace and t:
             first = groups[p][0]
@@ -81,7 +82,7 @@ def take_turns(
 
     for t in range(len(steps)):
         for p in parts:
-            if pending and pending[1] == p:  # the only part: nothing to overlap with
+            if pending and pending[1] == p:  # There is only one part, so nothing overlaps.
                 finish(*pending)
                 pending = None
             arrive(t, p)
@@ -97,26 +98,26 @@ def take_turns(
 
 
 class ActingInMLX:
-    """Acts for one part of the agents after the other; a part is one group, or several.
+    """Act for the parts of the agents in turns. A part is one group or several.
 
-    The policy's step for one part is under way while the next part's is prepared, and environments
-    step while the policy acts for other parts.
+    While the device computes the actions of one part, the host prepares the next part, and the
+    environments of other parts step.
 
-    Acting is one compiled function. Now and then its share of choosing is found by timing the
-    policy's step without choosing beside it; that is nobody's time.
+    Acting is one compiled function. Occasionally it is timed with and without sampling, to report
+    the duration of sampling. This time is charged to no phase.
 
     Args:
-        run: the policy's compiled functions.
-        streams: gives the streams that parts take turns on.
-        timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
+        run: Compiled functions of the policy.
+        streams: Returns the streams on which the parts alternate.
+        timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
-        parts: how many parts so many groups make.
-        seats: of self-play: who acts for which agents. Then weights are a list: the learner's, and
-            each opponent's.
+        parts: Maps the number of groups to the number of parts.
+        seats: Assignment of policies to agents in self-play. Weights are then a list: the
+            learner's and each opponent's.
 
     Attributes:
-        act: the compiled step; with ``seats`` of several policies.
-        parts: as given.
+        act: The compiled step, for one policy or for several.
+        parts: Maps the number of groups to the number of parts.
     """
 
     in_c = False
@@ -184,7 +185,7 @@ class ActingInMLX:
         return after
 
     def _divide(self, part: Part, weights: Any, state: State, noise: mx.array, stream: Any) -> None:
-        """Find the shares of the policy's step and of choosing."""
+        """Measure the shares of the network and of sampling in a step."""
         observations, mask, terminals, *_ = part
         policy = _seconds(stream, self._step, weights, observations, state, terminals)
         act = self.act, weights, observations, state, noise, mask, terminals
@@ -194,14 +195,15 @@ class ActingInMLX:
 
 
 def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[..., Any]:
-    """A step of n agents by the policies that act for them.
+    """Return the step function for n agents that several policies act for.
 
     Args:
         act: ``ActFunctions.act_by_seats``.
-        policies: (n,), of each agent who acts for it.
+        policies: (n,), policy of each agent.
 
     Returns:
-        What takes a list of all policies' weights, and then what one policy's step does.
+        A function with the arguments of ``ActFunctions.act``, but for a list of all policies'
+        weights.
     """
     present = np.unique(policies).tolist()
     rows = [mx.array(np.flatnonzero(policies == p), mx.int32) for p in present]
@@ -215,7 +217,7 @@ def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[...
 
 
 def joined(states: list[State], groups: range) -> State:
-    """The state of several groups' agents together; on a GPU all its arrays are one launch's."""
+    """Concatenate the states of several groups. A GPU does this in one launch."""
     first, *others = (states[g] for g in groups)
     if not others:
         return first
@@ -229,7 +231,7 @@ def joined(states: list[State], groups: range) -> State:
 
 
 def divided(state: State, groups: int) -> list[State]:
-    """The inverse of ``joined``: each group's state, views."""
+    """Return the state of each group as views: the inverse of ``joined``."""
 
     def of(group: int) -> State:
         return tree_map(lambda array: mx.split(array, groups)[group], state)
@@ -238,7 +240,7 @@ def divided(state: State, groups: int) -> list[State]:
 
 
 def _seconds(stream: mx.Stream, function: Callable[..., Any], *arguments: Any) -> float:
-    """The shortest of three calls, in seconds, after one that compiles."""
+    """Return the duration of the fastest of three calls, in seconds, after one that compiles."""
     times = []
     for _ in range(4):
         began = time.perf_counter()

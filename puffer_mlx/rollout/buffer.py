@@ -1,26 +1,23 @@
-"""Rollout memory, shared by NumPy and MLX; the ways of acting fill it (``acting.py``).
+"""Rollout memory, shared by NumPy and MLX.
 
-A buffer is a set of MLX arrays with writable NumPy views of the same memory: an environment writes
-its row, the policy reads it, nothing is copied in between. Storage is time-major:
+A buffer is a set of MLX arrays with writable NumPy views of the same memory. Environments write
+rows and the policy reads them without a copy. Arrays are time-major:
 
 | field | shape | row t holds |
 | --- | --- | --- |
-| observations | (T + 1, N, D) | what the action of row t was chosen from |
-| rewards, terminals | (T + 1, N) | what *arrived with* observation t: action t - 1's outcome |
-| masks | (T + 1, N, A) | which actions are legal at t (uint8; None without a mask) |
-| finals | (T + 1, N) | 1, 2 where observation t is an episode's last; None: ``VecEnv.finals`` |
-| actions | (T, N, heads) | chosen at t; float32, discrete ids as whole numbers |
-| logprobs, values | (T, N) | of that choice, by the policy that acted |
+| observations | (T + 1, N, D) | observation for the action of row t |
+| rewards, terminals | (T + 1, N) | outcome of action t - 1, which *arrived with* observation t |
+| masks | (T + 1, N, A) | legal actions at t (uint8; None without masks) |
+| finals | (T + 1, N) | 1 or 2 if observation t is an episode's last (``VecEnv.finals``), or None |
+| actions | (T, N, heads) | action at t; float32, discrete ids as whole numbers |
+| logprobs, values | (T, N) | log-probability of that action, value of observation t |
 
-Row T is the first row of the next rollout: ``begin`` copies it to row 0. So the last action's
-reward is row 0's in the next rollout, where the advantage doesn't look: as upstream, it is never
-used for learning.
+Row T is the first row of the next rollout: ``begin`` copies it to row 0. The reward of the last
+action is therefore in row 0 of the next rollout. As in PufferLib, it is never used for learning.
 
-The rollout owns this memory: environments, the policy's step in C and a GPU's kernel of it write
-where their results are to be, behind MLX's back.
-
-A lazy graph reads memory when it is *evaluated*: a buffer may be rewritten only after every graph
-that reads it is.
+Environments, the policy's C step and the GPU kernel write to this memory without MLX's knowledge.
+MLX reads it when a graph is *evaluated*, so a buffer may be overwritten only after all graphs that
+read it have been evaluated.
 """
 
 from collections.abc import Mapping
@@ -35,7 +32,7 @@ from puffer_mlx.vec.base import PreparedStep, PreparesSteps, Rows, VecEnv
 
 
 def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
-    """An MLX array of zeros and a writable view of its memory."""
+    """Return an MLX array of zeros and a writable NumPy view of its memory."""
     array = mx.zeros(shape, dtype)
     mx.eval(array)
     view = np.asarray(array)
@@ -43,13 +40,13 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     return array, view
 
 
-State = Any  # a network's recurrent state of some agents, a tree of arrays
-SAMPLED = 64  # one agent of so many shows how far a rollout is
-UNWRITTEN = -1.0  # a terminal that no environment writes
+State = Any  # recurrent state of some agents, a tree of arrays
+SAMPLED = 64  # The progress of a rollout is read from every 64th agent.
+UNWRITTEN = -1.0  # marks a terminal that isn't written yet
 
 
 class Views(NamedTuple):
-    """What a policy reads and writes of a buffer, as NumPy arrays: shapes as above."""
+    """Arrays of a buffer that a policy reads or writes, for NumPy. Shapes: see the module."""
 
     observations: np.ndarray
     terminals: np.ndarray
@@ -60,9 +57,9 @@ class Views(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One step of n agents who are neighbours: what a policy reads and writes of it.
+    """Arrays of one step of n adjacent agents that a policy reads or writes.
 
-    In the order in which ``StepOnGPU.act`` takes them, but for the views.
+    The order is that of the arguments of ``StepOnGPU.act``; ``views`` isn't one of them.
     """
 
     observations: mx.array  # (n, D)
@@ -71,18 +68,18 @@ class Part(NamedTuple):
     actions: mx.array  # (n, heads)
     logprobs: mx.array  # (n,)
     values: mx.array  # (n,)
-    seen: mx.array | None  # (n, D), a copy of the observations that is for the GPU alone
-    views: tuple[np.ndarray, ...]  # actions, log-probabilities and values for NumPy
+    seen: mx.array | None  # (n, D), copy of the observations in GPU memory
+    views: tuple[np.ndarray, ...]  # NumPy views of actions, log-probabilities and values
 
 
 class RolloutBuffer:
     """Memory of one rollout: T steps of N agents in Q groups.
 
     Args:
-        spec: the environment's observations and actions.
-        horizon: T.
-        agents: N.
-        groups: Q; must divide N.
+        spec: Observations and actions of the environments.
+        horizon: Number of steps T.
+        agents: Number of agents N.
+        groups: Number of groups Q; must divide N.
         finals: True if the environments report last observations (``VecEnv.finals``).
 
     Attributes:
@@ -121,7 +118,7 @@ class RolloutBuffer:
 
         n = N // groups
         self.groups = [slice(g * n, (g + 1) * n) for g in range(groups)]
-        # Views made once: what environments write and get at (t, group); see `parts`, too.
+        # Views by step and group, created once: rows to write, actions to read.
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
         self.taken = [[self._actions[t, g] for g in self.groups] for t in range(T)]
         self._parts: dict[int, list[list[Part]]] = {}
@@ -130,7 +127,7 @@ class RolloutBuffer:
         self._trained_on = self.observations
 
     def parts(self, count: int) -> list[list[Part]]:
-        """The agents of each step t < T in ``count`` equal parts; made once and kept."""
+        """Return the arrays of each step t < T, divided into ``count`` equal parts. Cached."""
         if count not in self._parts:
             agents = self._agents(count)
             rows = [[self._part(t, each) for each in agents] for t in range(self.horizon)]
@@ -139,9 +136,9 @@ class RolloutBuffer:
         return self._parts[count]
 
     def steps(self, environments: VecEnv, count: int) -> list[list[PreparedStep]]:
-        """Of each step t < T, the environments' of so many equal parts; made once and kept.
+        """Return the prepared environment steps by step t < T and part. Cached.
 
-        They take the actions of row t, and write row t + 1.
+        Step t reads the actions of row t, and writes row t + 1.
         """
         kept = environments, count
         if kept not in self._steps:
@@ -152,7 +149,7 @@ class RolloutBuffer:
         return self._steps[kept]
 
     def groups_of(self, count: int) -> list[range]:
-        """The groups of each of ``count`` equal parts."""
+        """Return the groups of each of ``count`` equal parts."""
         each = len(self.groups) // count
         return [range(part * each, (part + 1) * each) for part in range(count)]
 
@@ -183,10 +180,10 @@ class RolloutBuffer:
         return Part(*arrays, tuple(view[t, agents] for view in views))  # type: ignore
 
     def keep_seen(self) -> None:
-        """From now on there is a copy of the observations, of T steps, for the GPU alone.
+        """Keep a copy of the observations (T steps) in GPU memory, for training.
 
-        Who acts writes it (``Part.seen``); what the host writes a GPU reads once, if it has memory
-        of its own. It is what training reads until the next rollout begins.
+        The acting kernel writes it (``Part.seen``), so a GPU with separate memory transfers the
+        host's observations only once. Training reads it until the next rollout begins.
         """
         if self._seen is None:
             T, *shape = self.observations.shape
@@ -196,24 +193,24 @@ class RolloutBuffer:
         self._trained_on = self._seen
 
     def mark(self) -> None:
-        """Mark all steps but the last as unwritten, for ``part`` and ``written``."""
+        """Mark all steps except the last as unwritten, for ``part`` and ``written``."""
         self._terminals[1:-1] = UNWRITTEN
 
     def mark_last(self) -> None:
-        """Mark the last step, too. Its row is lost then, which the next rollout would begin with.
+        """Mark the last step as unwritten, too.
 
-        If this rollout fails, ``restore`` has to replace that row.
+        This overwrites part of row T. If the rollout fails, ``restore`` must replace that row.
         """
         self._terminals[-1] = UNWRITTEN
 
     @property
     def written(self) -> np.ndarray:
-        """Number of steps of each agent that were written since they were marked, (N,) int."""
+        """Number of steps written since ``mark`` for each agent, (N,) int."""
         unwritten = self._terminals[1:] == UNWRITTEN
         return np.where(unwritten.any(0), unwritten.argmax(0), self.horizon)
 
     def rows_after(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the row of each agent after its first ``steps`` (N,) steps, by field."""
+        """Return each agent's row after its first ``steps`` (N,) steps, by field."""
         agents = np.arange(len(steps))
         rows = self.rows._asdict().items()
         return {name: array[steps, agents] for name, array in rows if array is not None}
@@ -228,49 +225,49 @@ class RolloutBuffer:
 
     @property
     def part(self) -> float | None:
-        """The share of the marked steps that was written since; None for rollouts of one step."""
+        """Fraction of the marked steps that are written, or None for rollouts of one step."""
         marks = self._terminals[1:-1, ::SAMPLED]
         return float(np.mean(marks != UNWRITTEN)) if marks.size else None
 
     @property
     def last_rows(self) -> np.ndarray | None:
-        """Which rows hold an episode's last observation: ``finals``, for NumPy."""
+        """NumPy view of ``finals``, (T + 1, N), or None."""
         return self._finals
 
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
         return self.rows.part(t, agents)
 
     def reset(self, vec: VecEnv) -> None:
-        """Start all environments; the rollout that begins next continues from here."""
+        """Reset all environments. The next rollout begins with these observations."""
         vec.reset(self._rows(self.horizon))
 
     def begin(self, previous: "RolloutBuffer") -> None:
-        """Copy the last row of the previous rollout (which may be this buffer's own) to row 0."""
+        """Copy the last row of the previous rollout to row 0. ``previous`` may be this buffer."""
         self._trained_on = self.observations
         for to, source in zip(self.rows, previous.rows, strict=True):
             if to is not None and source is not None:
                 np.copyto(to[0], source[previous.horizon])
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
-        """Copies of row T, which the next rollout begins with, or of another, by field."""
+        """Return a copy of a row by field; by default row T, the start of the next rollout."""
         rows = self._rows(row)._asdict()
         return {name: mx.array(row) for name, row in rows.items() if row is not None}
 
     @property
     def fields(self) -> dict[str, mx.array | None]:
-        """What training reads, by name; masks and finals may be None."""
+        """Arrays that training reads, by name. Masks and finals may be None."""
         names = "observations actions logprobs rewards terminals masks finals values"
         fields = {name: getattr(self, name) for name in names.split()}
         return {**fields, "observations": self._trained_on}
 
     def restore(self, carry: Mapping[str, mx.array | np.ndarray]) -> None:
-        """Write a row of each agent, by field, to row T: see ``carry`` and ``rows_after``."""
+        """Write to row T what ``carry`` or ``rows_after`` returned."""
         for name, row in self._rows(self.horizon)._asdict().items():
             if row is not None:
                 np.copyto(row, np.asarray(carry[name]))
 
     def record(self, part: Part, rows: np.ndarray) -> None:
-        """Store what was chosen for a part: (heads + 2, n)."""
+        """Store a part's actions, log-probabilities and values: ``rows`` is (heads + 2, n)."""
         actions, logprobs, values = part.views
         np.copyto(actions, rows[:-2].T)
         np.copyto(logprobs, rows[-2])

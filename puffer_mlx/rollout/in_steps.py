@@ -1,9 +1,9 @@
-"""Rollouts on a GPU in a few launches a step: the policy through MLX, then all environments.
+"""Collect rollouts on a GPU with a few launches per step: the policy in MLX, then the environments.
 
-For policies that one kernel can't hold, and large environments of several agents. A step is the
-policy's compiled one, with the products of MLX and the arithmetic of training, and one kernel that
-steps all environments (``ops/gpu/acting/environments.kernel.h``). The host submits steps and waits
-for none: everything that passes from one to the next stays in the GPU's memory.
+This supports policies that don't fit in one kernel, and large environments with several agents.
+Each step runs the policy's compiled MLX function, with the same arithmetic as training, and then
+one kernel that steps all environments (``ops/gpu/acting/environments.kernel.h``). The host submits
+steps without waiting; all data between steps stays in GPU memory.
 """
 
 from functools import partial
@@ -20,19 +20,20 @@ from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
 
-THREADS = 64  # of a block
-WARPS = 512  # of 32 threads, as many as a large GPU runs at once; each thread of few steps alone
+THREADS = 64  # threads per block
+WARPS = 512  # Warps to fill a large GPU. Fewer environments are spread over more warps.
 
 
 class RolloutInSteps:
-    """A policy's and an environment's rollouts; has the methods of ``RolloutOnGPU``.
+    """Collect rollouts of a policy in an environment. Has the methods of ``RolloutOnGPU``.
 
     Args:
-        run: the policy's compiled functions.
-        spec: what an agent sees and does.
-        game: the environment.
-        precision: what the policy's weights are in, as they are in training.
-        seats: of self-play, who acts for which agents; then weights are a list of each policy's.
+        run: Compiled functions of the policy.
+        spec: Observations and actions of the environment.
+        game: Rules of the environment for the GPU.
+        precision: Type of the weights in acting and training.
+        seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
+            policy.
     """
 
     form = "in a few launches a step"
@@ -51,23 +52,27 @@ class RolloutInSteps:
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:
-        """What n agents act in."""
+        """Return the type of the weights that act for n agents."""
         return self.acting_precision
 
     def weights(self, weights: Any, n: int) -> Any:
-        """What ``launch`` takes of the policy's weights, for n agents."""
+        """Return the policy's weights in the form for ``launch``: unchanged."""
         return weights
 
     def state(self, *groups: State) -> State:
-        """What ``launch`` takes of the network's states of groups of agents."""
+        """Return the recurrent states of groups in the form for ``launch``: concatenated."""
         return joined([*groups], range(len(groups)))
 
     def state_after(self, states: State) -> State:
-        """The network's state of what ``launch`` returned."""
+        """Return the recurrent states of all agents from those of ``launch``: unchanged."""
         return states
 
     def nbytes(self, horizon: int, agents: int) -> int:
-        """Bytes of a rollout at least: each step's rows, and those of all steps; structs twice."""
+        """Return the least memory of a rollout in bytes.
+
+        It includes each row twice, as a step's output and in the stacked result, and the
+        environments before and after a step.
+        """
         spec, numbers_of_row = self._spec, 2 * self._spec.action.heads + 6
         row = spec.observation_size * spec.observation_dtype.itemsize + spec.mask_size
         structs = agents // self.game.agents * self.game.words
@@ -76,7 +81,7 @@ class RolloutInSteps:
         )
 
     def fits(self, horizon: int, agents: int) -> bool:
-        """Whether the kernel can count a step's numbers, and Metal can write them."""
+        """Return True if a step is neither too small nor too large for the kernel's indices."""
         environments = agents // self.game.agents
         row = max(self._spec.observation_size, self._spec.mask_size)
         most = max(agents * row, environments * self.game.words)
@@ -91,17 +96,18 @@ class RolloutInSteps:
         structs: mx.array,
         arrived: EnvOutputs,
     ) -> DeviceRollout:
-        """T steps of N agents: see ``RolloutOnGPU.launch``; structs are (E, words)."""
-        log, end = self.game.log, self.game.log + self.game.logs
+        """Run T steps of N agents: see ``RolloutOnGPU.launch``. ``structs`` is (E, words)."""
+        log = self.game.log
+        end = log + self.game.logs
         emptied = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
         games = mx.contiguous(mx.concatenate(emptied, axis=1).T)
         seen, chosen, last = [], [], arrived
         rewards, terminals, masks = [arrived.rewards], [arrived.terminals], [arrived.masks]
         for t in range(horizon):
-            drawn = mx.take(noise, t, 0)  # an index would copy it
+            drawn = mx.take(noise, t, 0)  # Indexing would copy.
             seen.append(last.observations)
             choice, states, games, moved = self._step(weights, states, drawn, games, last)
-            mx.async_eval(choice, states, games, moved)  # the GPU begins while the host goes on
+            mx.async_eval(choice, states, games, moved)  # The GPU starts at once.
             last = EnvOutputs(*moved, *([None] if arrived.masks is None else []))
             chosen.append(choice)
             rewards.append(last.rewards)
@@ -124,7 +130,12 @@ class RolloutInSteps:
     def _step_once(
         self, act: Any, weights: Any, states: State, noise: mx.array, games: mx.array, last: Any
     ) -> Any:
-        """What is chosen (heads + 2, N), the states, the environments, and arrays that arrive."""
+        """Act once and step the environments once.
+
+        Returns:
+            Actions with log-probabilities and values (heads + 2, N), recurrent states, environment
+            structs (words, E), and the environments' outputs.
+        """
         observations, _, terminals, mask = last
         chosen, states = act(weights, observations, states, noise, mask, terminals)
         games, *moved = self._move(chosen[:-2].T, games, observations, mask)
@@ -133,7 +144,17 @@ class RolloutInSteps:
     def _move(
         self, actions: mx.array, games: mx.array, observations: mx.array, mask: mx.array | None
     ) -> list[mx.array]:
-        """Step all environments: actions (N, heads), structs (words, E)."""
+        """Step all environments.
+
+        Args:
+            actions: (N, heads).
+            games: (words, E), environment structs.
+            observations: (N, D), observations before the step.
+            mask: (N, A), legal actions before the step, or None.
+
+        Returns:
+            Structs after the step, observations, rewards, terminals, and masks if there are any.
+        """
         spec = self._spec
         words, E = games.shape
         N, D, legal = len(actions), spec.observation_size, max(1, spec.mask_size)

@@ -1,10 +1,10 @@
 """Rollouts that stay on a GPU: environments, rows and the policy.
 
-One kernel makes them in one launch, where a block of threads can hold the policy
-(``policy/rollout_on_gpu.py``); else each step is a few launches (``in_steps.py``). Both make a
-rollout's arrays anew, in the GPU's own memory, and training reads them there. Environments come
-from the host once, and go back when somebody asks for their state: a checkpoint is the same
-wherever they were stepped.
+If the policy fits in a block of threads, one kernel collects a rollout in one launch
+(``policy/rollout_on_gpu.py``). Otherwise each step is a few launches (``in_steps.py``). Both
+create new arrays in GPU memory for every rollout, and training reads them there. Environments are
+copied from the host once, and copied back when their state is saved, so checkpoints don't depend
+on the device.
 """
 
 import time
@@ -53,13 +53,13 @@ class GPUError(UserError):
 
 
 class RolloutSpec(NamedTuple):
-    """Which rollouts a GPU is to make.
+    """Specification of the rollouts to collect on a GPU.
 
     Args:
-        environments: with N agents.
-        horizon: T.
-        precision: what the policy is trained in: see ``rollout_on_gpu``.
-        seats: of self-play: who acts for which agents.
+        environments: Environments with N agents.
+        horizon: Number of steps T.
+        precision: Type in which the policy is trained: see ``rollout_on_gpu``.
+        seats: Assignment of policies to agents in self-play.
     """
 
     environments: VecEnv
@@ -69,7 +69,7 @@ class RolloutSpec(NamedTuple):
 
 
 def game_of(environments: VecEnv) -> DeviceEnv | None:
-    """The rules that a GPU can step; None if they compile for a CPU alone."""
+    """Return the environments' rules for a GPU, or None if a GPU can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
     owners, _ = environments.seats()
@@ -82,7 +82,7 @@ def game_of(environments: VecEnv) -> DeviceEnv | None:
 
 
 def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU | None:
-    """The kernel of a policy's rollouts in environments; None where they need several launches."""
+    """Return the kernel that collects a rollout in one launch, or None if it doesn't fit."""
     environments, horizon, precision, seats = wanted
     game, N = game_of(environments), environments.num_agents
     if game is None:
@@ -95,11 +95,11 @@ def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU 
 
 
 def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps | None:
-    """Rollouts of any policy in a few launches a step; None if no GPU can step the environments.
+    """Return rollouts in a few launches per step, or None if a GPU can't step the environments.
 
     Args:
-        run: the policy's compiled functions.
-        wanted: which rollouts.
+        run: Compiled functions of the policy.
+        wanted: Specification of the rollouts.
     """
     environments, horizon, precision, seats = wanted
     game = game_of(environments)
@@ -108,7 +108,7 @@ def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps 
 
 
 def rollouts_on_gpu(policy: Policy, run: ActFunctions, wanted: RolloutSpec) -> GPURollouts | None:
-    """How a GPU makes whole rollouts: in one launch where that fits, else in steps; None: not."""
+    """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None."""
     return rollouts_in_one_launch(policy, wanted) or rollouts_in_steps(run, wanted)
 
 
@@ -118,7 +118,7 @@ def _last(array: mx.array) -> mx.array:
 
 
 class Stepped(NamedTuple):
-    """Environments between two rollouts."""
+    """Snapshot of the environments at a rollout boundary."""
 
     structs: mx.array  # (E, words) int32
     actions: mx.array  # (N, heads), the last
@@ -126,15 +126,15 @@ class Stepped(NamedTuple):
 
 
 class EnvironmentsOnGPU:
-    """Native environments that a GPU steps; a ``VecEnv`` between two rollouts.
+    """Native environments that a GPU steps. Between two rollouts they are a ``VecEnv``.
 
     Args:
-        vec: the environments. They have the newest state only after ``state``.
-        kernel: what steps them.
+        vec: Environments on the host. They have the newest state only after ``state``.
+        kernel: GPU rollouts that step the environments.
 
     Attributes:
-        kernel: as given.
-        stepped: as the last rollout left them; None: the host has the newest.
+        kernel: GPU rollouts that step the environments.
+        stepped: Snapshot after the last rollout; None while the host has the newest state.
     """
 
     def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
@@ -172,7 +172,7 @@ class EnvironmentsOnGPU:
         raise RuntimeError("these environments are stepped by a GPU, whole rollouts at a time")
 
     def wait(self, group: int) -> None:
-        """Nothing: no step is ever under way."""
+        """Do nothing: single steps are not supported."""
 
     def log(self) -> dict[str, float]:
         """See ``VecEnv``."""
@@ -185,7 +185,7 @@ class EnvironmentsOnGPU:
         return log
 
     def read(self, log: mx.array) -> dict[str, float]:
-        """What ``log`` would have returned; waits for it."""
+        """Wait for a log from ``take_log``, and return its values as ``log`` does."""
         self._side.add_log(np.array(log))
         return self._vec.log()
 
@@ -194,7 +194,7 @@ class EnvironmentsOnGPU:
         return self._vec.state() if self.stepped is None else self.state_of(self.stepped)
 
     def state_of(self, stepped: Stepped) -> np.ndarray | None:
-        """The ``state`` that there was once; waits for it."""
+        """Wait for an earlier snapshot, and return its state as ``state`` does."""
         rows = (None if each is None else np.array(each) for each in stepped.arrived)
         structs, actions = np.array(stepped.structs), np.array(stepped.actions)
         self._side.give(structs, actions, Rows(*rows))  # type: ignore
@@ -215,14 +215,14 @@ class EnvironmentsOnGPU:
 
 
 class BufferOnGPU:
-    """The arrays of one rollout on a GPU: what ``RolloutBuffer`` has, in nobody else's memory.
+    """A rollout buffer in GPU memory, with the same fields as ``RolloutBuffer``.
 
     Args:
-        spec: the environment's observations and actions.
-        horizon: T.
-        agents: N.
-        groups: Q, which only recurrent states are divided into.
-        finals: False: environments in C have no last observations of their own.
+        spec: Observations and actions of the environments.
+        horizon: Number of steps T.
+        agents: Number of agents N.
+        groups: Number of groups Q, used for recurrent states only.
+        finals: Must be False, because C environments report no last observations.
     """
 
     last_rows = None
@@ -255,15 +255,15 @@ class BufferOnGPU:
         return self._observations
 
     def reset(self, vec: VecEnv) -> None:
-        """Start all environments; the rollout that begins next continues from here."""
+        """Reset all environments. The next rollout begins with these observations."""
         rows = allocate_rows(vec, vec.num_agents)
         vec.reset(rows)
         self.last = EnvOutputs(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
 
     def begin(self, previous: "BufferOnGPU") -> None:
-        """The rollout that comes next begins with what arrived last in the previous one."""
+        """Begin the next rollout with the last outputs of the previous one."""
         self.first = previous.last
-        if previous is not self:  # nobody reads what this had any more
+        if previous is not self:  # Its old arrays are no longer used.
             self._fields = {}
             self._observations = previous._observations
 
@@ -273,7 +273,7 @@ class BufferOnGPU:
         self._observations = fields["observations"]
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
-        """What arrived last, which the next rollout begins with; with row 0 what arrived first."""
+        """Return the last outputs by field, or the first ones if ``row`` is 0."""
         arrived = (self.last if row else self.first)._asdict()
         return {name: array for name, array in arrived.items() if array is not None}
 
@@ -283,28 +283,28 @@ class BufferOnGPU:
 
     @property
     def fields(self) -> dict[str, mx.array | None]:
-        """What training reads, by name: see ``RolloutBuffer``; masks may be None, finals are."""
+        """Arrays that training reads, by name. Masks may be None; finals are None."""
         return self._fields
 
 
 class RolloutsOnGPU:
-    """Acts and steps environments on a GPU, without the host between steps; see ``Sampler``.
+    """Act and step environments on a GPU without host work between steps: see ``Sampler``.
 
-    macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
-    are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS
-    ended one all the same, the rollout begins again, in smaller launches: what it begins with is
-    kept until it is complete. What comes out doesn't depend on the launches.
+    macOS may stop a launch that delays the display. On a Mac, launches are therefore limited to
+    ``LAUNCH_SECONDS``; the number of steps is measured before the first rollout. If macOS still
+    stops a launch, the rollout is repeated from its start in smaller launches. The results don't
+    depend on the size of launches.
 
     Args:
-        kernel: the policy's and the environments'.
-        streams: gives the GPU's stream, in the thread that collects.
-        timer: gets the phase ``eval_act``, which is all of it.
-        steps: of a launch; 0: those measured on a Mac, all of a rollout elsewhere.
+        kernel: Rollouts of the policy in the environments.
+        streams: Returns the GPU's stream. Called in the thread that collects.
+        timer: Measures the entire rollout as the phase ``eval_act``.
+        steps: Steps per launch. 0 measures them on a Mac, and uses the full horizon elsewhere.
 
     Attributes:
-        steps: as given, or as measured by the first rollout.
-        waits: whether ``collect`` returns a rollout that is computed. If not, the GPU computes it
-            while the host prepares what comes next, which is not told then of an end by macOS.
+        steps: Steps per launch, perhaps measured by the first rollout.
+        waits: True if ``collect`` waits for the results. If False, the GPU computes while the host
+            continues, and a launch that macOS stops isn't repeated.
     """
 
     in_c = False
@@ -326,10 +326,10 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Sampler``; the buffer is a ``BufferOnGPU``.
+        """See ``Sampler``. ``buffer`` is a ``BufferOnGPU``.
 
         Raises:
-            GPUError: the GPU's driver ended a launch, and a shorter one, too.
+            GPUError: If the GPU's driver stopped a launch and also a shorter one.
         """
         again = False
         while True:
@@ -406,7 +406,7 @@ class RolloutsOnGPU:
         return launched, EnvOutputs(*arrived, masks), log
 
     def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
-        """How many steps a launch of ``LAUNCH_SECONDS`` has; what is computed is dropped."""
+        """Measure and return the number of steps in a launch of ``LAUNCH_SECONDS``."""
         noise = noise[:MEASURED]
         mx.eval(packed, held, noise)
         seconds = 0.0

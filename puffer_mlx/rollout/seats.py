@@ -1,16 +1,16 @@
-"""The policy that acts for each agent. NumPy only.
+"""Assign policies to agents, for self-play. NumPy only.
 
-Some environments are *historical*: an opponent, a policy that isn't trained, plays some of their
-seats. In the others the learner plays all of them. Agents keep the order of their environments,
-whoever acts for them: agent = row, nothing is permuted.
+In *historical* environments an opponent, which is a policy that isn't trained, plays some of the
+agents. In all other environments the learner plays all agents. The order of agents is the order of
+environments, whichever policy acts for them.
 
-| rules | historical are, of each buffer | the opponent's seats |
+| rules | historical environments in each buffer | the opponent's agents |
 | --- | --- | --- |
-| PufferLib 4.0's | the last blocks of environments, one block for each opponent | the second half |
-| PufferLib 5.0's | the last environments | those that the environment says (``agents[i].policy``) |
+| PufferLib 4.0's | the last blocks of environments, one block per opponent | the second half |
+| PufferLib 5.0's | the last environments | declared by the environment (``agents[i].policy``) |
 
-A folder of 4.0's contract doesn't say it: by 5.0's rules its opponents have the second half of the
-seats, and take turns from environment to environment.
+Environments in 4.0's format can't declare the opponent's agents. With 5.0's rules their opponents
+play the second half of the agents, and alternate from environment to environment.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,22 +21,22 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import KnowsSeats, VecEnv
 
-MOST = 8  # opponents, of either release
+MOST = 8  # most opponents, in both releases
 
 
 class PerPolicy:
-    """What a function makes of each policy's weights; kept while a policy has the same ones.
+    """Cache a function of policy weights, one entry per policy.
 
     Args:
-        function: of a policy's weights.
+        function: Maps a policy's weights to the cached value.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
-        self._kept: list[tuple[Any, Any]] = []  # the last weights, and what was made of them
+        self._kept: list[tuple[Any, Any]] = []  # (weights, value) of the previous call
 
     def __call__(self, policies: Sequence[Any]) -> list[Any]:
-        """The results for several policies' weights."""
+        """Return the values for several policies. Only new weights are computed."""
         kept = self._kept
         self._kept = [
             next((pair for pair in kept if pair[0] is weights), None)
@@ -47,48 +47,50 @@ class PerPolicy:
 
 
 class Seats(NamedTuple):
-    """The policies of the N agents of E environments."""
+    """Assignment of policies to the N agents of E environments."""
 
     policy: np.ndarray
-    """(N,) int32: 0 the learner, b > 0 opponent b."""
+    """(N,) int32, policy of each agent: 0 is the learner, b > 0 is opponent b."""
     environments: np.ndarray
-    """(N,) int32: the number of the environment that each agent sits in; it never falls."""
+    """(N,) int32, environment of each agent, ascending."""
     tags: np.ndarray
-    """(E,) int32: the largest policy among an environment's seats; 0: the learner plays all."""
+    """(E,) int32, largest policy number in each environment; 0 if the learner plays all agents."""
 
     @property
     def learners(self) -> np.ndarray:
-        """(L,) int32: the learner's rows, ascending."""
+        """The learner's agents, (L,) int32 ascending."""
         return self.rows(0)
 
     @property
     def opponents(self) -> int:
-        """B: how many opponents there are; each has a seat."""
+        """Number of opponents B. Each plays at least one agent."""
         return int(self.tags.max())
 
     def rows(self, policy: int) -> np.ndarray:
-        """The rows of the learner (0) or of opponent b, ascending, int32."""
+        """Return the agents of the learner (0) or of opponent b, int32 ascending."""
         return np.flatnonzero(self.policy == policy).astype(np.int32)
 
 
 def seats_in_blocks(vec: VecEnv, opponents: int, part: float) -> Seats:
-    """PufferLib 4.0's: each opponent has a block of environments, and half of the agents in it.
+    """Assign opponents to blocks of environments, as PufferLib 4.0 does.
+
+    Each opponent gets one block in every buffer and plays half of the agents in it.
 
     Args:
-        vec: N agents in E environments; all have the same even number of agents.
-        opponents: B, ``vec.num_frozen_banks``.
-        part: of a buffer's agents that each opponent acts for, ``vec.frozen_bank_pct``; rounded
-            down to whole environments.
+        vec: Environments, each with the same even number of agents.
+        opponents: Number of opponents B (``vec.num_frozen_banks``).
+        part: Fraction of a buffer's agents per opponent (``vec.frozen_bank_pct``), rounded down to
+            whole environments.
 
     Raises:
-        UserError: the environments don't have two equal teams, or B such parts aren't at least one
-            environment each and less than half of the agents.
+        UserError: If environments lack two equal teams, or if an opponent would play no
+            environment or all opponents together half of the agents or more.
     """
     environments, _ = _declared(vec)
     counts = _counts(vec, environments)
     team = _team(vec, counts)
     agents = vec.num_agents // vec.num_groups
-    each = int(agents * part) // team  # environments of an opponent
+    each = int(agents * part) // team  # environments per opponent
     historical = each * opponents
     if not _number_fits(opponents) or each < 1 or historical * team * 2 >= agents:
         raise UserError(
@@ -103,18 +105,19 @@ def seats_in_blocks(vec: VecEnv, opponents: int, part: float) -> Seats:
 
 
 def seats_as_declared(vec: VecEnv, opponents: int, part: float) -> Seats:
-    """PufferLib 5.0's: the last environments of each buffer are historical.
+    """Assign opponents to the agents that environments declare, as PufferLib 5.0 does.
+
+    The last environments of each buffer are historical.
 
     Args:
-        vec: N agents in E environments.
-        opponents: B, ``vec.num_policies`` - 1.
-        part: of a buffer's environments that are historical, ``vec.hist_policy_percent``; rounded
-            down.
+        vec: Environments with N agents.
+        opponents: Number of opponents B (``vec.num_policies`` - 1).
+        part: Fraction of a buffer's environments that are historical
+            (``vec.hist_policy_percent``), rounded down.
 
     Raises:
-        UserError: an opponent or the learner has no seat, an environment gives a seat to an
-            opponent that there isn't; or environments that don't say whose seats theirs are
-            don't have two equal teams.
+        UserError: If a policy plays no agent, an environment declares an unknown policy, or
+            environments without a declaration lack two equal teams.
     """
     environments, policies = _declared(vec)
     counts = _counts(vec, environments)
@@ -131,16 +134,16 @@ def seats_as_declared(vec: VecEnv, opponents: int, part: float) -> Seats:
 
 
 def set_tags(vec: VecEnv, seats: Seats) -> None:
-    """Set the environments' tags, where they have any: before a reset, and after ``restore``.
+    """Set the environments' tags, if they support tags.
 
-    What was saved has the tags of that time.
+    Call this before a reset, and after ``restore``, because saved states contain older tags.
     """
     if isinstance(vec, KnowsSeats):
         vec.set_tags(seats.tags)
 
 
 def _declared(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
-    """Each agent's environment, and the policy that the environment declares for it, if it does."""
+    """Return the environment of each agent, and its declared policy or None."""
     if isinstance(vec, KnowsSeats):
         return vec.seats()
     each = vec.num_agents // vec.num_environments
@@ -148,15 +151,15 @@ def _declared(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _counts(vec: VecEnv, environments: np.ndarray) -> np.ndarray:
-    """(E,): the agents of each environment."""
+    """Return the number of agents of each environment, (E,)."""
     return np.bincount(environments, minlength=vec.num_environments)
 
 
 def _team(vec: VecEnv, counts: np.ndarray) -> int:
-    """Half of an environment's agents.
+    """Return the number of agents of a team: half of an environment's.
 
     Raises:
-        UserError: that is no team.
+        UserError: If environments differ, or have an odd number of agents.
     """
     sizes = sorted(set(counts.tolist()))
     if len(sizes) > 1 or sizes[0] % 2:
@@ -170,16 +173,16 @@ def _team(vec: VecEnv, counts: np.ndarray) -> int:
 
 
 def _second_halves(environments: np.ndarray, counts: np.ndarray, tags: np.ndarray) -> Seats:
-    """Seats where the opponents have the second half of their environments'."""
+    """Assign the second half of the agents of each environment to the opponent in ``tags``."""
     firsts = np.cumsum(counts) - counts
-    number = np.arange(len(environments)) - firsts[environments]  # of a seat in its environment
+    number = np.arange(len(environments)) - firsts[environments]  # agent index in its environment
     second = number >= counts[environments] // 2
     policy = np.where(second, tags[environments], 0).astype(np.int32)
     return Seats(policy, environments, tags)
 
 
 def _last_of_each_buffer(vec: VecEnv, counts: np.ndarray, part: float) -> np.ndarray:
-    """(E,): a historical environment's number among those of its buffer, -1 of another."""
+    """Return the index of each historical environment in its buffer, and -1 for others, (E,)."""
     buffers = (np.cumsum(counts) - counts) // (vec.num_agents // vec.num_groups)
     numbers = np.full(len(counts), -1)
     for buffer in range(vec.num_groups):
@@ -190,7 +193,7 @@ def _last_of_each_buffer(vec: VecEnv, counts: np.ndarray, part: float) -> np.nda
 
 
 def _largest(policy: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(E,) int32: of each environment's agents, who are neighbours."""
+    """Return the largest policy number of each environment, (E,) int32."""
     return np.maximum.reduceat(policy, np.cumsum(counts) - counts).astype(np.int32)
 
 
@@ -199,7 +202,7 @@ def _number_fits(opponents: int) -> bool:
 
 
 def _refuse_empty(vec: VecEnv, seats: Seats, opponents: int, part: float) -> None:
-    """Refuse policies without a seat, and seats of policies that don't exist."""
+    """Raise UserError if a policy plays no agent, or an agent has an unknown policy."""
     if not _number_fits(opponents):
         raise UserError(
             f"vec.num_policies is {opponents + 1}",

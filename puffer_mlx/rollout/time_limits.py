@@ -49,7 +49,7 @@ def add_values(
         buffer: The rollout; its rewards are changed in place.
         last: Last observations of the episodes, k of them.
         policy: The policy that acted.
-        weights: Its weights.
+        weights: Weights of the policy.
         states: Recurrent states of each group before the rollout.
         config: Has ``train.reward_clip`` and ``train.gamma``.
     """

@@ -30,11 +30,11 @@ def rollouts_agree(
     A few steps are compared. Afterwards the environments are in the state in which they were.
 
     Args:
-        policy: the acting policy.
-        vec: the environments.
-        kernel: makes rollouts on the GPU.
-        weights: the policy's weights.
-        seats: of self-play: who acts for which agents.
+        policy: The acting policy.
+        vec: Environments on the host, restored afterwards.
+        kernel: GPU rollouts to verify.
+        weights: Weights of the policy.
+        seats: Assignment of policies to agents in self-play.
     """
     before = vec.state()
     if not verification.applies() or before is None:

@@ -1,1 +1,1 @@
-"""Who does what, when and where: the trainer, its learner, its collector, and their devices."""
+"""The training loop: trainer, learner, rollout collector, and the devices that they use."""

@@ -1,4 +1,4 @@
-"""The record of an epoch, which a trainer yields, and the progress of one under way."""
+"""The log record of an epoch, and the progress of an unfinished epoch."""
 
 import math
 import time
@@ -16,43 +16,45 @@ Logs = dict[str, float]
 
 
 class EpochLogs:
-    """Makes records of epochs; keeps what they need of the epochs before.
+    """Create the log records of epochs.
 
     Args:
-        config: the run's.
+        config: Configuration of the run.
 
     Attributes:
-        scores: of the last episodes, where environments tell each.
+        scores: Scores of the last episodes, if the environments report single episodes.
     """
 
     def __init__(self, config: Config) -> None:
         self.scores = LastScores()
-        self._config, self._process = config, psutil.Process()
+        self._config = config
+        self._process = psutil.Process()
         self._started = time.perf_counter()
-        self._resident, self._measured = 0, -math.inf  # bytes, and when that was asked
+        self._resident = 0  # bytes of the process
+        self._measured = -math.inf  # time of that measurement
 
     @property
     def uptime(self) -> float:
-        """Seconds that the run has taken, those of earlier starts included."""
+        """Seconds of training, including those before the run was resumed."""
         return time.perf_counter() - self._started
 
     def restore(self, uptime: float, scores: Any) -> None:
-        """Go on from what was saved."""
+        """Restore the uptime (seconds) and the scores from a checkpoint."""
         self._started = time.perf_counter() - uptime
         self.scores.restore(scores)
 
     def record(
         self, epoch: int, steps: int, rollout: Rollout, losses: Logs, wall: float, train: float
     ) -> Logs:
-        """The record of an epoch, but for its phases.
+        """Return the record of an epoch, without phases and memory.
 
         Args:
-            epoch: epochs trained so far.
-            steps: environment steps trained on so far.
-            rollout: what was trained on.
-            losses: of the learner.
-            wall: seconds of the epoch.
-            train: seconds of training.
+            epoch: Epochs trained so far.
+            steps: Environment steps trained so far.
+            rollout: Rollout of the epoch.
+            losses: Metrics of the update, by name.
+            wall: Duration of the epoch in seconds.
+            train: Duration of the update in seconds.
         """
         return {
             "SPS": self._config.batch_size / wall,
@@ -69,16 +71,20 @@ class EpochLogs:
         }
 
     def memory(self) -> Logs:
-        """GiB that the process takes, asked ten times a second, and MLX's arrays of the device."""
+        """Return the memory of the process and of MLX's arrays, in GiB.
+
+        The process is measured at most ten times a second, because the call is slow.
+        """
         if (now := time.perf_counter()) - self._measured > 0.1:
-            self._resident, self._measured = self._process.memory_info().rss, now
+            self._resident = self._process.memory_info().rss
+            self._measured = now
         return {
             "util/cpu_mem_gb": self._resident / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
 
     def _last_scores(self, rollout: Rollout) -> Logs:
-        """The mean score of the last 100 episodes, where environments tell each."""
+        """Return the mean score of the last 100 episodes, if single episodes are reported."""
         if rollout.scores is not None:
             self.scores.take(rollout.scores)
         mean = self.scores.mean()
@@ -86,18 +92,18 @@ class EpochLogs:
 
 
 def environment_logs(logs: dict[str, float]) -> Logs:
-    """What environments report, by its name in a record."""
+    """Return the environments' metrics under their names in a record: ``env/NAME``."""
     return {f"env/{name}": float(value) for name, value in logs.items()}
 
 
 def importance(losses: Logs, release: str) -> Logs:
-    """The mean ratio of new to old probabilities, which PufferLib 5.0 logs; no loss, no prefix.
+    """Return the mean probability ratio, which PufferLib 5.0 logs as ``importance``.
 
-    kl is the mean of ratio - 1 - log ratio, and old_kl that of -log ratio.
+    It follows from two metrics: kl is the mean of ratio - 1 - log ratio, old_kl of -log ratio.
 
     Args:
-        losses: of the learner.
-        release: of PufferLib, whose trainer it is; 4.0's doesn't log it.
+        losses: Metrics of the update, by name.
+        release: PufferLib's release. Returns nothing for 4.0.
     """
     if release != "5.0" or "kl" not in losses:
         return {}
@@ -105,7 +111,7 @@ def importance(losses: Logs, release: str) -> Logs:
 
 
 def merge_means(total: Logs, new: Logs) -> Logs:
-    """Per-episode means of two periods together, weighted by their episodes env/n."""
+    """Merge the per-episode means of two periods, weighted by their numbers of episodes (env/n)."""
     if not new or not total:
         return new or total
     a, b = total["env/n"], new["env/n"]
@@ -114,20 +120,21 @@ def merge_means(total: Logs, new: Logs) -> Logs:
 
 
 def phase_logs(phases: Logs) -> Logs:
-    """Seconds by phase."""
-    if not phases.get("eval_env"):  # the last epoch of an overlapped run collects nothing
+    """Return the seconds of each phase under its name in a record: ``perf/NAME``."""
+    if not phases.get("eval_env"):  # The last epoch with overlap collects no rollout.
         phases = {name: s for name, s in phases.items() if not name.startswith("eval_")}
     return {f"perf/{name}": value for name, value in phases.items()}
 
 
 class UnderWay(NamedTuple):
-    """An epoch under way.
+    """Progress of an unfinished epoch.
 
     Args:
-        seconds: since it began.
-        usual: seconds that the epoch before took; 0: there was none in this start, or it compiled.
+        seconds: Time since the epoch started, in seconds.
+        usual: Duration of the previous epoch in seconds; 0 if unknown (first epoch of the process,
+            or one that compiled).
         phase: ``rollout`` or ``training``.
-        part: of the phase that is done, 0 to 1; None where that isn't known.
+        part: Finished fraction of the phase, 0 to 1, or None if unknown.
     """
 
     seconds: float
@@ -136,11 +143,12 @@ class UnderWay(NamedTuple):
     part: float | None
 
     def text(self, epoch: int, stopping: bool) -> str:
-        """A line about it.
+        """Return the progress as one line of text.
 
         Args:
-            epoch: its number, from 1.
-            stopping: whether the run ends after it: then all that matters is when.
+            epoch: Number of the epoch, from 1.
+            stopping: True if the run stops after this epoch. The line then contains only the
+                remaining time.
         """
         if stopping:
             left = self.usual - self.seconds

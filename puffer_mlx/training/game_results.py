@@ -1,8 +1,8 @@
-"""Results of games against opponents, from a rollout's rewards and terminals. NumPy only.
+"""Count the games of a rollout against opponents, from rewards and terminals. NumPy only.
 
-A game is over where the episodes of all seats of an environment end in one step. The learner has
-won it if its seats got more reward in it than the others', as in a match; its opponent is the
-environment's tag. Where agents' episodes end one by one and never together, no game is counted.
+A game ends when the episodes of all agents of an environment end in the same step. The learner
+wins if its agents got more reward in the game than the opponent's. Environments where episodes
+never end together have no games.
 """
 
 from typing import NamedTuple
@@ -14,45 +14,47 @@ from puffer_mlx.rollout.seats import Seats
 
 
 class Results(NamedTuple):
-    """Games of historical environments that ended in a rollout, against each of B opponents."""
+    """Games against each of B opponents that ended in a rollout."""
 
     score: np.ndarray
-    """(B,) float64: summed over games: 1 for a win of the learner's, 0.5 for a draw."""
+    """(B,) float64, the learner's summed score: 1 for a win, 0.5 for a draw."""
     games: np.ndarray
-    """(B,) int64."""
+    """(B,) int64, number of games."""
     ended: np.ndarray
-    """(E,) bool: historical environments where a game ended."""
+    """(E,) bool, environments with opponents where a game ended."""
 
 
 class GameCounter:
-    """Counts games, and carries the rewards of unfinished ones from rollout to rollout.
+    """Count games, carrying the rewards of unfinished games from rollout to rollout.
 
     Args:
-        seats: the agents of each policy.
+        seats: Assignment of policies to agents.
     """
 
     def __init__(self, seats: Seats) -> None:
-        self._tags, self._opponents = seats.tags, seats.opponents
-        self._historical = np.flatnonzero(seats.tags)  # environments, here counted through
+        self._tags = seats.tags
+        self._opponents = seats.opponents
+        self._historical = np.flatnonzero(seats.tags)  # environments with opponents
         self._rows = np.flatnonzero(seats.tags[seats.environments] > 0)  # their agents
         self._sides = np.where(seats.policy[self._rows] == 0, 1.0, -1.0)
         owners = seats.environments[self._rows]
         self._firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
-        self._under_way = np.zeros(len(self._historical))  # the learner's rewards less the others'
+        # Rewards in unfinished games: the learner's minus the opponent's.
+        self._under_way = np.zeros(len(self._historical))
 
     def take(self, rewards: np.ndarray, terminals: np.ndarray) -> Results:
-        """The games that ended in a rollout.
+        """Return the games that ended in a rollout.
 
         Args:
-            rewards: (T, N), what arrived after each of the rollout's actions: rows 1 to T of its
-                buffer.
-            terminals: (T, N), likewise.
+            rewards: (T, N), reward of each action: rows 1 to T of the rollout buffer.
+            terminals: (T, N), non-zero where an episode ended, from the same rows.
         """
-        E, T = len(self._historical), len(rewards)
+        E = len(self._historical)
+        T = len(rewards)
         gained = rewards[:, self._rows].astype(np.float64) * self._sides
         gained = np.add.reduceat(gained, self._firsts, axis=1).T  # (E, T)
         over = np.minimum.reduceat(terminals[:, self._rows] != 0, self._firsts, axis=1).T
-        # Games are pieces of the environments' steps, one environment behind the other.
+        # Sum over each game. Steps are ordered by environment, then by time.
         begins = np.ones((E, T), bool)
         begins[:, 1:] = over[:, :-1]
         starts = np.flatnonzero(begins)
@@ -65,10 +67,15 @@ class GameCounter:
         return self._counted(owners[closed], differences[closed])
 
     def _counted(self, owners: np.ndarray, differences: np.ndarray) -> Results:
-        """Games that are over, of these environments and with these differences of rewards."""
+        """Return the results of games that ended.
+
+        Args:
+            owners: (k,) int, environment of each game, among those with opponents.
+            differences: (k,), the learner's reward minus the opponent's.
+        """
         played = self._historical[owners]
         against = self._tags[played] - 1
-        decided = np.sign(np.nan_to_num(differences))  # NaN: a draw, so that ratings stay numbers
+        decided = np.sign(np.nan_to_num(differences))  # NaN counts as a draw.
         score = np.bincount(against, (1 + decided) / 2, self._opponents)
         games = np.bincount(against, minlength=self._opponents)
         ended = np.zeros(len(self._tags), bool)
@@ -76,14 +83,14 @@ class GameCounter:
         return Results(score.astype(np.float64), games.astype(np.int64), ended)
 
     def state(self) -> np.ndarray:
-        """Rewards of unfinished games, (bytes,) uint8, for ``restore``."""
+        """Return the rewards of unfinished games for ``restore``, (bytes,) uint8."""
         return self._under_way.astype("<f8").view(np.uint8).copy()
 
     def restore(self, state: np.ndarray) -> None:
-        """Go on from what ``state`` returned.
+        """Restore what ``state`` returned.
 
         Raises:
-            UserError: it is of other environments.
+            UserError: If the number of environments with opponents is different.
         """
         if state.dtype != np.uint8 or state.shape != (8 * len(self._under_way),):
             raise UserError(

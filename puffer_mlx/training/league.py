@@ -1,17 +1,17 @@
-"""The opponents of self-play: earlier weights of the learner's, replaced as training goes on.
+"""The league of self-play: opponents are earlier weights of the learner, replaced during training.
 
-The trainer asks once a rollout, when it was taken and before the next one is begun: so runs decide
-alike whether or not rollouts are collected beside training.
+The league decides once per rollout, before the next rollout starts. So a run makes the same
+decisions with and without ``train.overlap``.
 
-| | PufferLib 4.0's rules | 5.0's |
+| | PufferLib 4.0's rules | 5.0's rules |
 | --- | --- | --- |
-| first opponents | the first weights | the first weights |
-| weights join every | ``selfplay.snapshot_interval`` steps | ``base.checkpoint_interval`` epochs |
-| and | before a beaten opponent goes, while there are few | |
-| an opponent goes | when beaten, or after ``opp_timeout_steps`` | all after ``opp_timeout_steps`` |
-| at once? | when a game has ended in each of its environments | yes |
-| its successor | rather a newer one, but not the newest | any |
-| a full pool loses | every second one of its older half | the oldest |
+| initial opponents | the initial weights | the initial weights |
+| weights join the pool | every ``selfplay.snapshot_interval`` steps | every checkpoint |
+| also | when an opponent is beaten and the pool is small | |
+| opponents are replaced | when beaten, or after ``opp_timeout_steps`` | all, after the timeout |
+| replacement starts | when a game has ended in each of its environments | immediately |
+| replacement is drawn | from all but the newest, newer ones more often | uniformly |
+| a full pool drops | every second entry of its older half | the oldest entry |
 """
 
 from typing import Any, NamedTuple
@@ -37,11 +37,11 @@ from puffer_mlx.trees import leaves
 
 Logs = dict[str, float]
 
-FEW = 10  # entries: below it a beaten opponent makes the learner's weights one
+FEW = 10  # Below this pool size, the learner's weights join when an opponent is beaten.
 
 
 class Puffer4(NamedTuple):
-    """PufferLib 4.0's rules; the fields are keys of [selfplay]."""
+    """PufferLib 4.0's rules. The fields are keys of [selfplay]."""
 
     max_size: int
     swap_winrate: float
@@ -50,13 +50,13 @@ class Puffer4(NamedTuple):
     opp_timeout_steps: int  # 0: never
 
     def decide(self, table: Table, tags: np.ndarray, step: int, weights: Any) -> None:
-        """Change the table after a rollout whose games are counted.
+        """Update the pool and the opponents after the games of a rollout were counted.
 
         Args:
-            table: is changed.
-            tags: (E,) int: the opponent in each environment, from 1; 0: none.
-            step: environment steps trained so far.
-            weights: the learner's.
+            table: Pool and opponents, changed in place.
+            tags: (E,) int, opponent in each environment, from 1; 0 means no opponent.
+            step: Environment steps trained so far.
+            weights: The learner's weights.
         """
         if _due(step, table.stepped, self.snapshot_interval):
             self._snapshot(table, step, weights)
@@ -93,7 +93,7 @@ class Puffer5(NamedTuple):
     opp_timeout_steps: int  # 0: never
 
     def decide(self, table: Table, tags: np.ndarray, step: int, weights: Any) -> None:
-        """Change the table after a rollout; as ``Puffer4.decide``."""
+        """Update the pool and the opponents: see ``Puffer4.decide``."""
         if self.interval and step and step % self.interval == 0:
             table.pool = [*table.pool, Entry(weights, step, table.elo)][-self.max_size :]
         if _due(step, table.stepped, self.opp_timeout_steps):
@@ -104,17 +104,17 @@ class Puffer5(NamedTuple):
 
 
 def _due(step: int, last: int, interval: int) -> bool:
-    """Whether an interval has passed; one of 0 never does."""
+    """Return True if an interval has passed. An interval of 0 never passes."""
     return interval > 0 and step - last >= interval
 
 
 class League:
-    """A pool of earlier weights, and the opponents that are drawn from it.
+    """A pool of earlier weights, and the opponents chosen from it.
 
     Args:
-        config: with self-play.
-        seats: the agents of each policy.
-        weights: the learner's first, which all opponents begin with.
+        config: Configuration with self-play enabled.
+        seats: Assignment of policies to agents.
+        weights: The learner's initial weights, also the first weights of all opponents.
     """
 
     def __init__(self, config: Config, seats: Seats, weights: Any) -> None:
@@ -136,29 +136,29 @@ class League:
 
     @property
     def opponents(self) -> list[Any]:
-        """B trees of weights, of the learner's shapes: what opponents 1 to B act by next."""
+        """Weights of opponents 1 to B for the next rollout: B trees with the learner's shapes."""
         return [opponent.entry.weights for opponent in self.table.opponents]
 
     @property
     def fresh(self) -> frozenset[int]:
-        """The opponents, from 1, whose weights changed after the last rollout.
+        """Opponents (from 1) whose weights changed after the last rollout.
 
-        Their recurrent states begin anew with the next one: those of other weights say nothing.
+        Their recurrent states are reset, because other weights computed them.
         """
         return self.table.fresh
 
     def after(self, step: int, results: Results, weights: Any) -> Logs:
-        """Count a rollout's games, and decide who plays in the next one.
+        """Count the games of a rollout, and choose the opponents of the next one.
 
         Args:
-            step: environment steps trained so far.
-            results: of the rollout.
-            weights: the learner's now.
+            step: Environment steps trained so far.
+            results: Games that ended in the rollout.
+            weights: The learner's current weights.
 
         Returns:
-            What to log of it.
+            Values to log.
         """
-        mx.eval(leaves(weights))  # an entry is no graph
+        mx.eval(leaves(weights))  # The pool stores arrays, not graphs.
         self.play_on()
         self.table.count(results, self._k)
         logs = _logs(self.table)
@@ -166,31 +166,31 @@ class League:
         return logs | {"pool/size": len(self.table.pool), "pool/swaps": self.table.swaps}
 
     def play_on(self) -> None:
-        """Clear the set of new opponents: a rollout was collected."""
+        """Clear the set of fresh opponents after a rollout."""
         self.table.fresh = frozenset()
 
     def state(self) -> tuple[dict[str, mx.array], dict[str, Any]]:
-        """Everything that ``restore`` needs to go on identically: arrays, and what JSON holds."""
+        """Return the state for ``restore``: arrays by name, and JSON values by name."""
         arrays, numbers = saved(self.table)
         return arrays, {**numbers, "rules": self._name}
 
     def restore(self, arrays: dict[str, mx.array], numbers: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken.
+        """Restore what ``state`` returned.
 
         Raises:
-            UserError: it is of other rules, seats or policies, or is damaged.
+            UserError: If it was saved with other rules, seats or policies, or is damaged.
         """
         self.table = restored(arrays, numbers, self.table, self._name)
 
 
 def _logs(table: Table) -> Logs:
-    """What to log after a rollout; banks are counted from 0, as PufferLib does."""
+    """Return the values to log after a rollout. Bank numbers start at 0, as in PufferLib."""
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
     by_name: dict[str, list[float]] = {}
     for b, opponent in enumerate(table.opponents):
         numbers = {
             "pool/winrate": opponent.winrate,
-            "env/historical_winrate": opponent.winrate,  # a metric for sweeps has to be the env's
+            "env/historical_winrate": opponent.winrate,  # Sweeps accept env/ metrics only.
             "pool/winrate_at_swap": opponent.winrate_at_swap,
             "pool/epochs_to_align": opponent.epochs_to_align,
             "pool/opponent_elo": opponent.entry.elo,

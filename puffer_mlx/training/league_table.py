@@ -1,11 +1,11 @@
-"""Opponents of self-play: the pool of earlier weights, ratings and counters, and saving them.
+"""The table of a self-play league: pool of earlier weights, ratings, counters, saving, restoring.
 
-A pool is a list of earlier weights, the oldest first. Its entries refer to the learner's arrays as
-they were: training replaces arrays and never writes into them, so nothing is copied.
+The pool is a list of earlier weights, the oldest first. Nothing is copied: training replaces the
+learner's arrays and never writes into them, so an entry can refer to them.
 
-Saved are weights as arrays, and everything else as what JSON holds. Weights that several parts
-have are saved once, those of opponents whose entry has left the pool too: ``entries`` has each by
-its number, and the other parts name that.
+A checkpoint holds weights as arrays and everything else as JSON. Each entry is saved once, also
+if an opponent still uses it after it has left the pool. ``entries`` lists all entries; pool and
+opponents refer to them by index.
 """
 
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.trees import leaves, named
 
-NEWEST = 5  # entries that aren't drawn, where there are more
-SPREAD = 400  # points of Elo that make the odds 10 to 1
+NEWEST = 5  # newest entries, not drawn if the pool has more
+SPREAD = 400  # Elo difference at which the odds are 10 to 1
 COUNTED = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
 
 
 @dataclass(eq=False)
 class Entry:
-    """Earlier weights.
+    """Earlier weights in the pool.
 
     Attributes:
-        weights: a tree of arrays, which nobody changes.
-        step: environment steps that they were trained with.
-        elo: their rating, in points.
+        weights: Tree of arrays, never changed.
+        step: Environment steps trained when the entry was added.
+        elo: Elo rating in points.
     """
 
     weights: Any
@@ -41,11 +41,11 @@ class Entry:
 
 
 def thinned(entries: list[Entry], most: int) -> list[Entry]:
-    """A pool with at most so many entries: without every second one of its older half.
+    """Return the pool, without every second entry of its older half if it is too large.
 
     Args:
-        entries: at most one more than fits.
-        most: how many fit.
+        entries: The pool, at most ``most + 1`` entries.
+        most: Largest size of the pool.
     """
     if len(entries) <= most:
         return entries
@@ -54,9 +54,9 @@ def thinned(entries: list[Entry], most: int) -> list[Entry]:
 
 
 def draw_by_age(entries: list[Entry], rng: np.random.Generator) -> Entry:
-    """One of the entries without the newest 5, if there are more: newer ones rather than older.
+    """Draw an entry, newer ones more often. The newest 5 are excluded if there are more.
 
-    The i-th, from 0, has the weight sqrt(i + 1).
+    Entry i has probability proportional to sqrt(i + 1).
     """
     candidates = entries[:-NEWEST] if len(entries) > NEWEST else entries
     weights = np.sqrt(np.arange(1, len(candidates) + 1))
@@ -64,23 +64,23 @@ def draw_by_age(entries: list[Entry], rng: np.random.Generator) -> Entry:
 
 
 def draw_any(entries: list[Entry], rng: np.random.Generator) -> Entry:
-    """One of the entries, each as likely as the others."""
+    """Draw an entry uniformly."""
     return entries[rng.integers(len(entries))]
 
 
 def expected(rating: float, other: float) -> float:
-    """The expected mean score, 0 to 1, of one rating against another."""
+    """Return the expected mean score (0 to 1) of a player rated ``rating`` against ``other``."""
     return 1 / (1 + 10 ** ((other - rating) / SPREAD))
 
 
 def moved(rating: float, other: float, score: float, k: float) -> tuple[float, float]:
-    """Both ratings after games; what one gains the other loses.
+    """Return both Elo ratings after games. One gains the points that the other loses.
 
     Args:
-        rating: of one, in points.
-        other: its opponent's.
-        score: mean of the games for the first one: 1 a win, 0.5 a draw, 0 a loss.
-        k: points that a rating moves at most.
+        rating: Rating of the first player, in points.
+        other: Rating of the second player, in points.
+        score: Mean score of the first player: 1 for a win, 0.5 for a draw, 0 for a loss.
+        k: Largest change of a rating, in points.
     """
     gain = k * (score - expected(rating, other))
     return rating + gain, other - gain
@@ -88,18 +88,19 @@ def moved(rating: float, other: float, score: float, k: float) -> tuple[float, f
 
 @dataclass
 class Opponent:
-    """One of the B opponents: its weights, and the results against it since they came.
+    """One of the B opponents: its weights, and the results since it got them.
 
     Attributes:
-        entry: the weights that it acts by.
-        started: steps trained when they came.
-        score: of the games since: 1 for each that the learner won, 0.5 for a draw.
-        games: how many there were.
-        pending: its replacement, once all its games have ended; None: none yet.
-        waited: rollouts since that was decided.
-        winrate_at_swap: the learner's mean score against the last one that was replaced, when that
-            was decided; None before the first.
-        epochs_to_align: rollouts that its replacement waited for; None before the first.
+        entry: Pool entry with the weights.
+        started: Environment steps trained when it got these weights.
+        score: The learner's summed score since then: 1 for a win, 0.5 for a draw.
+        games: Number of games since then.
+        pending: Entry that replaces the weights after a game has ended in each environment, or
+            None.
+        waited: Rollouts since the replacement was decided.
+        winrate_at_swap: The learner's mean score against the previous weights when their
+            replacement was decided; None before the first replacement.
+        epochs_to_align: Rollouts between that decision and the replacement; None before the first.
     """
 
     entry: Entry
@@ -113,25 +114,25 @@ class Opponent:
 
     @property
     def winrate(self) -> float | None:
-        """The learner's mean score, 0 to 1, since these weights came; None without a game."""
+        """The learner's mean score (0 to 1) against these weights, or None without a game."""
         return self.score / self.games if self.games else None
 
 
 @dataclass
 class Table:
-    """Everything that a checkpoint needs of a league.
+    """State of a league that checkpoints contain.
 
     Attributes:
-        pool: the oldest first; never empty.
-        opponents: B of them.
-        elo: the learner's rating, in points.
-        rng: what is drawn, is drawn by this.
-        aligned: (E,) bool: environments where a game has ended since their opponent's replacement
-            was decided.
-        stepped: steps trained when the pool last took weights (puffer4's), or opponents were last
-            drawn (puffer5's).
-        swaps: opponents replaced so far.
-        fresh: numbers, from 1, of the opponents whose weights changed after the last rollout.
+        pool: Earlier weights, the oldest first; never empty.
+        opponents: The B opponents.
+        elo: The learner's Elo rating in points.
+        rng: Random generator that draws replacements.
+        aligned: (E,) bool, environments where a game has ended since the replacement of their
+            opponent was decided.
+        stepped: Environment steps trained when weights last joined the pool (4.0's rules) or when
+            opponents were last drawn (5.0's rules).
+        swaps: Number of replacements so far.
+        fresh: Opponents (from 1) whose weights changed after the last rollout.
     """
 
     pool: list[Entry]
@@ -144,7 +145,7 @@ class Table:
     fresh: frozenset[int] = frozenset()
 
     def count(self, results: Results, k: float) -> None:
-        """Add a rollout's games, and update all ratings, one opponent after the other."""
+        """Count the games of a rollout, and update the ratings, opponent by opponent."""
         self.aligned |= results.ended
         counts = zip(self.opponents, results.score.tolist(), results.games.tolist(), strict=True)
         for opponent, score, games in counts:
@@ -155,18 +156,21 @@ class Table:
                 self.elo, opponent.entry.elo = rated
 
     def replace(self, b: int, entry: Entry, step: int) -> None:
-        """Have opponent ``b``, from 0, act by other weights, with counters that begin anew."""
+        """Replace the weights of opponent ``b`` (from 0), and reset its counters."""
         opponent = self.opponents[b]
         if entry is not opponent.entry:
             self.fresh |= {b + 1}
-        opponent.entry, opponent.started = entry, step
-        opponent.score, opponent.games = 0.0, 0
-        opponent.pending, opponent.waited = None, 0
+        opponent.entry = entry
+        opponent.started = step
+        opponent.score = 0.0
+        opponent.games = 0
+        opponent.pending = None
+        opponent.waited = 0
         self.swaps += 1
 
 
 def saved(table: Table) -> tuple[dict[str, mx.array], dict[str, Any]]:
-    """A table as arrays by name and as numbers."""
+    """Return a table for a checkpoint: arrays by name, and JSON values by name."""
     entries = _entries(table)
     number = {id(entry): i for i, entry in enumerate(entries)}
     arrays = {
@@ -196,16 +200,16 @@ def saved(table: Table) -> tuple[dict[str, mx.array], dict[str, Any]]:
 
 
 def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, rules: str) -> Table:
-    """The table that ``saved`` was given.
+    """Return a table from a checkpoint: the inverse of ``saved``.
 
     Args:
-        arrays: what it returned.
-        numbers: likewise, with the name of the ``rules`` that it was of.
-        now: a table of this run, whose opponents, environments and weights have the same shapes.
-        rules: this run's.
+        arrays: Arrays by name, from ``saved``.
+        numbers: JSON values by name, from ``saved``, and the name of its ``rules``.
+        now: Current table, with the expected opponents, environments and weight shapes.
+        rules: Name of the current rules.
 
     Raises:
-        UserError: it is of another run, or makes no sense.
+        UserError: If the table belongs to another run, or is damaged.
     """
     try:
         _refuse_another(arrays, numbers, now, rules)
@@ -218,7 +222,7 @@ def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, r
             Entry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **fields)
             for i, fields in enumerate(numbers["entries"])
         ]
-        mx.eval([leaves(entry.weights) for entry in entries])  # files may go
+        mx.eval([leaves(entry.weights) for entry in entries])  # Read before files are deleted.
         rng = np.random.default_rng()
         rng.bit_generator.state = numbers["rng"]
         return Table(
@@ -237,7 +241,7 @@ def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, r
 
 
 def _entries(table: Table) -> list[Entry]:
-    """Every entry once: those of the pool, of opponents, and of opponents to come."""
+    """Return every entry once: the pool, the opponents' entries and their replacements."""
     every = [*table.pool]
     for one in table.opponents:
         every += [one.entry] if one.pending is None else [one.entry, one.pending]
@@ -245,10 +249,11 @@ def _entries(table: Table) -> list[Entry]:
 
 
 def _check_numbers(numbers: dict[str, Any]) -> None:
-    """Refuse numbers that no table has.
+    """Check the ranges of saved values.
 
     Raises:
-        ValueError: one is out of its range; and as their reading, if they are something else.
+        ValueError: If a value is out of range. Missing or mistyped values raise KeyError or
+            TypeError.
     """
     last, opponents = len(numbers["entries"]) - 1, numbers["opponents"]
     used = [*numbers["pool"], *(one["entry"] for one in opponents)]
@@ -279,7 +284,7 @@ def _opponent(entries: list[Entry], fields: dict[str, Any]) -> Opponent:
 def _refuse_another(
     arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, rules: str
 ) -> None:
-    """Refuse a saved table that doesn't fit a run's."""
+    """Raise UserError if a saved table doesn't fit the current run."""
     weights = named(now.pool[0].weights)
     expected = {f"{i}.{n}": a for i in range(len(numbers["entries"])) for n, a in weights}
     wrong = [

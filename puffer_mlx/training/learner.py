@@ -52,15 +52,15 @@ RPO = 0x52504F  # makes the key of RPO's noise differ from the update's
 
 
 class Learner:
-    """Makes the updates of a run, and holds the functions and devices that they share.
+    """Prepares the updates of a run, and holds the functions and devices that they share.
 
     Args:
-        config: a valid configuration.
-        policy: the trained policy.
-        placement: the devices that act and train.
-        timer: gets the phases ``train_*`` of sampled epochs.
-        ranks: the processes that train together.
-        learned: the agents that are trained on; None: all.
+        config: A valid configuration.
+        policy: The trained policy.
+        placement: Devices that act and train.
+        timer: Measures the phases ``train_*`` of sampled epochs.
+        ranks: Processes that train together.
+        learned: Selection of the agents to train on; None for all.
 
     Attributes:
         algorithm: decides what minibatches are, and their loss.
@@ -68,7 +68,7 @@ class Learner:
             graph doesn't call them, so ``graph`` must be None then.
         graph: an epoch as one compiled function; None with several ranks or a limit of the KL, or
             if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: that function before its kernels are verified, which a call does; else None.
+        unverified: The epoch function until its kernels are verified by a call, then None.
         reader: loads rollouts onto the device that trains.
         health: checks that results are finite.
         update: the update in progress, or the last one.
@@ -180,19 +180,19 @@ class Update:
     """One epoch of training on one rollout; ``Learner.prepare`` makes it.
 
     Args:
-        learner: the learner that prepared it.
-        rollout: the rollout to train on.
-        before: weights and optimizer state to start from.
-        scheduled: learning rate, entropy bonus and exponent of priorities.
-        key: random key of the update.
-        compares: whether to report how far the first minibatch's ratios are from 1.
-        sampled: evaluate after each phase and charge its time.
+        learner: The learner that prepared the update.
+        rollout: The rollout to train on.
+        before: Weights and optimizer state to start from.
+        scheduled: Learning rate, entropy bonus and exponent of priorities.
+        key: Random key of the update.
+        compares: True to report how far the first minibatch's ratios are from 1.
+        sampled: True to evaluate after each phase and charge its time.
 
     Attributes:
-        state: the state after the update, perhaps not computed yet; ``before`` until the update is
+        state: State after the update, perhaps not computed yet; ``before`` until the update is
             submitted or its graph is built.
-        results: results of the minibatches.
-        extra_seconds: time that measuring took in addition to training.
+        results: Results of the minibatches.
+        extra_seconds: Time spent on measuring, in seconds.
     """
 
     def __init__(
@@ -460,15 +460,15 @@ def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
 
 
 def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Return which steps of a rollout are learned from, (T, N) bool: see ``ppo/sections.py``.
+    """Return the mask of steps to train on, (T, N) bool: see ``ppo/sections.py``.
 
-    The last step is left out: what came of its action isn't known. If no step is left, all are
-    learned from, so that there are minibatches; their advantages are 0 and teach nothing.
+    The last step is excluded, because the reward of its action isn't known. If no step remains,
+    all steps are included so that minibatches aren't empty; their advantages are 0.
 
     Args:
-        finals: (T + 1, N), non-zero where a row is an episode's last observation; None: nowhere.
-        steps: T.
-        agents: N.
+        finals: (T + 1, N), non-zero where a row is an episode's last observation, or None.
+        steps: Number of steps T.
+        agents: Number of agents N.
     """
     learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
     learned[-1] = False

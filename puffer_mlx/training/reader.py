@@ -1,4 +1,4 @@
-"""A rollout as the learner reads it, whatever device and policies acted."""
+"""Prepare a rollout for the learner: select its agents, copy it, recompute log-probabilities."""
 
 import math
 from collections.abc import Callable
@@ -17,27 +17,25 @@ from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 
-AT_ONCE = 2**17  # samples whose log-probabilities a GPU computes again at a time
+AT_ONCE = 2**17  # samples per call when a GPU recomputes log-probabilities
 
 
 class Learned:
-    """The rows of a rollout that are trained on, where opponents act for some agents; in order.
+    """Select the agents of a rollout that are trained on, in self-play.
 
-    The learner's alone: they are gathered once an epoch, before anything else looks at them, so
-    what opponents' rows contain changes nothing. An epoch still has as many minibatches of the same
-    size as without opponents, which PufferLib counts by all agents, too.
+    By default these are the learner's agents. They are gathered once per epoch, so the opponents'
+    rows have no effect. Number and size of the minibatches are the same as without opponents.
 
-    With ``selfplay.train_on_opponents`` all rows are, as PufferLib 5.0's are. The opponents' are
-    taken for the learner's own: with the log-probabilities that the opponents gave their actions,
-    and (as upstream) the initial recurrent states.
+    With ``selfplay.train_on_opponents`` all agents are trained on, as in PufferLib 5.0. Opponents'
+    rows use the log-probabilities that the opponents computed, and initial recurrent states.
 
     Args:
-        config: a valid configuration.
-        seats: who acts for which agents.
+        config: A valid configuration.
+        seats: Assignment of policies to agents.
 
     Attributes:
-        rows: (n,) int32 of the N agents. Where minibatches are the next S agents in their order,
-            again from the first one on: as many as are trained on before it repeats.
+        rows: (n,) int32, agents to train on. If minibatches take the agents in order, the list is
+            repeated until minibatches would repeat.
     """
 
     def __init__(self, config: Config, seats: Seats) -> None:
@@ -52,11 +50,11 @@ class Learned:
 
     @property
     def agents(self) -> int:
-        """How many agents are trained on, L or N."""
+        """Number of agents that are trained on, L or N."""
         return len(np.unique(self.rows))
 
     def fields(self, fields: Fields) -> Fields:
-        """A rollout's arrays of those agents, (T, n, ...)."""
+        """Return a rollout's arrays for the selected agents, (T, n, ...)."""
         T = fields["actions"].shape[0]
         return {
             name: None if array is None else take_rows(array, self._at, T)
@@ -64,37 +62,37 @@ class Learned:
         }
 
     def finals(self, finals: np.ndarray | None) -> np.ndarray | None:
-        """``RolloutBuffer.last_rows`` of those agents."""
+        """Return ``RolloutBuffer.last_rows`` for the selected agents, (T + 1, n), or None."""
         return None if finals is None else finals[:, self.rows]
 
     def states(self, states: Any) -> Any:
-        """Those agents' recurrent states when the rollout began, from all agents' (N, ...)."""
+        """Select the agents' initial recurrent states of a rollout from those of all N agents."""
         if self._everybody:
             theirs = self._opponents[:, None]
             states = tree_map(lambda a: mx.where(theirs, mx.zeros_like(a), a), states)
         return tree_map(lambda array: array[self._at], states)
 
     def of_learner(self, computed: mx.array, recorded: mx.array) -> mx.array:
-        """Numbers (T, n) by the learner's weights; for opponents' rows the recorded ones."""
+        """Return ``computed`` (T, n), with ``recorded`` in the rows of opponents."""
         if not self._everybody:
             return computed
         return mx.where(self._opponents[self._at], recorded, computed)
 
 
 class Reader:
-    """Two steps before the minibatches, where another device or another type acted.
+    """Copy a rollout to the training device, and recompute its log-probabilities if necessary.
 
-    Devices and types round differently, and the policy's ratios should tell what training changed.
-    So log-probabilities of such a rollout are computed again, by the weights that acted, from the
-    recurrent states that it began with.
+    Devices and types round differently, but the policy's ratios should only show the effect of
+    training. If another device or type acted, the weights that acted therefore compute the
+    log-probabilities again on the training device, from the rollout's initial recurrent states.
 
     Args:
         gather: ``UpdateFunctions.gather``.
         logprobs: (weights, *inputs, states) -> log-probabilities (T, S), compiled.
-        placement: the devices that act and train.
-        config: of which a minibatch's segments count, which are recomputed at a time, and whether
-            every rollout begins from the initial states.
-        learned: whose rows are trained on; None: all agents'.
+        placement: Devices that act and train.
+        config: Configuration. Sets the segments per call, and if rollouts start from initial
+            recurrent states.
+        learned: Selection of the agents to train on; None for all.
     """
 
     def __init__(
@@ -107,36 +105,33 @@ class Reader:
     ) -> None:
         self._gather, self._logprobs, self._learned = gather, logprobs, learned
         self._away = placement.away
-        # shuffled samples may be fewer than a segment; a GPU is told little, and computes a lot
+        # Shuffled minibatches may be smaller than a segment. A GPU needs large calls.
         self._segments = max(1, config.segments)
         if placement.learner == mx.gpu:
             self._segments = max(self._segments, AT_ONCE // config.train.horizon)
         self._carries = not config.base.reset_state
-        # Whether rollouts are the host's, which this device reads best after one copy.
+        # The GPU copies rollouts of the host once, instead of reading host memory.
         self._from_host = placement.rollout != placement.learner == mx.gpu
 
     @property
     def is_noop(self) -> bool:
-        """True if a rollout is trained on as it is."""
+        """True if rollouts need no preparation."""
         return not (self._away or self._from_host or self._learned)
 
     def copy(self, fields: Fields) -> Fields:
-        """A rollout's arrays of the agents that are trained on.
-
-        Where the learner's device reads them fastest.
-        """
+        """Return a rollout's arrays for the agents to train on, in the training device's memory."""
         with building:
             fields = for_gpu(fields) if self._from_host else fields
             return fields if self._learned is None else self._learned.fields(fields)
 
     def recompute(self, fields: Fields, rollout: Rollout) -> Fields:
-        """A rollout's arrays with log-probabilities (T, N) as training computes them."""
+        """Return a rollout's arrays with log-probabilities (T, N) as training computes them."""
         if not self._away:
             return fields
         N, S = fields["actions"].shape[1], self._segments
         states, parts = self.first_states(rollout), []
         for begin in range(0, N, S):
-            first = max(0, min(begin, N - S))  # equal sizes: other ones are compiled again
+            first = max(0, min(begin, N - S))  # Equal sizes avoid another compilation.
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
                 part = _of_agents(states, slice(first, first + S))
@@ -152,7 +147,7 @@ class Reader:
             return {**fields, "logprobs": logprobs}
 
     def first_states(self, rollout: Rollout) -> Any:
-        """Recurrent states (N, ...) of the agents when the rollout began; None: the first."""
+        """Return the rollout's initial recurrent states (N, ...), or None if they are zeros."""
         if not self._carries:
             return None
         with building:
@@ -162,11 +157,11 @@ class Reader:
             return for_gpu(states) if self._from_host else states
 
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
-        """Log-probabilities (T, S) of rows by the weights that acted, from the rows' states."""
+        """Return log-probabilities (T, S) of a minibatch, computed by the weights that acted."""
         with building:
             return self._logprobs(rollout.start.weights, *minibatch, states)
 
 
 def _of_agents(states: Any, agents: slice) -> Any:
-    """Views of some agents' states; None stays None."""
+    """Return the states of some agents as views, or None for None."""
     return None if states is None else tree_map(lambda state: state[agents], states)

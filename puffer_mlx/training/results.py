@@ -19,8 +19,8 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.trees import named
 
-IN_FLIGHT = 2  # minibatches that the device may have waiting
-CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy makes
+IN_FLIGHT = 2  # most minibatches queued on the device
+CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
 
 
 class MinibatchResult(NamedTuple):
@@ -68,10 +68,10 @@ class Results:
         """Return the results that a compiled epoch has made.
 
         Args:
-            packed: the packed numbers: see ``pack``.
-            minibatches: fields of the MinibatchResult of each minibatch.
-            state: the state after the epoch.
-            has_ratios: whether ``pack`` got ratios.
+            packed: Packed results: see ``pack``.
+            minibatches: Fields of the MinibatchResult of each minibatch.
+            state: State after the epoch.
+            has_ratios: True if ``packed`` contains ratios.
         """
         results = cls()
         results.minibatches = [MinibatchResult(*arrays) for arrays in minibatches]
@@ -163,14 +163,14 @@ class Numbers(NamedTuple):
 
 
 class Health:
-    """Checks what training computed, epoch after epoch.
+    """Check that the results of training are finite, epoch by epoch.
 
     Args:
-        config: a valid configuration.
-        metrics: names of the metrics.
+        config: A valid configuration.
+        metrics: Names of the metrics.
 
     Attributes:
-        fault: the error that says why no minibatch has counted so far, or None.
+        fault: Error that explains why no minibatch has counted so far, or None.
     """
 
     def __init__(self, config: Config, metrics: Sequence[str] = METRICS) -> None:

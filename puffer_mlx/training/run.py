@@ -1,10 +1,10 @@
-"""The one place where environments, a policy and a trainer become a run, and where it gets files.
+"""Create a run from a configuration: environments, policy, trainer and output files.
 
     with Run.open(config) as run:
         for logs in run.trainer: ...
 
-The command, programs, benchmarks and checks train by it. It leaves nothing behind unless ``write``
-or ``track`` is called.
+The command line, the library, benchmarks and checks train with a ``Run``. It writes files only
+after ``write`` and uses trackers only after ``write`` or ``track``.
 """
 
 import contextlib
@@ -38,19 +38,19 @@ from puffer_mlx.vec.base import Environments
 
 
 class Run(contextlib.ExitStack):
-    """A run: made by ``open``, closed at the end of a ``with`` or by ``close``.
+    """A training run. Create it with ``open``; close it with ``with`` or ``close``.
 
     Attributes:
-        trainer: with its configuration, environments, policy and placement.
-        resumed: the checkpoint that it goes on from; None if it begins.
-        state: what was saved with that.
-        exact: whether the environments go on from there, too.
-        home: the working directory at the start; files are found and written from there.
-        files: closes what is written and told; ``close`` does that before it closes environments.
-        folder: where checkpoints are; ``write`` sets this and the following.
-        keeper: writes the checkpoints.
-        log: of the epochs.
-        trackers: told of the epochs; ``track`` sets them, too.
+        trainer: Trainer of the run.
+        resumed: Checkpoint from which the run is resumed, or None for a new run.
+        state: Training state from that checkpoint.
+        exact: True if the resumed run also continues the environments' episodes.
+        home: Working directory at the start. Relative paths refer to it.
+        files: Open files and trackers, closed before the environments.
+        folder: Checkpoint folder. ``write`` sets this attribute and those below.
+        keeper: Checkpoint manager.
+        log: Log file of the epochs.
+        trackers: Trackers that receive the log records; ``track`` sets them, too.
     """
 
     trainer: Trainer
@@ -77,30 +77,31 @@ class Run(contextlib.ExitStack):
         ranks: SingleProcess = SINGLE_PROCESS,
         look: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
-        """Put a run together, up to its first epoch or the next one.
+        """Create a run that is ready for its first epoch, or for the next one if resumed.
 
         Args:
-            config: a valid configuration.
-            environments: the caller's, who closes them; None: those of the configuration.
-            policy: its parts, or a module (``policy/actor_critic.py``); None: as configured.
-            weights: initial ones, or their file; None: drawn from ``base.seed``.
-            resumed: the checkpoint to go on from.
-            schedule: see ``Trainer``.
-            ranks: see ``Trainer``.
-            look: is shown configuration and environments before the trainer is made.
+            config: A valid configuration.
+            environments: Environments that the caller closes. None creates those of ``config``.
+            policy: A policy, or a module (``policy/actor_critic.py``). None creates that of
+                ``config``.
+            weights: Initial weights or their file. None initializes them from ``base.seed``.
+            resumed: Checkpoint to resume from.
+            schedule: Learning-rate function: see ``Trainer``.
+            ranks: Processes that train together.
+            look: Called with configuration and environments before the trainer is created.
 
         Raises:
-            UserError: the configuration, the environments, the policy or a file isn't usable.
+            UserError: If the configuration, the environments, the policy or a file can't be used.
         """
         with contextlib.ExitStack() as stack:
             run = stack.enter_context(cls())
-            run.home = Path.cwd()  # environments may change it
+            run.home = Path.cwd()  # Environments may change the working directory.
             if resumed:
                 resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
                 kept = optimizers.state_size(optimizers.from_config(config))
                 own = ranks.own(config)
-                # Before environments are made: they may allocate as much.
+                # Check the memory before creating environments, which may allocate a lot.
                 refuse_training(own, None, kept, training_memory())
                 cores = placement.rollout_cores(config)
                 environments = run.enter_context(share.make_environments(config, ranks, cores))
@@ -128,22 +129,22 @@ class Run(contextlib.ExitStack):
             return run
 
     def path(self, path: Path) -> Path:
-        """Return a path of ``home`` as it is reached now, relative if possible, for messages."""
+        """Return a path below ``home`` for messages: relative to the current folder if possible."""
         return Path(relative(self.home / path))
 
     def write(self) -> None:
-        """Begin to write: the folder, held until the run is closed, the log and the trackers'.
+        """Open the run's folder, log and trackers. They stay open until the run is closed.
 
         Raises:
-            UserError: a file can't be written.
+            UserError: If a file can't be written.
         """
         config, resumed, enter = self.trainer.config, self.resumed, self.files.enter_context
         self.folder = resumed.folder.parent if resumed else enter(new_run(config, self.home))
         kept = resumed.folder if resumed else None
         self.keeper = checkpoint.CheckpointManager(self.folder, config, kept)
         record = self._record(self.folder.name)
-        logged = last_step(record.path) if resumed else None  # before that is cut off
-        # Saved without a log, in a notebook say, it has no position.
+        logged = last_step(record.path) if resumed else None  # Read before the log is truncated.
+        # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.numbers.get("log_position", 0) if self.state else None
         self.log = JsonLines(record.path, position)
         enter(further_log(record))
@@ -152,7 +153,7 @@ class Run(contextlib.ExitStack):
         enter(contextlib.closing(self.log))
 
     def track(self) -> None:
-        """Begin to tell trackers, and write no files; the run is named by its time, too."""
+        """Open the trackers without writing files. The run's name is the current time."""
         record = self._record(str(time.time_ns() // 1_000_000))
         self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
 
@@ -163,5 +164,5 @@ class Run(contextlib.ExitStack):
 
 
 def make_environments(config: Config) -> Environments:
-    """Environments apart from training's, for an evaluation say."""
+    """Return separate environments, such as those for an evaluation."""
     return vec.make(config, placement.rollout_cores(config))

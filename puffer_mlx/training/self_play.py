@@ -1,8 +1,8 @@
-"""Self-play in a run: opponents act for some agents, and the league decides who they are.
+"""Self-play: opponents act for some agents, and the league chooses the opponents.
 
-The trainer calls ``after`` once for each rollout, when it was taken and before the next one is
-begun. So serial and overlapped runs decide at the same places, and what a checkpoint has to
-remember of a rollout that is collected again is what was decided before it.
+The trainer calls ``after`` once per rollout, before it starts the next one. So runs with and
+without overlap make the same decisions. A rollout that will be collected again on resume is saved
+with the decisions made before it.
 """
 
 from typing import Any
@@ -30,18 +30,16 @@ State = tuple[dict[str, mx.array], dict[str, Any]]
 def begin_self_play(
     config: Config, vec: VecEnv, weights: Any, ranks: SingleProcess
 ) -> "SelfPlay | None":
-    """A run's self-play; None if it has none.
+    """Return the self-play of a run, or None if it is disabled.
 
     Args:
-        config: a valid configuration.
-        vec: the environments, before they are reset: those that want to know it are told who plays
-            in them.
-        weights: the learner's first, evaluated.
-        ranks: the processes that train together.
+        config: A valid configuration.
+        vec: Environments before their reset. Their tags are set.
+        weights: The learner's initial weights, evaluated.
+        ranks: Processes that train together.
 
     Raises:
-        UserError: the environments' agents can't be divided as the configuration asks, or several
-            ranks train together.
+        UserError: If the agents can't be divided as configured, or several ranks train together.
     """
     if not config.selfplay.enabled:
         return None
@@ -56,10 +54,10 @@ def begin_self_play(
 
 
 def choose_seats(config: Config, vec: VecEnv) -> Seats:
-    """Who acts for which agents, by the configuration's rules.
+    """Assign policies to agents by the configured rules.
 
     Raises:
-        UserError: see ``rollout.seats``.
+        UserError: If the environments don't fit the rules: see ``rollout.seats``.
     """
     keys = config.vec
     if config.selfplay_rules == OF_4:
@@ -68,34 +66,35 @@ def choose_seats(config: Config, vec: VecEnv) -> Seats:
 
 
 class SelfPlay:
-    """Opponents of a run.
+    """The self-play of a run: policy assignment, league and game counter.
 
     Args:
-        config: with self-play.
-        vec: the environments.
-        seats: who acts for which agents.
-        weights: the learner's first.
+        config: Configuration with self-play enabled.
+        vec: Environments of the run.
+        seats: Assignment of policies to agents.
+        weights: The learner's initial weights.
 
     Attributes:
-        seats: who acts for which agents.
-        league: who the opponents are.
+        seats: Assignment of policies to agents.
+        league: Pool of earlier weights and the current opponents.
     """
 
     def __init__(self, config: Config, vec: VecEnv, seats: Seats, weights: Any) -> None:
-        self.seats, self._vec = seats, vec
+        self.seats = seats
+        self._vec = vec
         self.league = League(config, seats, weights)
         self._scores = GameCounter(seats)
 
     def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
-        """Count a rollout's games, and decide who plays in the next one.
+        """Count the games of a rollout, and choose the opponents of the next one.
 
         Args:
-            rollout: that was just taken.
-            step: environment steps trained so far.
-            weights: the learner's now.
+            rollout: The rollout to count, before it is trained on.
+            step: Environment steps trained so far.
+            weights: The learner's current weights.
 
         Returns:
-            What to log.
+            Values to log.
         """
         fields = rollout.buffer.fields
         rewards, terminals = (np.asarray(fields[name])[1:] for name in ("rewards", "terminals"))
@@ -103,16 +102,16 @@ class SelfPlay:
         return self.league.after(step, results, weights)
 
     def state(self) -> State:
-        """What ``restore`` needs to go on identically: arrays, and numbers of JSON."""
+        """Return the state for ``restore``: arrays by name, and JSON values by name."""
         arrays, numbers = self.league.state()
         named = {f"{LEAGUE}.{name}": array for name, array in arrays.items()}
         return {**named, UNDER_WAY: mx.array(self._scores.state())}, numbers
 
     def restore(self, arrays: dict[str, mx.array], numbers: Any) -> None:
-        """Go on where ``state`` was taken, the environments being restored already.
+        """Restore what ``state`` returned. Call this after restoring the environments.
 
         Raises:
-            UserError: it is of another configuration, or of a run without self-play.
+            UserError: If the state has another configuration, or no self-play.
         """
         if UNDER_WAY not in arrays or not isinstance(numbers, dict):
             raise UserError(
@@ -124,5 +123,5 @@ class SelfPlay:
         seating.set_tags(self._vec, self.seats)
 
     def begin_anew(self) -> None:
-        """Forget the games under way: the environments were reset."""
+        """Discard unfinished games, after the environments were reset."""
         self._scores = GameCounter(self.seats)

@@ -1,4 +1,4 @@
-"""A trainer's state: everything that a resumed run needs to continue identically."""
+"""Save and restore the state of a trainer, so that a resumed run continues identically."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +20,9 @@ SELF_PLAY = "selfplay"  # prefix of the opponents' arrays
 def save_state(trainer: Any) -> State:
     """Return the state of a ``Trainer`` between two steps.
 
-    A rollout that isn't trained on yet is not in the state. Overlapped, or launched ahead, it is
-    collected again from where it began. In a serial run the environments are at the rollout's end.
+    Untrained rollouts are not saved. With overlap, or if the rollout was launched ahead, its
+    starting point is saved, and the resumed run collects it again. In serial runs the state
+    contains the environments after the rollout.
     """
     queue, collector = trainer.queue, trainer.collector
     rollout = queue.newest(trainer.weights)
@@ -29,7 +30,7 @@ def save_state(trainer: Any) -> State:
     if not (trainer.placement.overlap or (rollout and rollout.ahead)):
         start = None
     environments = collector.state_of(start) if start else collector.state()
-    part: dict[str, Any] = {  # of this process's agents
+    part: dict[str, Any] = {  # arrays of this process's agents
         "recurrent": start.states if start else collector.states,
         "carry": start.buffer.carry(0) if start else collector.buffer.carry(),
     }
@@ -72,15 +73,15 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     """Continue a trainer where ``state`` was saved.
 
     Args:
-        trainer: a ``Trainer`` with the same policy, agents and buffers as the one that was saved.
-        weights: the policy's weights at that time.
-        state: the saved state.
+        trainer: A ``Trainer`` with the same policy, agents and buffers as the saved one.
+        weights: The policy's weights from the same checkpoint.
+        state: The saved state.
 
     Returns:
-        True if the environments continue, too; if False, they start new episodes.
+        True if the environments are restored, too; False if they start new episodes.
 
     Raises:
-        UserError: the state is of another configuration, or of another optimizer.
+        UserError: If the state has another configuration or another optimizer.
     """
     optimizers.refuse_another(trainer.config.train.optimizer, state.numbers)
     _refuse_lost_schedule(trainer, state.numbers)
@@ -106,7 +107,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
         collector.restore(trees.get("recurrent", collector.states), trees["carry"])
     trainer.epoch = state.numbers["epoch"]
     trainer.global_step = state.numbers["global_step"]
-    if trainer.rate is not None:  # a resumed run may have another schedule
+    if trainer.rate is not None:  # The saved run may have had another schedule.
         trainer.rate = state.numbers.get("learning_rate", trainer.rate)
     if trainer.self_play is not None:
         opponents = within(state.arrays, SELF_PLAY)
@@ -120,10 +121,10 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
 
 
 def _refuse_lost_schedule(trainer: Any, numbers: Mapping[str, Any]) -> None:
-    """Raise UserError if the run's learning rate was a function, and none is given now."""
+    """Raise UserError if the learning rate was a function and the resumed run has no function."""
     if "schedule" in numbers and trainer.schedule is None:
         if typed(trainer.config, "train.learning_rate"):
-            return  # the user's number takes the function's place
+            return  # A learning rate on the command line replaces the function.
         raise UserError(
             "the run's learning_rate is a function, which no checkpoint holds",
             "give it again, in Python: Trainer.load(path, learning_rate=…); or a number, which"

@@ -1,19 +1,18 @@
-"""The thread that collects beside training, streams to act on, and their shares of the cores.
+"""The rollout thread, the MLX streams for acting, and the CPU cores that each stream may use.
 
-MLX computes a CPU stream on a thread of its own; operations of the CPU extension may take further
-threads to help. How many is a stream's *width*, the stream's own thread included, so that acting
-and learning can run at the same time on different cores. MLX's own operations take one thread.
-How many a product takes on macOS, Accelerate decides.
+MLX runs each CPU stream in one thread. Operations of the CPU extension can use more threads. A
+stream's *width* is their number, including the stream's thread. Widths let acting and learning run
+at the same time on different cores. MLX's built-in operations use one thread, except matrix
+products on macOS, where Accelerate chooses.
 
-Evaluation runs ahead of the streams until 10 tasks (of 5 operations) are under way, *on all streams
-together*: while a learner's long graph is evaluated, every other thread's evaluation waits at each
-of its operations for some of the learner's to end (beside one, a rollout took twice the time). A
-learner's stream therefore has few of the extension's operations under way (`learner_width`).
+MLX queues at most 10 tasks (of 5 operations) *on all streams together*. While a learner's long
+graph is evaluated, the evaluations of other threads therefore wait for the learner's operations: a
+rollout took twice the time. So the learner's stream queues few operations of the extension at a
+time (`learner_width`).
 
-MLX's streams belong to threads and are never given back to the system, so there is one such thread
-(``Worker``) and not one for each run. Unlike those of ``concurrent.futures`` it is still there when
-the process ends, to let go of its streams: MLX aborts a process whose threads end with streams of
-their own.
+MLX never frees a stream, and a stream belongs to one thread. So all runs share one thread
+(``Worker``). At the end of the process it clears its streams, because MLX aborts if a thread ends
+while it has streams. Threads of ``concurrent.futures`` end too early for that.
 """
 
 import atexit
@@ -28,29 +27,29 @@ import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
 
-_UNDER_WAY = 2  # operations of a learner's stream: one runs, the next is ready
+_LEARNER_DEPTH = 2  # queued operations of a learner's stream: one runs, the next is ready
 
-_made = threading.local()  # a stream belongs to its thread, and MLX never gives one back
+_made = threading.local()  # Streams of each thread. MLX never frees a stream.
 
 
 def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream]:
-    """Streams for the policy's steps, to be called in the thread that uses them.
+    """Return the streams for the policy's steps. Call this in the thread that uses them.
 
-    On a CPU, one for each group while there are cores, of equal width: a step of one group is too
-    small to be worth splitting as long as there is another group. They are the thread's own,
-    besides its default stream, made once and never given back; a later call gives the same ones,
-    with the widths it asks for. A GPU doesn't gain by more than its default stream.
+    On a CPU each group gets a stream, as long as there are cores, and all streams have the same
+    width. Two groups on two streams are faster than one group split among threads. The streams are
+    created once per thread; later calls return the same streams with new widths. On a GPU this is
+    the default stream, because more streams don't help.
 
     Args:
-        device: where the policy acts.
-        cores: threads that acting may use, at least 1.
-        groups: groups of agents, at least 1; they take turns on the streams.
+        device: Device that acts.
+        cores: Number of threads for acting, at least 1.
+        groups: Number of groups of agents, at least 1. Groups alternate on the streams.
 
     Returns:
         At most min(cores, groups) streams.
 
     Raises:
-        ValueError: ``cores`` or ``groups`` is below 1.
+        ValueError: If ``cores`` or ``groups`` is below 1.
     """
     if cores < 1 or groups < 1:
         raise ValueError(f"cores and groups must be at least 1, got {cores} and {groups}")
@@ -68,17 +67,18 @@ def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream
 
 
 def set_width(stream: mx.Stream, threads: int) -> None:
-    """Let an operation on a CPU stream, of any thread, take so many threads.
+    """Set the number of threads for one operation on a CPU stream.
 
-    For operations evaluated from now on; results don't depend on it. Without the extension every
-    operation takes one thread, and this does nothing.
+    Operations that are evaluated later use it. Results don't depend on it. Without the CPU
+    extension every operation uses one thread, and this does nothing.
 
     Args:
-        stream: a CPU's.
-        threads: the stream's own included; 0 for as many as the process may use, as at first.
+        stream: A CPU stream, also one created by another thread.
+        threads: Number of threads, including the stream's. 0, the initial value, means as many as
+            the process may use.
 
     Raises:
-        ValueError: it's a GPU's stream, or ``threads`` is negative.
+        ValueError: If it is a GPU stream, or ``threads`` is negative.
     """
     _expect(stream, threads)
     module = cpu_extension.load()
@@ -87,24 +87,23 @@ def set_width(stream: mx.Stream, threads: int) -> None:
 
 
 def learner_width(threads: int) -> None:
-    """Make the calling thread's default CPU stream a learner's, with a share of the cores.
+    """Configure the calling thread's default CPU stream for learning.
 
-    It has few of the extension's operations under way at a time, which costs it nothing, takes a
-    fifth less memory and lets others' evaluations through. Its graphs must be the CPU's alone:
-    evaluation waits for operations to end, and a GPU's work in the same graph begins only when
-    evaluation is through.
+    The stream queues few operations of the extension at a time. This costs no time, saves a fifth
+    of the memory and lets other threads evaluate. Graphs on this stream must not use a GPU: the
+    evaluation waits for CPU operations, and GPU work in the same graph would start only after it.
 
     Args:
-        threads: the share; 0 for as many as the process may use.
+        threads: Number of threads; 0 means as many as the process may use.
 
     Raises:
-        ValueError: ``threads`` is negative.
+        ValueError: If ``threads`` is negative.
     """
     stream = mx.default_stream(mx.cpu)
     set_width(stream, threads)
     module = cpu_extension.load()
     if module is not None:
-        module.set_depth(stream, _UNDER_WAY)
+        module.set_depth(stream, _LEARNER_DEPTH)
 
 
 def _expect(stream: mx.Stream, threads: int) -> None:
@@ -115,10 +114,10 @@ def _expect(stream: mx.Stream, threads: int) -> None:
 
 
 class Worker:
-    """One thread and its jobs; ``worker()`` gives the process's.
+    """A thread that runs jobs in order. ``worker()`` returns the one of the process.
 
     Args:
-        name: of the thread.
+        name: Name for the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -127,7 +126,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Callable[[], Any]) -> Future:
-        """Queue a job; the future gets its result or exception."""
+        """Queue a job. Returns a future with its result or exception."""
         future: Future = Future()
         self._jobs.put((future, job))
         return future
@@ -144,13 +143,13 @@ class Worker:
                 future.set_result(job())
             except BaseException as error:
                 future.set_exception(error)
-            del item, future, job  # what they hold isn't needed until the next one comes
+            del item, future, job  # Free their arrays before waiting for the next job.
         mx.clear_streams()
 
 
 @functools.cache
 def worker() -> Worker:
-    """The process's worker, made when it is first asked for."""
+    """Return the worker of the process. The first call creates it."""
     collector = Worker("collector")
     atexit.register(collector.close)
     return collector

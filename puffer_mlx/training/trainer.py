@@ -50,7 +50,7 @@ RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exp
 
 
 class Trains(Protocol):
-    """Attributes of a trainer that displays and players read; the library's trainer has them."""
+    """Attributes of a trainer that displays and players read."""
 
     config: Config
     vec: VecEnv
