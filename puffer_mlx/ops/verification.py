@@ -58,8 +58,13 @@ class Verified:
         kind: str,
         view: View,
         draws: bool,
+        example: Callable[[tuple], tuple],
     ) -> None:
-        self._raw, self._run, self._view, self._draws = raw, run, view, draws
+        self._raw = raw
+        self._run = run
+        self._view = view
+        self._draws = draws
+        self._example = example
         self._context = context
         self._bound = UNIT[kind] ** 0.5
         self._seen: set[tuple[bool, ...]] = set()  # which arguments were None in earlier calls
@@ -81,6 +86,7 @@ class Verified:
             return
         with building:
             before = set(implementation.refused)
+            arguments = self._example(arguments)
             expected = self._plain(arguments)
             while (verdict := self._judge(arguments, expected, None)).fault and verdict.chosen:
                 culprits = [
@@ -121,6 +127,7 @@ def verified(
     kind: str = "fp32",
     view: View = lambda arguments, result: result,
     draws: bool = False,
+    example: Callable[[tuple], tuple] = lambda arguments: arguments,
 ) -> Verified:
     """Return a function that verifies the implementations it uses before its first call on a GPU.
 
@@ -132,8 +139,9 @@ def verified(
         view: maps the arguments and the result to the tree that is compared.
         draws: whether results depend on draws, of which a few may differ; if they are integers,
             this need not be said.
+        example: maps the arguments of the call to those that the results are compared for.
     """
-    return Verified(raw, run or raw, context, kind, view, draws)
+    return Verified(raw, run or raw, context, kind, view, draws, example)
 
 
 def refuse(names: Iterable[str], reason: str = "") -> None:

@@ -78,7 +78,7 @@ def compile_update(
     optimise = _optimiser(config, algorithm)
     return UpdateFunctions(
         gather=check(gather, compile_on_gpu(gather)),
-        gradients=check(both, mx.compile(summed(both))),
+        gradients=check(both, mx.compile(summed(both)), example=_with_rewards),
         optimise=check(optimise, compile_on_gpu(optimise), view=_change),
         steps={name: compiled(step) for name, step in algorithm.steps.items()},
     )
@@ -106,7 +106,7 @@ def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> Upd
     steps = algorithm.steps.items()
     return UpdateFunctions(
         gather=check(partial(sections.gather, policy)),
-        gradients=check(_in_one(policy, config, algorithm, limited)),
+        gradients=check(_in_one(policy, config, algorithm, limited), example=_with_rewards),
         optimise=check(
             _optimiser(config, algorithm, counts=not counts_at_once(config)), view=_change
         ),
@@ -120,6 +120,21 @@ def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> Upd
 def _verifying(policy: Policy, config: Config) -> Callable[..., Any]:
     """Return ``verified`` for this policy and configuration."""
     return partial(verified, context=f"{policy} {config.train}", kind=config.train.precision)
+
+
+def _with_rewards(arguments: tuple) -> tuple:
+    """Return the arguments of ``gradients`` with random advantages or rewards, of the order of 1.
+
+    Those of a run's first epoch may be so small that the wrong sign of the policy's gradient changes
+    the sum of all gradients by less than rounding may.
+    """
+    *others, targets, recurrent, ent_coef, scale = arguments
+    if isinstance(targets, tuple):
+        names = {"adv", "rewards"} & {*targets._fields}  # type: ignore
+        key = mx.random.key(0)
+        drawn = {name: mx.random.normal(getattr(targets, name).shape, key=key) for name in names}
+        targets = targets._replace(**drawn)  # type: ignore
+    return *others, targets, recurrent, ent_coef, scale
 
 
 def _change(before: tuple, after: tuple) -> tuple:

@@ -12,6 +12,8 @@ from oracles import RandomVec, named
 from puffer_mlx import config
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.ppo.update import _with_rewards
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.training.trainer import Trainer
@@ -184,3 +186,12 @@ def test_sound_kernels_are_not_judged_again(monkeypatch):
     with emulated_gpu() as gpu:
         trained()
     assert not implementation.refused and "draw_rows" in gpu.names
+
+
+def test_gradients_are_compared_for_advantages_that_count():
+    flat = mx.zeros(6)
+    targets = Minibatch(flat, flat, flat, flat)
+    *before, found, _, _, _ = _with_rewards(("weights", targets, None, flat, None))
+    assert before == ["weights"]
+    assert found._replace(adv=None) == targets._replace(adv=None)
+    assert np.std(np.array(found.adv)) > 0.3
