@@ -125,8 +125,8 @@ def _verifying(policy: Policy, config: Config) -> Callable[..., Any]:
 def _with_rewards(arguments: tuple) -> tuple:
     """Return the arguments of ``gradients`` with random advantages or rewards, of the order of 1.
 
-    Those of a run's first epoch may be so small that the wrong sign of the policy's gradient changes
-    the sum of all gradients by less than rounding may.
+    Those of a run's first epoch may be so small that a wrong sign of the policy's gradient changes
+    the gradients of the weights by less than rounding does.
     """
     *others, targets, recurrent, ent_coef, scale = arguments
     if isinstance(targets, tuple):
