@@ -132,7 +132,11 @@ def _with_rewards(arguments: tuple) -> tuple:
     if isinstance(targets, tuple):
         names = {"adv", "rewards"} & {*targets._fields}  # type: ignore
         key = mx.random.key(0)
-        drawn = {name: mx.random.normal(getattr(targets, name).shape, key=key) for name in names}
+        drawn: dict[str, Any] = {
+            name: mx.random.normal(getattr(targets, name).shape, key=key) for name in names
+        }
+        if "moments" in targets._fields:  # type: ignore
+            drawn["moments"] = None  # they are of the real advantages
         targets = targets._replace(**drawn)  # type: ignore
     return *others, targets, recurrent, ent_coef, scale
 
