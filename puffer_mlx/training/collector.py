@@ -346,7 +346,7 @@ class Collector:
         return self.vec.state()
 
     def state_of(self, start: RolloutStart) -> Any:
-        """The environments' state when a rollout began; waits for it."""
+        """Return the state of the environments at the start of a rollout; waits for the GPU."""
         if start.environments is None and start.stepped is not None:
             assert isinstance(self.vec, EnvironmentsOnGPU)
             return self.vec.state_of(start.stepped)
@@ -354,24 +354,24 @@ class Collector:
 
     @property
     def before(self) -> Any:
-        """The buffer of the rollout before the last one, where there are two."""
+        """Buffer of the rollout before the latest one, if there are two buffers."""
         return self.buffers[self.buffers.index(self.buffer) - 1]
 
     @property
     def part(self) -> float | None:
-        """Which part of the last begun rollout is collected; None where nobody knows.
+        """Fraction of the latest rollout that is collected, for any thread.
 
-        From any thread. Of short rollouts it isn't known: see ``SLOW``.
+        None if it is unknown, as for short rollouts: see ``SLOW``.
         """
         marked = self._marked  # another thread may replace it
         return marked.part if marked else None
 
     def settle(self) -> None:
-        """Wait until nothing is under way; a rollout that is done or has failed waits for take.
+        """Wait until no rollout is in progress. A finished or failed one remains to be taken.
 
         Raises:
-            KeyboardInterrupt: there was one meanwhile. It ends no rollout: a buffer that is half
-                written would be of no use.
+            KeyboardInterrupt: an interrupt came during the wait. It is raised after the rollout has
+                finished, because a partly written buffer can't be used.
         """
         interrupt: KeyboardInterrupt | None = None
         while isinstance(job := self._job, Future):
@@ -384,7 +384,7 @@ class Collector:
             raise interrupt
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
-        """The groups' recurrent states, with initial ones for new opponents."""
+        """Return the recurrent states of each group, reset for the opponents in ``fresh``."""
         if self._seats is None or not fresh:
             return self.states
         theirs = np.isin(self._seats.policy, list(fresh))
@@ -404,7 +404,7 @@ class Collector:
         noise: mx.array,
         fresh: Collection[int],
     ):
-        """Collect a rollout; runs in the collecting thread."""
+        """Collect a rollout. This runs in the second thread if rollouts overlap training."""
         timer, began = self._timer, time.perf_counter()
         if self.overlap and self._start:
             timer.lap("eval_idle")
@@ -412,7 +412,7 @@ class Collector:
             timer.start()
         self.resync()
         if self.bootstraps:
-            self.vec.take_last()  # type: ignore  # of before: what an interrupted rollout left
+            self.vec.take_last()  # type: ignore  # discard those of an interrupted rollout
         states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
         stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
         environments = self.vec.state() if self.overlap and stepped is None else None
@@ -423,7 +423,7 @@ class Collector:
         if on_host:
             buffer.mark()
         self._marked = buffer if on_host and self._seconds > SLOW else None
-        # In this order: an interrupt may come anywhere, and row T is lost from `mark_last` on.
+        # Set this before `mark_last`, which overwrites row T: an interrupt may come at any line.
         self._unfinished = Unfinished(start, acting, noise)
         if on_host:
             buffer.mark_last()
