@@ -1,6 +1,7 @@
-"""A loss and advantages of the user's own: functions that a program gives, or names in [train].
+"""Custom losses, advantages and optimizers: objects passed by a program or named in [train].
 
-``docs/custom_policy.md`` shows them. They are plain MLX, compiled and differentiated as ours.
+``docs/custom_policy.md`` shows examples. Custom functions are plain MLX. They are compiled and
+differentiated in the same way as the built-in ones.
 """
 
 import inspect
@@ -22,22 +23,22 @@ PAGE = "docs/custom_policy.md shows one"
 
 
 class Forward(NamedTuple):
-    """A minibatch's forward pass, which a loss is a function of.
+    """Forward pass of a minibatch, the first argument of a custom loss.
 
-    T steps of S segments; of ``ppo`` without a memory one step of S samples. Gradients flow through
-    the first five.
+    A minibatch has T steps of S segments. With ``ppo`` and a network without recurrent state it has
+    one step of S samples. Gradients flow through the first five fields.
     """
 
     logprob: mx.array
-    """(T*S,) float32, time-major, of the actions; likewise the next two."""
+    """Log-probabilities of the actions, (T*S,) float32, time-major; as are the next two fields."""
     entropy: mx.array
     value: mx.array
     features: mx.array
-    """(T*S, H), what the decoder reads, in the precision of the pass."""
+    """Inputs of the decoder, (T*S, H), in the precision of the pass."""
     weights: Any
     """The policy's tree of weights, in the precision of the pass."""
     observations: mx.array
-    """(T, S, D), as the policy sees them."""
+    """(T, S, D), as the policy receives them."""
     actions: mx.array
     """(T*S, heads) float32."""
     masks: mx.array | None
@@ -47,10 +48,10 @@ class Forward(NamedTuple):
 
 
 def find(config: Config, key: str) -> Any:
-    """What a key of [train] names, or a program gave for it; None if that is one of ours.
+    """Return the custom object for a key of [train], or None if the value is a built-in one.
 
     Raises:
-        UserError: there is no such object, or only a file names it (``config.trust``).
+        UserError: the object doesn't exist, or is named by an untrusted file (``config.trust``).
     """
     name = getattr(config.train, key)
     if ":" not in name:
@@ -66,16 +67,16 @@ def find(config: Config, key: str) -> Any:
 
 
 def find_function(config: Config, key: str, count: int, *names: str) -> Callable[..., Any] | None:
-    """As ``find``, of a function.
+    """Return the custom function for a key of [train], or None if the value is a built-in one.
 
     Args:
-        config: of the run.
-        key: of [train].
-        count: how many arguments it takes by their places.
-        names: of the others.
+        config: configuration of the run.
+        key: a key of section [train].
+        count: number of positional arguments of the function.
+        names: names of its keyword arguments.
 
     Raises:
-        UserError: as ``find``; or it isn't a function of these arguments.
+        UserError: raised by ``find``, or the object can't be called with these arguments.
     """
     function = find(config, key)
     if function is None:
@@ -88,16 +89,16 @@ def find_function(config: Config, key: str, count: int, *names: str) -> Callable
     except TypeError as error:
         wanted = f"{count} arguments and, by their names, {', '.join(names)}"
         raise UserError(f"{name} can't be called: {error}", f"it gets {wanted}; {PAGE}") from None
-    except ValueError:  # a function of C doesn't tell
+    except ValueError:  # the signature of a C function is unknown
         pass
     return function
 
 
 def find_loss(config: Config) -> Callable[..., Any] | None:
-    """The loss of the user's own, or ours with normalised advantages; None: ours.
+    """Return the custom loss or ``normalized_loss``, or None for the standard loss.
 
     Raises:
-        UserError: as ``find_function``.
+        UserError: raised by ``find_function``.
     """
     if config.train.loss == NORMALIZED:
         return normalized_loss
@@ -105,7 +106,7 @@ def find_loss(config: Config) -> Callable[..., Any] | None:
 
 
 def functions(config: Config) -> list[Callable[..., Any]]:
-    """Functions in the place of those that fused forms compute: a loss, an optimizer's step."""
+    """Return the custom loss and the custom optimizer's step, if set. Fused code can't run them."""
     functions = find_loss(config), getattr(find(config, "optimizer"), "step", None)
     return [each for each in functions if each is not None]
 
@@ -113,7 +114,17 @@ def functions(config: Config) -> list[Callable[..., Any]]:
 def call_loss(
     function: Callable[..., Any], name: str, now: Forward, batch: Any, **numbers: Any
 ) -> tuple[mx.array, dict[str, mx.array]]:
-    """The loss (a scalar, float32), and its statistics by name: ``METRICS`` and further ones.
+    """Call a custom loss and check its result.
+
+    Args:
+        function: the custom loss.
+        name: name of the function in error messages.
+        now: forward pass of the minibatch.
+        batch: targets of the minibatch.
+        numbers: coefficients, passed by name.
+
+    Returns:
+        The loss, a float32 scalar, and the statistics by name: ``METRICS`` and custom ones.
 
     Raises:
         UserError: the function returned something else.
@@ -139,10 +150,10 @@ def call_loss(
 
 
 def find_advantages(config: Config) -> Callable[..., mx.array]:
-    """What gives advantages: ``advantage.advantages``, or the user's own function in its place.
+    """Return the function that computes advantages: ``advantage.advantages`` or the custom one.
 
     Raises:
-        UserError: as ``find_function``.
+        UserError: raised by ``find_function``.
     """
     function = find_function(config, "advantage", 4, "finals", *Discounts._fields)
     if function is None:

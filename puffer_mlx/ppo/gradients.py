@@ -80,18 +80,18 @@ def custom_loss(
     ent_coef: mx.array,
     scale: mx.array | None,
 ) -> Scored:
-    """A loss of the user's own: ``custom.call_loss``.
+    """Return a custom loss: see ``custom.call_loss``.
 
     Args:
-        policy: what is trained.
-        numbers: of ours, which it gets.
-        function: gives the loss.
-        name: what messages call it.
-        names: of its statistics: becomes what they are when the function is traced.
-        now: the decoded minibatch, and what follows as ``clipped_loss``.
-        batch: see there.
-        ent_coef: see there.
-        scale: see there.
+        policy: the policy to train.
+        numbers: coefficients of the loss.
+        function: the custom loss.
+        name: name of the function in error messages.
+        names: list that is filled with the names of the statistics when the function is traced.
+        now: the decoded minibatch.
+        batch: targets.
+        ent_coef: entropy coefficient, a scalar array.
+        scale: factor on the loss, a scalar array. None for 1.
     """
     closed_form.LOSS.choose(function)  # reports that it isn't used
     outputs, value = policy.decoder.split(now.decoder, now.y)
@@ -108,19 +108,18 @@ def custom_loss(
 
 
 def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
-    """What gives a minibatch's gradients.
+    """Return a function that computes the gradients of a minibatch.
 
     Args:
-        policy: whose weights they are by.
+        policy: the policy to train.
         kind: ``train.precision``.
-        loss: of the decoded minibatch, of what it is compared with, with the weight of the entropy
-            bonus and, in fp16 alone, what the loss is multiplied by so that small gradients don't
-            vanish.
+        loss: a function of the decoded minibatch, the targets, the entropy coefficient and a scale.
+            The scale is None except in fp16, where it prevents underflow of small gradients.
 
     Returns:
-        A function of float32 weights, ``Inputs``, what is compared, the network's first state
-        (None: its initial one), weight of the entropy bonus and scale. It returns gradients, the
-        loss's statistics, and its ratios, values and advantages (T, S).
+        A function of float32 weights, the fields of ``Inputs``, targets, recurrent state (None for
+        the initial state), entropy coefficient and scale. It returns gradients, statistics, and
+        ratios, values and advantages (T, S).
     """
     scaled = kind == "fp16"
 
@@ -145,7 +144,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
 
 
 def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, keep, state):
-    """Log-probabilities (T, S) of actions as training computes them."""
+    """Return log-probabilities of actions (T, S), computed as in training."""
     low, observations = precision.lower(weights, kind), materialize(observations)
     y, _ = policy.product(low, observations, state, keep)
     flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)

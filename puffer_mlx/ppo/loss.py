@@ -1,16 +1,17 @@
-"""The PPO loss with clipped values, in two forms.
+"""The PPO loss with clipped values, in two variants.
 
-PufferLib 4.0's is of advantages from before the minibatch, normalised and weighted by segment.
-5.0's is of *live* ones, of the values of the same forward pass, as they are.
+The loss of PufferLib 4.0 uses advantages computed before the minibatch, normalised and weighted by
+segment. The loss of 5.0 uses *live* advantages, computed from the values of the same forward pass,
+without normalisation or weights.
 
 | symbol | shape | meaning |
 | --- | --- | --- |
 | logprob, entropy, value | (T*S,) | of the current policy on the minibatch |
-| old_logprob | (T*S,) | of the rollout's policy: never refreshed |
+| old_logprob | (T*S,) | of the rollout's policy, constant during an epoch |
 | old_value | (T*S,) | the most recently refreshed values; live: the rollout's |
 | ret | (T*S,) | old_value + advantage; live: value + advantage |
 | adv | (T*S,) | not normalised |
-| weight | (T*S,) | importance weight of the segment; live: there is none |
+| weight | (T*S,) | importance weight of the segment; live: None |
 """
 
 import math
@@ -21,15 +22,16 @@ import mlx.core as mx
 from puffer_mlx.system.plain_functions import record
 
 METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
-TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO
+TOLERANCE = 1.5  # factor on the target KL, as in Stable-Baselines3's PPO
 
 
 class Minibatch(NamedTuple):
-    """Targets of a minibatch, all (T*S,) float32, time-major; live ones have no weight.
+    """Targets of a minibatch, all (T*S,) float32, time-major. Live advantages have no weight.
 
-    ``moments`` (R, 3, G) tell the mean and deviation that the advantages are normalised by, where
-    this is one of R equal parts of a larger minibatch: what ``closed_form.moments`` gives of each.
-    None: their own.
+    If the minibatch is one of R equal shards of a larger one, ``moments`` (R, 3, G) contains the
+    results of ``closed_form.moments`` for all shards. Advantages are then normalised by the mean
+    and standard deviation of the larger minibatch. If ``moments`` is None, they are normalised by
+    their own.
     """
 
     old_logprob: mx.array
@@ -56,23 +58,25 @@ class Coefficients(NamedTuple):
 
 
 def largest_kl(target: float) -> float:
-    """The KL of a minibatch beyond which an epoch's steps end; infinite for a target of 0.
+    """Return the largest KL with which an epoch continues; infinite if ``target`` is 0.
 
-    The KL is ``kl``, the mean of ratio - 1 - log ratio: what the rollout's policy, by which the
-    minibatch was drawn, has over the present one (Schulman, "Approximating KL divergence").
+    The KL is the metric ``kl``, the mean of ratio - 1 - log ratio. It estimates KL(rollout's
+    policy, current policy) from the rollout's actions (Schulman, "Approximating KL divergence").
     """
     return TOLERANCE * target if target else math.inf
 
 
 def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
-    """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too.
+    """Return (adv - mean) / (std + 1e-8) over all entries, including the zeros of last steps.
 
-    A single advantage has no deviation: it is returned unchanged.
+    The variance is unbiased. A single advantage has no variance and is returned unchanged.
 
-    ``moments`` are those of a larger minibatch (``Minibatch``), put together as in Chan's parallel
-    variance.
+    Args:
+        adv: advantages.
+        moments: moments of the shards of a larger minibatch (``Minibatch``), combined by Chan's
+            parallel variance algorithm; or None.
     """
-    if moments is not None and moments.ndim == 2:  # (3, G), from a kernel: those of ``adv`` alone
+    if moments is not None and moments.ndim == 2:  # (3, G) from a kernel, of ``adv`` alone
         moments = None
     if adv.size * (1 if moments is None else len(moments)) == 1:
         return adv
@@ -96,32 +100,31 @@ def ppo_loss(
     vf_coef: float,
     vf_clip_coef: float,
 ) -> tuple[mx.array, mx.array]:
-    """Upstream's loss.
+    """Return upstream's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy).
 
-    mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy), with w adv the weight times the
-    normalised advantage, or adv itself, and
+    "w adv" is the weight times the normalised advantage, or adv for live advantages.
 
         ratio = exp(logprob - old_logprob)
         pg = max(-w adv ratio, -w adv clip(ratio, 1 - clip_coef, 1 + clip_coef))
         vl = 0.5 max((value - ret)^2, (old_value + clip(value - old_value, ±vf_clip_coef) - ret)^2)
 
     Args:
-        logprob: (T*S,), as are ``entropy`` and ``value``.
-        entropy: see above.
-        value: see above.
-        batch: the targets.
-        ent_coef: scalar array, so that annealing it doesn't compile again.
+        logprob: log-probabilities of the actions, (T*S,).
+        entropy: entropies of the policy, (T*S,).
+        value: values, (T*S,).
+        batch: targets.
+        ent_coef: entropy coefficient, a scalar array so that annealing doesn't recompile.
         clip_coef: clip range of the ratio.
         vf_coef: weight of the value loss.
         vf_clip_coef: clip range of the value's change.
 
     Returns:
         The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is
-        mean(-logratio), ``kl`` is mean(ratio - 1 - logratio), ``clipfrac`` the share of ratios
-        further than clip_coef from 1.
+        mean(-logratio), ``kl`` is mean(ratio - 1 - logratio), and ``clipfrac`` is the fraction of
+        ratios that differ from 1 by more than clip_coef.
 
     Raises:
-        ValueError: shapes differ.
+        ValueError: the shapes of the arguments differ.
     """
     shapes = [a.shape for a in (logprob, entropy, value, *batch[:4]) if a is not None]
     if len(set(shapes)) != 1:
@@ -132,8 +135,8 @@ def ppo_loss(
         gain, known = -batch.adv, mx.stop_gradient(value)
     else:
         gain, known = -batch.weight * normalise(batch.adv, batch.moments), batch.old_value
-    # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as
-    # upstream.
+    # For equal arguments, the gradient of MLX's maximum goes to the second one. So it goes to the
+    # unclipped term, as upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
     ret = known + batch.adv
@@ -151,17 +154,17 @@ def ppo_loss(
 def normalized_loss(
     now: Any, batch: Minibatch, *, ent_coef: mx.array, **numbers: float
 ) -> tuple[mx.array, mx.array]:
-    """``ppo_loss`` of live advantages, which in the policy's part are normalised, as 4.0's.
+    """Return ``ppo_loss`` of live advantages, normalised in the policy's term only.
 
-    Returns stay value + advantage.
+    The value loss uses the returns value + advantage, without normalisation.
 
     Args:
-        now: the forward pass: ``custom.Forward``.
-        batch: the targets, without a weight.
-        ent_coef: as ``ppo_loss``.
-        numbers: its others.
+        now: forward pass, a ``custom.Forward``.
+        batch: targets without a weight.
+        ent_coef: entropy coefficient, a scalar array.
+        numbers: other coefficients of ``ppo_loss``.
     """
-    held = mx.stop_gradient(now.logprob)  # the policy's part of this one is left out
+    held = mx.stop_gradient(now.logprob)  # no gradient of the policy's term here
     rest, metrics = ppo_loss(held, now.entropy, now.value, batch, ent_coef=ent_coef, **numbers)
     weighted, none = batch._replace(weight=mx.ones_like(batch.adv)), mx.array(0.0)
     numbers = {**numbers, "vf_coef": 0.0}

@@ -78,13 +78,13 @@ def annealed_beta(beta0: float, alpha: float, epoch: int, epochs: int) -> float:
 def choose(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float
 ) -> tuple[mx.array, mx.array]:
-    """All of the above: the rows that a minibatch trains on, in one operation.
+    """Choose the rows of a minibatch by priority, in one operation if possible.
 
     Args:
-        adv: (T, N).
-        uniforms: (S,) in (0, 1].
-        beta: see ``importance``.
-        alpha: see ``probabilities``.
+        adv: advantages, (T, N).
+        uniforms: random numbers, (S,) in (0, 1].
+        beta: exponent of the importance weights, a scalar array.
+        alpha: exponent of the priorities; 0 for uniform ones.
 
     Returns:
         Rows (S,) int32 in [0, N), and their importance weights (S,).

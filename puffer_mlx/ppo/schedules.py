@@ -1,7 +1,7 @@
-"""How a number changes over a run: constant, or along a cosine or a line to its last value.
+"""Schedules of coefficients: constant, cosine, linear, and the adaptive learning rate.
 
-Such a schedule is a function of the epoch alone, so a run that goes on needs none of its past. The
-adaptive learning rate isn't: the trainer keeps it, and a checkpoint has it.
+All schedules but the adaptive one are functions of the epoch alone, so resuming needs no state. The
+trainer stores the adaptive learning rate, and a checkpoint contains it.
 """
 
 import math
@@ -23,17 +23,17 @@ LOWEST, HIGHEST = 0.01, 10  # of it, as parts of the first one: rsl_rl's 1e-5 an
 
 
 def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int) -> float:
-    """A number in an epoch of a run.
+    """Return the value of a scheduled coefficient in an epoch.
 
     Args:
         schedule: ``constant``, ``cosine`` or ``linear``.
-        first: the number in epoch 0.
-        ratio: of the number after the last epoch to the first.
-        epoch: from 0.
-        epochs: of the run; of one without any, it is the first.
+        first: value in epoch 0.
+        ratio: value after the last epoch, as a fraction of ``first``.
+        epoch: number of the epoch, from 0.
+        epochs: number of epochs in the run. If it is 0, the result is ``first``.
 
     Raises:
-        UserError: the schedule is the adaptive one, which the epoch doesn't tell.
+        UserError: the schedule is adaptive, so it isn't a function of the epoch.
     """
     if schedule == ADAPTIVE:
         message = "train.lr_schedule adaptive needs the epochs before: there is none of the epoch"
@@ -44,10 +44,14 @@ def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int)
 
 
 def rate_at(schedule: Callable[[float], float], progress: float) -> float:
-    """What a person's own function gives for a part of the run's epochs, from 0 to below 1.
+    """Return the learning rate from a custom schedule.
+
+    Args:
+        schedule: function of ``progress`` that returns the learning rate.
+        progress: fraction of completed epochs, in [0, 1).
 
     Raises:
-        UserError: it is no learning rate.
+        UserError: the result is not a finite number of at least 0.
     """
     result = schedule(progress)
     try:
@@ -68,11 +72,11 @@ def adapted(rate: float, first: float, kl: float, desired_kl: float) -> float:
     as desired, higher where it moved less than half as far. Theirs change it after each minibatch.
 
     Args:
-        rate: the epoch's.
-        first: the rate that the run began with.
-        kl: the mean KL between the rollout's policy and those of its minibatches. NaN, none having
-            been finite: the rate stays.
-        desired_kl: the KL that is desired.
+        rate: learning rate of the epoch.
+        first: learning rate at the start of the run.
+        kl: mean KL between the rollout's policy and the policies of its minibatches. The learning
+            rate stays the same if it is NaN, i.e. if no minibatch was finite.
+        desired_kl: target of the KL: ``train.desired_kl``.
     """
     if kl > 2 * desired_kl:
         return max(rate / FACTOR, LOWEST * first)

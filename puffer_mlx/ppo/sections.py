@@ -1,8 +1,8 @@
 """Minibatches of a rollout, and PPO's passes over its shuffled samples or segments.
 
 Two kinds of steps are excluded: the last step of a rollout, whose next value is unknown, and the
-last observation of an episode, whose action was ignored. Shuffled samples omit them; in a segment
-their weight is 0.
+last observation of an episode, whose action was ignored. Shuffled samples omit these steps. In a
+segment their weight is 0.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class SegmentView(NamedTuple):
 
 
 def materialize(observations: mx.array | SegmentView) -> mx.array:
-    """Return observations as an array (T, S, D); a ``SegmentView`` is copied."""
+    """Return observations as an array (T, S, D). A ``SegmentView`` is copied."""
     if not isinstance(observations, SegmentView):
         return observations
     return take_rows(observations.whole, observations.rows, len(observations.whole))
@@ -44,38 +44,40 @@ class Inputs(NamedTuple):
     masks: mx.array | None
     """(T*S, A) uint8, or None."""
     keep: mx.array | None
-    """(T, S), what states are multiplied by before each step (``Policy.keep``), or None."""
+    """(T, S), factor of the states before each step (``Policy.keep``), or None."""
 
 
 class MinibatchInputs(NamedTuple):
-    """A minibatch: T steps of S rows, or M samples as one step of M."""
+    """A minibatch: T steps of S rows, or M samples as one step of M rows."""
 
     inputs: Inputs
     compared: Any
     """Targets of the loss, including ``old_logprob`` (T*S,)."""
     state: Any
-    """Recurrent state at the start of the rollout; None for the initial state."""
+    """Recurrent state at the start of the rollout. None for the initial state."""
 
 
 class MeanNoise(NamedTuple):
-    """RPO's noise on the means of continuous actions, in training's forward pass alone.
+    """RPO's noise z on the means of continuous actions, used only in training's forward pass.
 
-    z is uniform within alpha of 0, of each sample and dimension, and another for each minibatch.
-    Since log N(a; mean + z, std) = log N(a - z; mean, std), z is taken from the actions: so every
-    form of the loss computes it. Source: Rahman and Xue (2022), "Robust Policy Optimization in Deep
-    Reinforcement Learning", in the form of CleanRL's rpo_continuous_action.py.
+    z is uniform in [-alpha, alpha] and differs between minibatches, samples and dimensions. Because
+    log N(a; mean + z, std) = log N(a - z; mean, std), z is subtracted from the actions. So every
+    implementation of the loss supports it.
+
+    Source: Rahman and Xue (2022), "Robust Policy Optimization in Deep Reinforcement Learning", as
+    implemented in CleanRL's rpo_continuous_action.py.
     """
 
     alpha: float
-    """train.rpo_alpha."""
+    """Largest absolute value of z: ``train.rpo_alpha``."""
     key: mx.array
-    """An epoch's."""
+    """Random key of the epoch."""
 
     def draw(self, minibatches: int, actions: tuple[int, ...]) -> mx.array:
-        """Return an epoch's z, float32: (minibatches, *actions).
+        """Return z for an epoch, (minibatches, *actions) float32.
 
         Args:
-            minibatches: K of the epoch.
+            minibatches: K, the number of minibatches per epoch.
             actions: shape of one minibatch's actions.
         """
         shape = minibatches, *actions
@@ -107,34 +109,35 @@ class Pass(NamedTuple):
     by_segment: bool
     """True to shuffle segments (recurrent networks), False to shuffle samples."""
     minibatches: int
-    """Minibatches per pass. Samples that don't fill one are skipped, different ones each pass."""
+    """Minibatches per pass. A remainder that fills no minibatch is skipped; it varies by pass."""
     size: int
     """Segments or samples per minibatch."""
     count: int
-    """Passes per epoch; the last one may end early."""
+    """Passes per epoch. The last one may end early."""
 
     @classmethod
     def of(cls, by_segment: bool, size: int, whole: int, epoch: int) -> "Pass":
-        """The passes over a rollout.
+        """Return the division of an epoch.
 
         Args:
-            by_segment: as the class has it, likewise size.
-            size: see above.
-            whole: segments or samples of the rollout.
-            epoch: K, its minibatches.
+            by_segment: True to shuffle segments, False to shuffle samples.
+            size: segments or samples per minibatch.
+            whole: number of segments or samples in the rollout.
+            epoch: K, the number of minibatches per epoch.
         """
         minibatches = max(1, whole // size)
         return cls(by_segment, minibatches, size, -(-epoch // minibatches))
 
     def order(self, key: mx.array, numbers: mx.array) -> mx.array:
-        """The order of one pass.
+        """Return the shuffled segments or samples of one pass.
 
         Args:
-            key: what is random about it.
-            numbers: (n,) int32, the segments or samples to shuffle.
+            key: random key.
+            numbers: indices of the segments or samples to shuffle, (n,) int32.
 
         Returns:
-            (minibatches, size). If n is too small for that, all are repeated in the same order.
+            Indices (minibatches, size). If n is smaller than their product, the permutation is
+            repeated.
         """
         wanted = self.minibatches * self.size
         mixed = mx.random.permutation(numbers, key=key)
@@ -144,12 +147,13 @@ class Pass(NamedTuple):
 
 
 def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[MinibatchInputs]:
-    """Minibatches of samples; the sample of step t and agent i has the number t N + i.
+    """Return minibatches of samples.
 
     Args:
-        fields: a rollout's.
-        adv: (T, N).
-        order: (K, M) int32, the samples of each minibatch.
+        fields: the arrays of a rollout by name.
+        adv: advantages, (T, N).
+        order: sample indices of each minibatch, (K, M) int32. The sample of step t and agent i has
+            the index t N + i.
 
     Returns:
         K minibatches, each of M samples as one step.
@@ -159,7 +163,7 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[MinibatchInp
     arrays = [fields[name][:T] for name in names]
     arrays += fields["logprobs"], fields["values"], adv
     flat, (K, M) = order.reshape(-1), order.shape
-    # One gather for all minibatches of an array; a minibatch is a view of it.
+    # Gather each array once for all minibatches. A minibatch is a view of the result.
     parts = [mx.split(mx.take(a.reshape(T * N, -1), flat, axis=0), K) for a in arrays]
     weight, sections = mx.ones(M), []
     for observations, actions, *masks, logprob, value, advantage in zip(*parts, strict=True):
@@ -172,15 +176,16 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[MinibatchInp
 def segments(
     policy: Policy, fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
 ) -> MinibatchInputs:
-    """A minibatch of whole segments.
+    """Return a minibatch of complete segments.
 
     Args:
-        policy: what is trained.
-        fields: a rollout's.
-        adv: (T, N).
-        learned: (T, N) float32, 1 for steps that are learned from.
-        states: the network's, with which the rollout of all N agents began; None: its initial one.
-        rows: (S,) int32, the agents.
+        policy: the policy to train.
+        fields: the arrays of a rollout by name.
+        adv: advantages, (T, N).
+        learned: 1 for steps to train on, else 0, (T, N) float32.
+        states: recurrent states of all N agents at the start of the rollout. None for the initial
+            state.
+        rows: indices of the agents, (S,) int32.
     """
     T = adv.shape[0]
     compared = fields["logprobs"], fields["values"], adv, learned

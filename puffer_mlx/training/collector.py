@@ -1,23 +1,23 @@
-"""When rollouts are collected: one after the other with training, or beside it.
+"""Collect rollouts: alternating with training, or overlapped with it.
 
     serial        rollout k | training k | rollout k + 1 | training k + 1
     overlapped    rollout k | training k    ...
                             | rollout k + 1 ...
 
-Overlapped, a rollout is collected by a thread of its own, on streams of its own, into the buffer
-that training doesn't read, with the weights from before that training: one iteration of policy
-lag. The order of everything random is that of serial, so the lag alone makes results differ.
+An overlapped rollout runs in a second thread on separate streams. It writes the buffer that
+training doesn't read, and acts with the weights from before that training: a policy lag of one
+iteration. Random keys are split in the serial order, so only the lag changes the results.
 
-The fence is ``take``: the trainer waits for the rollout there, and a rollout is only begun when the
-one before has been taken and the buffer it will write has been trained on. So at most one is under
-way. Nothing of it is under way between two steps of the trainer: ``settle``.
+At most one rollout is in progress. ``take`` waits for the rollout. The next one may begin only
+after ``take``, and after training on the buffer that it will overwrite. The trainer calls
+``settle`` after each step, so no rollout is in progress between two steps.
 
-What a rollout began from is kept with it. A checkpoint holds that, and not the rollout: collecting
-again from there gives the same one.
+Each rollout stores its starting point (``RolloutStart``). A checkpoint contains the starting point
+instead of the rollout, because collecting again from there gives the same rollout.
 
-A rollout may fail in the middle: an environment raises an exception, or the user interrupts it. Its
-steps are dropped, and the next rollout begins from environments, rows and recurrent states that
-belong together (``resync``). Nothing is copied for that while rollouts succeed.
+A rollout fails if an environment raises an exception or the user interrupts it. Its steps are
+dropped, and ``resync`` restores consistent environments, rows and recurrent states for the next
+rollout. Successful rollouts copy nothing for this purpose.
 """
 
 import math
@@ -48,40 +48,41 @@ from puffer_mlx.training.streams import acting_streams, learner_width, worker
 from puffer_mlx.vec.base import LastObservations, TellsScores
 from puffer_mlx.vec.native.vec import NativeVec
 
-SLOW = 1.0  # seconds: after a rollout that took longer, the progress of the next one is shown
+SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is displayed
 
 
 @dataclass(frozen=True)
 class RolloutStart:
-    """What a rollout begins from."""
+    """The starting point of a rollout."""
 
-    buffer: RolloutBuffer  # its row 0 is the rollout's first
-    weights: Any  # the learner's, which the acting ones are made from
-    states: list[Any]  # recurrent, of each group
-    key: mx.array  # the trainer's, before the rollout's was drawn from it
-    environments: Any  # their state; None if they can't be saved, or needn't be, or are
-    stepped: Stepped | None = None  # on a GPU
+    buffer: RolloutBuffer  # the buffer to fill; row 0 is the first row of the rollout
+    weights: Any  # the learner's weights; the acting weights are converted from these
+    states: list[Any]  # recurrent states, one per group
+    key: mx.array  # the trainer's key before the rollout's key is split from it
+    environments: Any  # saved state; None if not needed or not possible, or on a GPU: `stepped`
+    stepped: Stepped | None = None  # state of environments on a GPU
 
 
 @dataclass
 class Rollout:
-    """A full buffer, until its update is done.
+    """A collected rollout, from ``Collector.take`` to the end of its update.
 
     Attributes:
-        buffer: the rollout's rows.
-        start: what the rollout began from.
-        logs: means that the environments reported; empty until ``Collector.read`` if ``unread``.
-        seconds: how long collecting took.
-        scores: single episodes' scores, NumPy's: see ``TellsScores``.
-        late: seconds that the GPU still needs after ``take``: as many as the last rollout took
-            that was waited for.
-        unread: the environments' log on the GPU, if the rollout was not waited for.
-        ahead: launched before the results of the previous update were read.
-        update_key: random key of the update on the rollout, once it is drawn.
-        games: self-play's logs, once the rollout's games are counted.
-        self_play: self-play's state before they were, where a checkpoint may need it.
-        last: last observations that have no row, until rewards have got their values: see
-            ``rollout/time_limits.py``.
+        buffer: the buffer with the rollout's rows.
+        start: the starting point of the rollout.
+        logs: means reported by the environments. If ``unread`` is set, empty until
+            ``Collector.read``.
+        seconds: duration of collecting.
+        scores: scores of single episodes, NumPy arrays: see ``TellsScores``.
+        late: estimated seconds until the GPU finishes, counted from ``take``. The estimate is the
+            duration of the latest rollout with a wait, less ``seconds``.
+        unread: the environments' log on the GPU, if ``take`` did not wait for the rollout.
+        ahead: True if it was launched before the results of the previous update were read.
+        update_key: random key of the update on this rollout; None until the key is split.
+        games: self-play's logs; None until the games of the rollout are counted.
+        self_play: state of self-play before the games were counted, if a checkpoint may need it.
+        last: final observations without a row. None after their values are added to the rewards:
+            see ``rollout/time_limits.py``.
     """
 
     buffer: RolloutBuffer
@@ -100,13 +101,13 @@ class Rollout:
 
 @dataclass
 class Unfinished:
-    """A rollout that is being collected, or has failed.
+    """A rollout that is in progress or has failed.
 
     Attributes:
-        start: what it began from.
-        weights: the weights that act.
-        noise: (T, N, heads), what its actions are drawn with.
-        steps: (N,) int, the number of each agent's steps that were made; None: not counted yet.
+        start: the starting point of the rollout.
+        weights: the acting weights.
+        noise: random numbers for sampling the actions, (T, N, heads).
+        steps: number of completed steps per agent, (N,) int; None until they are counted.
     """
 
     start: RolloutStart
@@ -116,25 +117,25 @@ class Unfinished:
 
 
 class Collector:
-    """Collects rollouts, when asked for or in a thread of its own.
+    """Collects rollouts, in the calling thread or in a second one (``train.overlap``).
 
     Args:
-        acting: what acts, and in which environments.
-        placement: where it acts.
-        timer: gets the phases ``eval_*``.
-        ranks: the processes that have a part of the run's agents each.
+        acting: the policy, the environments and their configuration.
+        placement: the devices that act and train.
+        timer: the phases ``eval_*`` are charged to this timer.
+        ranks: the ranks; each has a shard of the agents.
 
     Attributes:
-        acting: how it acts; another way may be put in its place while nothing is under way.
-        vec: the environments; where a GPU steps them itself, what stands for them there.
-        bootstraps: whether rewards get the values of last observations that have no row.
-        cores: of a CPU, for acting through MLX; as ``acting``.
-        buffers: one, or two with overlap or ``ahead``, filled in turns.
-        buffer: that the last rollout filled; its row T is where the next one begins.
-        ahead: whether ``take`` need not wait for a rollout, which a GPU makes: this thread can
-            prepare the training on it meanwhile, and launch it before it knows what training
-            before it came to. Not on a Mac, where macOS may end a launch.
-        states: each group's recurrent state after the last rollout.
+        acting: the implementation of acting. Replace it only while no rollout is in progress.
+        vec: the environments, or an ``EnvironmentsOnGPU`` if the GPU steps them.
+        bootstraps: True if values of final observations without a row are added to rewards.
+        cores: number of CPU cores for acting through MLX.
+        buffers: one buffer; two, filled alternately, with ``overlap`` or ``ahead``.
+        buffer: the buffer of the latest rollout. Its row T is row 0 of the next one.
+        ahead: True if ``take`` can return while the GPU still computes the rollout. The host then
+            prepares and launches the update without knowing the results of the previous one.
+            False on a Mac, because macOS may end a launch.
+        states: recurrent states after the latest rollout, one per group.
     """
 
     def __init__(
@@ -156,9 +157,9 @@ class Collector:
         there = placement.whole is not None and backend() != "metal"
         self.ahead = there and not placement.overlap
         self._timer = timer
-        # On the cores alone each half has its own; else each would wait for the other's pieces.
+        # Acting and training on one CPU use separate cores. Otherwise they wait for each other.
         self.cores = rollout_cores(config)
-        if placement.learner == mx.cpu:  # of all cores, unless some are the rollout's
+        if placement.learner == mx.cpu:  # training uses the cores that the rollout doesn't
             learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
@@ -175,13 +176,13 @@ class Collector:
         self.buffer.reset(vec)
         self.states = self._fresh = self._initial_states()
         self._job: Callable[[], Rollout] | Future[Rollout] | None = None
-        self._start: RolloutStart | None = None  # of the rollout that was begun last
-        self._seconds = math.inf  # that the last one took that was waited for
+        self._start: RolloutStart | None = None  # starting point of the latest rollout
+        self._seconds = math.inf  # duration of the latest rollout that `take` waited for
         self._marked: RolloutBuffer | None = None
         self._unfinished: Unfinished | None = None
 
     def _initial_states(self) -> list[Any]:
-        """Each group's recurrent state before its first step."""
+        """Return the initial recurrent states, one per group."""
         n = self.vec.num_agents // self.vec.num_groups
         with building, mx.stream(self.placement.rollout):
             states = [self.policy.initial_state(n) for _ in range(self.vec.num_groups)]
@@ -189,23 +190,23 @@ class Collector:
         return states
 
     def restore(self, states: list[Any], carry: dict[str, mx.array]) -> None:
-        """Go on from these recurrent states and this row: see ``RolloutBuffer.carry``."""
+        """Restore the recurrent states and the first row: see ``RolloutBuffer.carry``."""
         self.states = states
         self.buffer.restore(carry)
         self._unfinished = None
 
     @property
     def begun(self) -> RolloutStart | None:
-        """What the rollout that waits for ``take`` began from, nothing being under way."""
+        """Starting point of the rollout that waits for ``take``, or None. Call ``settle`` first."""
         return self._start if self.waiting else None
 
     def discard(self) -> None:
-        """Forget the rollout that waits for ``take``, nothing being under way."""
+        """Drop the rollout that waits for ``take``. Call ``settle`` first."""
         self._job = None
 
     @property
     def waiting(self) -> bool:
-        """Whether a rollout has been begun and not been taken."""
+        """True if a rollout has begun and has not been taken."""
         return self._job is not None
 
     @property
@@ -221,16 +222,16 @@ class Collector:
         opponents: Sequence[Any] = (),
         fresh: Collection[int] = (),
     ) -> mx.array:
-        """Begin a rollout with these weights.
+        """Begin a rollout.
 
         Args:
-            weights: the learner's, evaluated.
-            key: the trainer's, which the rollout's is drawn from.
-            opponents: of self-play, each one's weights, evaluated.
-            fresh: the opponents, from 1, whose recurrent states begin anew.
+            weights: the learner's weights, evaluated.
+            key: the trainer's key; the rollout's key is split from it.
+            opponents: weights of each opponent in self-play, evaluated.
+            fresh: numbers (from 1) of the opponents whose recurrent states are reset.
 
         Returns:
-            The key to go on with.
+            The trainer's next key.
         """
         assert self._job is None, "the rollout before has not been taken"
         with building:
@@ -250,21 +251,21 @@ class Collector:
         return after
 
     def _to_act(self, weights: Any) -> Any:
-        """Weights on the device, and in the type, that act."""
+        """Return the weights on the acting device, in the acting precision."""
         away = self.placement.rollout != self.placement.learner
         acting = for_cpu(weights) if away else weights
         return lower(acting, self.placement.acting_precision)
 
     def take(self, ahead: bool = False) -> Rollout:
-        """The rollout that was begun: waits for it, or collects it now.
+        """Return the rollout begun by ``begin``: wait for the other thread, or collect it now.
 
         Args:
-            ahead: whether to return while a GPU may still be at it, where that can be. Whoever
-                takes it then calls ``read`` once, later.
+            ahead: True to return before the GPU has finished, if ``self.ahead``. The caller must
+                then call ``read`` later.
 
         Raises:
-            BaseException: what went wrong while it was collected. The rollout still waits then: the
-                next call collects it again, from where ``resync`` continues.
+            BaseException: collecting failed. The rollout remains to be taken: the next call runs
+                ``resync`` and collects it again.
         """
         job = self._job
         assert job is not None, "no rollout has been begun"
@@ -295,10 +296,10 @@ class Collector:
             rollout.logs, rollout.unread = self.vec.read(rollout.unread), None
 
     def take_back(self, rollout: Rollout) -> mx.array:
-        """Forget the last rollout, which was not waited for: the next one begins where it did.
+        """Undo the latest rollout, launched ahead: the next one begins at its starting point.
 
         Returns:
-            The key to go on with, as ``begin``.
+            The trainer's key before the rollout.
         """
         start = rollout.start
         assert isinstance(self.vec, EnvironmentsOnGPU) and start.stepped is not None
@@ -307,11 +308,11 @@ class Collector:
         return start.key
 
     def resync(self) -> None:
-        """Continue after a rollout that failed in the middle; else do nothing.
+        """Recover from a failed rollout, if the latest one failed.
 
-        Environments are restored if their state was saved when the rollout began. Else they finish
-        the step that they are in: what they show then is the row that the next rollout begins with,
-        and the recurrent states are those of the policy when it had seen all rows before.
+        If the state of the environments was saved at the start of the rollout, it is restored.
+        Otherwise each environment finishes its current step, whose results are row 0 of the next
+        rollout. The recurrent states are recomputed from all rows before that one.
         """
         failed = self._unfinished
         if failed is None:
@@ -336,16 +337,16 @@ class Collector:
         self._unfinished = None
 
     def state(self) -> Any:
-        """Return the environments' state as it is now; None if they can't be saved.
+        """Return the current state of the environments, or None if they can't be saved.
 
-        ``states`` and the row that ``buffer`` carries belong to it, also after a failed rollout.
+        ``states`` and the carried row of ``buffer`` match this state, also after a failed rollout.
         """
         if self._unfinished is not None and self.vec.state() is not None:
             self.resync()
         return self.vec.state()
 
     def state_of(self, start: RolloutStart) -> Any:
-        """The environments' state when a rollout began; waits for it."""
+        """Return the state of the environments at the start of a rollout; waits for the GPU."""
         if start.environments is None and start.stepped is not None:
             assert isinstance(self.vec, EnvironmentsOnGPU)
             return self.vec.state_of(start.stepped)
@@ -353,24 +354,24 @@ class Collector:
 
     @property
     def before(self) -> Any:
-        """The buffer of the rollout before the last one, where there are two."""
+        """Buffer of the rollout before the latest one, if there are two buffers."""
         return self.buffers[self.buffers.index(self.buffer) - 1]
 
     @property
     def part(self) -> float | None:
-        """Which part of the last begun rollout is collected; None where nobody knows.
+        """Fraction of the latest rollout that is collected, for any thread.
 
-        From any thread. Of short rollouts it isn't known: see ``SLOW``.
+        None if it is unknown, as for short rollouts: see ``SLOW``.
         """
         marked = self._marked  # another thread may replace it
         return marked.part if marked else None
 
     def settle(self) -> None:
-        """Wait until nothing is under way; a rollout that is done or has failed waits for take.
+        """Wait until no rollout is in progress. A finished or failed one remains to be taken.
 
         Raises:
-            KeyboardInterrupt: there was one meanwhile. It ends no rollout: a buffer that is half
-                written would be of no use.
+            KeyboardInterrupt: an interrupt came during the wait. It is raised after the rollout has
+                finished, because a partly written buffer can't be used.
         """
         interrupt: KeyboardInterrupt | None = None
         while isinstance(job := self._job, Future):
@@ -383,7 +384,7 @@ class Collector:
             raise interrupt
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
-        """The groups' recurrent states, with initial ones for new opponents."""
+        """Return the recurrent states of each group, reset for the opponents in ``fresh``."""
         if self._seats is None or not fresh:
             return self.states
         theirs = np.isin(self._seats.policy, list(fresh))
@@ -403,7 +404,7 @@ class Collector:
         noise: mx.array,
         fresh: Collection[int],
     ):
-        """Collect a rollout; runs in the collecting thread."""
+        """Collect a rollout. This runs in the second thread if rollouts overlap training."""
         timer, began = self._timer, time.perf_counter()
         if self.overlap and self._start:
             timer.lap("eval_idle")
@@ -411,7 +412,7 @@ class Collector:
             timer.start()
         self.resync()
         if self.bootstraps:
-            self.vec.take_last()  # type: ignore  # of before: what an interrupted rollout left
+            self.vec.take_last()  # type: ignore  # discard those of an interrupted rollout
         states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
         stepped = self.vec.stepped if isinstance(self.vec, EnvironmentsOnGPU) else None
         environments = self.vec.state() if self.overlap and stepped is None else None
@@ -422,7 +423,7 @@ class Collector:
         if on_host:
             buffer.mark()
         self._marked = buffer if on_host and self._seconds > SLOW else None
-        # In this order: an interrupt may come anywhere, and row T is lost from `mark_last` on.
+        # Set this before `mark_last`, which overwrites row T: an interrupt may come at any line.
         self._unfinished = Unfinished(start, acting, noise)
         if on_host:
             buffer.mark_last()

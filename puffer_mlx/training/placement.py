@@ -1,7 +1,7 @@
 """Choose the devices that act and train: as typed, or by a rule for ``auto``.
 
-The rule reads the configuration, the policy and the machine, and no clock: the same configuration
-on the same machine always has the same placement.
+The rule depends on the configuration, the policy and the machine, and not on timings. So the same
+configuration on the same machine always has the same placement.
 """
 
 import json
@@ -29,14 +29,14 @@ from puffer_mlx.system.devices import device_memory, has_gpu, kind
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
 
-WHOLE = "gpu-kernel"  # of train.rollout_device
-NAMES = {  # of its values, in messages
+WHOLE = "gpu-kernel"  # a value of train.rollout_device
+NAMES = {  # names of the values in messages
     "cpu": "rollouts on the CPU",
     "gpu": "rollouts on the GPU",
     WHOLE: "rollouts and environments on the GPU",
 }
-# Operations of a step of all agents up to which a core is as fast as a GPU: 80 GFLOP/s, times the
-# 160 us that a GPU takes to act for one step (docs/decisions/0033-placement-by-rule.md).
+# A step of all agents with at most this many operations per core is no slower on the CPU. A core
+# does 80 GFLOP/s, and a GPU takes 160 us for a step (docs/decisions/0033-placement-by-rule.md).
 OPERATIONS_PER_CORE = 12.8e6
 
 
@@ -69,7 +69,7 @@ class Placement:
         precision: the type in which the policy is trained.
         reason: one line for the user; empty if there was no choice.
         one_kernel: True if a GPU acts by one kernel, which computes in fp32.
-        whole: makes rollouts on the GPU, environments included; None: the host steps these.
+        whole: makes rollouts on the GPU, environments included. None if the host steps them.
         agents: number of agents.
     """
 
@@ -91,8 +91,8 @@ class Placement:
     def acting_precision(self) -> str:
         """Return the type in which the policy acts.
 
-        It is fp32 on another device than the learner's, and where one kernel acts; else the
-        learner's type.
+        The type is fp32 if another device than the learner's acts, or if one kernel acts.
+        Otherwise it is the learner's type.
         """
         if self.whole is not None:
             return self.whole.acting_precision
@@ -110,7 +110,7 @@ class Placement:
 def overlaps(config: Config) -> bool:
     """Return True if the next rollout is collected during training.
 
-    ``auto`` is True if a GPU trains: without one, both halves would share the cores.
+    ``auto`` is True if a GPU trains. Without a GPU, acting and training would share the cores.
     """
     chosen = config.train.overlap
     return mx.default_device() == mx.gpu if chosen == "auto" else bool(chosen)
@@ -119,8 +119,9 @@ def overlaps(config: Config) -> bool:
 def rollout_cores(config: Config) -> int:
     """Return the number of cores for environments and for acting on a CPU.
 
-    With overlap, training on a CPU gets half of the cores. Training on a GPU gets a quarter, to
-    submit its work faster (an epoch with 12 of 16 is 15 % shorter than with all).
+    With overlap, half of the cores are reserved for training on a CPU. For training on a GPU a
+    quarter is reserved, to submit work faster: with 12 of 16 cores for the rollout, an epoch is
+    15 % shorter than with all 16.
     """
     cores = threads()
     if overlaps(config):
@@ -157,15 +158,15 @@ def as_on_first(
 ) -> Placement:
     """Return the first rank's placement, for all ranks.
 
-    Ranks on different machines can have other numbers of cores, or a GPU that fails verification.
+    Ranks on different machines can differ in the number of cores, and a GPU can fail verification.
 
     Args:
-        ranks: the ranks; this process is one of them.
-        config: this rank's part of the configuration.
-        place: returns the placement of a configuration.
+        ranks: the ranks, including this process.
+        config: the local configuration of this rank.
+        place: a function that returns the placement of a configuration.
 
     Raises:
-        UserError: as ``place``; also where this rank can't act as the first one does.
+        UserError: raised by ``place``, or this rank can't use the placement of the first one.
     """
     placement = None if ranks.rank else place(config)
     if placement and ranks.size == 1:
@@ -180,16 +181,16 @@ def as_on_first(
 def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     """Return the placement of a configuration.
 
-    ``train.rollout_device`` decides; ``auto`` is what a resumed run did before, else what the rule
-    gives.
+    ``train.rollout_device`` decides. With ``auto`` a resumed run uses its earlier device, and a
+    new run uses the rule (``choose``).
 
     Args:
         acting: configuration, environments and policy.
         weights: the policy's weights, evaluated.
-        before: state of a resumed run; its ``rollout_device`` is the placement before.
+        before: saved state of a resumed run, with its ``rollout_device``; empty for a new run.
 
     Raises:
-        UserError: what was typed is impossible here.
+        UserError: this machine can't use the requested device.
     """
     config = acting.config
     learner = mx.default_device()
@@ -202,7 +203,7 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     whole = _whole_rollouts(acting, weights, learner)
     chosen, reason = wanted, ""
     if wanted == WHOLE and whole is None:
-        chosen = "gpu"  # verification refused the kernel and said so
+        chosen = "gpu"  # the kernel failed verification, which has been reported
     elif wanted == "auto":
         chosen, reason = _resumed(str(before.get("rollout_device", "auto")), learner, whole)
     if chosen == "auto":
@@ -219,20 +220,20 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
         agents=acting.vec.num_agents,
     )
     if placement.whole and config.train.overlap == "auto":
-        placement.overlap = False  # one GPU does both halves: they would take turns
+        placement.overlap = False  # one GPU acts and trains: overlap would save no time
     return placement
 
 
 def choose(
     acting: Acting, weights: Any, learner: mx.Device, whole: GPURollouts | None
 ) -> tuple[str, str]:
-    """Return what ``train.rollout_device auto`` is, and the reason.
+    """Return the device for ``train.rollout_device auto``, and the reason.
 
     Args:
         acting: configuration, environments and policy.
         weights: the policy's weights.
         learner: the device that trains.
-        whole: the GPU's rollouts with environments; None: impossible.
+        whole: rollouts on the GPU, environments included. None if they are impossible.
     """
     if learner == mx.cpu:
         return "cpu", ""
@@ -254,7 +255,10 @@ def choose(
 
 
 def _whole_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollouts | None:
-    """Return the GPU's rollouts with environments; None: not wanted, impossible or refused."""
+    """Return rollouts on the GPU with environments.
+
+    None if they are not requested, are impossible, or fail verification.
+    """
     config, vec, policy, run, seats = acting
     wanted = config.train.rollout_device
     if wanted != WHOLE and (wanted != "auto" or learner == mx.cpu):
@@ -278,7 +282,7 @@ def _whole_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURoll
 
 
 def _resumed(before: str, learner: mx.Device, whole: GPURollouts | None) -> tuple[str, str]:
-    """Return the placement of a resumed run before, or ``auto``, and the reason or its suffix."""
+    """Return the earlier device of a resumed run or ``auto``, and the reason or its suffix."""
     if before == "auto" or learner == mx.cpu:
         return "auto", ""
     if before == WHOLE and whole is None:
@@ -287,7 +291,7 @@ def _resumed(before: str, learner: mx.Device, whole: GPURollouts | None) -> tupl
 
 
 def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
-    """Raise an error that says why a GPU can't make whole rollouts."""
+    """Raise an error with the reason why a GPU can't step the environments."""
     asked = f"train.rollout_device is {WHOLE}, but"
     hint = "--train.rollout-device auto"
     if learner != mx.gpu:
@@ -305,6 +309,6 @@ def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
 
 
 def _too_large(whole: GPURollouts | None, horizon: int, agents: int) -> int:
-    """Return the bytes that rollouts in steps need if the GPU has less memory; else 0."""
+    """Return the bytes that ``RolloutInSteps`` needs if the GPU has less memory, else 0."""
     needed = whole.nbytes(horizon, agents) if isinstance(whole, RolloutInSteps) else 0
     return needed if 0 < device_memory() < needed else 0

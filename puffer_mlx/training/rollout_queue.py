@@ -6,8 +6,8 @@
     ahead       rollout k | update k     | rollout k + 1 | update k + 1     on the GPU
                           prepare update k + 1 ...                          on the host
 
-Keys are drawn in the order rollout k, update k, rollout k + 1, ... in every mode. A rollout is kept
-until its update is committed by ``release``: after a failed step the next one repeats the update.
+Keys are split in the order rollout k, update k, rollout k + 1, ... in every mode. The queue holds a
+rollout until ``release`` commits its update. After a failed step, the next step repeats the update.
 """
 
 from collections.abc import Callable
@@ -29,16 +29,16 @@ class RolloutQueue:
     Args:
         collector: collects the rollouts.
         key: random key of the run.
-        timer: phases of the training thread: waiting for a rollout is charged here.
-        opponents: returns each opponent's weights, and the opponents (from 1) whose recurrent
-            states start anew.
+        timer: phase timer of the training thread. Waiting for a rollout is charged here.
+        opponents: returns the weights of each opponent, and the numbers (from 1) of the opponents
+            whose recurrent states are reset.
 
     Attributes:
-        key: the key that the next rollout's or update's is split from.
-        rollout: the rollout to train on; None if it has to be collected first.
-        following: the rollout that was launched while ``rollout`` is trained on.
-        acting_weights: what the next rollout acts by, if not by the newest weights: a resumed
-            overlapped run acts by the weights of one update before.
+        key: random key. The keys of the next rollout and update are split from it.
+        rollout: the rollout to train on. None if no rollout has been collected.
+        following: the next rollout, launched ahead during the update on ``rollout``.
+        acting_weights: acting weights of the next rollout in a resumed overlapped run, which are
+            one update old. None to act with the newest weights.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RolloutQueue:
     def newest(self, weights: Any) -> Rollout | None:
         """Return the rollout to train on, if there is one.
 
-        A rollout that was launched ahead by other weights is taken back first.
+        A rollout launched ahead with other weights is undone first.
         """
         rollout = self.rollout
         if rollout is not None and rollout.start.weights is not weights:
@@ -65,11 +65,11 @@ class RolloutQueue:
         return self.rollout
 
     def current(self, weights: Any, wait: bool = True) -> Rollout:
-        """Return the rollout to train on: the kept one, the one in progress or a new one.
+        """Return the rollout to train on. Collect it first if there is none.
 
         Args:
-            weights: the newest.
-            wait: wait until it is computed, also where a GPU makes it.
+            weights: the newest weights, used for acting in a new rollout.
+            wait: True to wait until a rollout on the GPU is computed.
         """
         if self.newest(weights) is None:
             self.rollout = self.collect(weights, wait)
@@ -77,10 +77,10 @@ class RolloutQueue:
         return self.rollout
 
     def collect(self, weights: Any, wait: bool = True) -> Rollout:
-        """Return the rollout in progress, or a new one, without keeping it: see ``current``.
+        """Return the rollout in progress or a new one, and don't store it in the queue.
 
-        A serial rollout that fails is dropped, and the key is what it was before. So the next call
-        continues as a run does that is resumed from the trainer's state.
+        If a serial rollout fails, it is dropped and the key is reset. So the next call gives the
+        same result as a run that is resumed from the trainer's state.
 
         Raises:
             UserError: macOS ended the GPU's rollout.
@@ -100,29 +100,33 @@ class RolloutQueue:
         if collector.overlap:
             self._timer.lap("train_wait")
         else:
-            self._timer.start()  # the rollout was this thread's own work, on the other timer
+            self._timer.start()  # this thread collected the rollout, charged to the other timer
         return rollout
 
     def start_next(self, weights: Any) -> None:
         """Start the next rollout unless one is in progress.
 
-        With ``train.overlap`` another thread collects it from now on, else ``current`` does.
+        With ``train.overlap`` another thread begins to collect it. Otherwise ``current`` collects
+        it.
 
         Args:
-            weights: weights to act by, evaluated.
+            weights: acting weights, evaluated.
         """
         if self.collector.waiting:
             return
         if self.acting_weights is not None:
             weights, self.acting_weights = self.acting_weights, None
         self.key = self.collector.begin(weights, self.key, *self._opponents())
-        self._timer.lap("train_copy")  # of weights and noise, to where they are used
+        self._timer.lap("train_copy")  # weights and noise were copied to the acting device
 
     def launch_ahead(self, weights: Any) -> Rollout:
-        """Launch the next rollout on the GPU, by weights that may still be in computation.
+        """Launch the next rollout on the GPU.
+
+        Args:
+            weights: acting weights; they may not be computed yet.
 
         Returns:
-            The rollout, in computation as well. ``release`` makes it the current one.
+            The rollout, not computed yet. ``release`` makes it the current one.
         """
         collector = self.collector
         self._timer.lap("train_misc")
@@ -134,33 +138,33 @@ class RolloutQueue:
             raise
         rollout.ahead = True
         self.key, self.following = key, rollout
-        self._timer.start()  # the launch was this thread's own work, on the other timer
+        self._timer.start()  # this thread launched the rollout, charged to the other timer
         return rollout
 
     def update_key(self, rollout: Rollout) -> mx.array:
-        """Return the key of the update on a rollout: the same again after a failed step."""
+        """Return the key of the update on a rollout. A repeated update gets the same key."""
         if rollout.update_key is None:
             with building:
                 key, update_key = mx.random.split(self.key)
-            # Both are kept after this step, and another thread can't evaluate lazy arrays of this
-            # one. On Metal, what is computed beside training is lost if macOS stops the training.
+            # Both keys outlive this step, and other threads can't evaluate this thread's lazy
+            # arrays. On Metal, asynchronous results are lost if macOS stops the training.
             evaluate = mx.eval if backend() == "metal" else mx.async_eval
             evaluate(key, update_key)
             self.key, rollout.update_key = key, update_key
         return rollout.update_key
 
     def release(self) -> None:
-        """Commit the update: the current rollout is done with, and the following one is current."""
+        """Commit the update: drop the current rollout and make the following one current."""
         self.rollout, self.following = self.following, None
 
     def take_back(self) -> None:
-        """Undo the launch of the following rollout, if there was one."""
+        """Undo the launch of the following rollout, if it was launched."""
         if self.following is not None:
             self._take_back(self.following)
             self.following = None
 
     def take_back_all(self) -> None:
-        """Undo every launch ahead: the environments are where the last update's rollout ended."""
+        """Undo all launches ahead: environments return to the end of the last trained rollout."""
         self.take_back()
         if self.rollout is not None and self.rollout.ahead:
             self._take_back(self.rollout)
@@ -171,7 +175,7 @@ class RolloutQueue:
         self.collector.settle()
 
     def clear(self) -> None:
-        """Drop all rollouts: a state is restored."""
+        """Drop all rollouts, before a state is restored."""
         self.rollout = self.following = None
         self.collector.discard()
 

@@ -46,7 +46,7 @@ from puffer_mlx.training.state import restore_state, save_state
 from puffer_mlx.trees import leaves, named
 from puffer_mlx.vec.base import VecEnv
 
-RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exports
+RECORDED = 16  # number of agents whose latest observations are saved, to compare exports with
 
 
 class Trains(Protocol):
@@ -72,32 +72,32 @@ class Trainer:
     Args:
         config: a valid configuration (``config.validate``).
         vec: environments with the configuration's agents and buffers; the caller closes them.
-        policy: the policy to train; None: the one that the configuration describes.
-        weights: initial weights; None: drawn from ``base.seed``.
-        like: the state of a run to be resumed. Where the configuration says ``auto``, the choices
-            of that run are made again.
-        ranks: the processes that train together. ``vec`` has this process's agents,
+        policy: the policy to train. None to build it from the configuration.
+        weights: initial weights. None for random ones from ``base.seed``.
+        like: saved state of the run to resume. Options that are ``auto`` take the values that were
+            chosen in that run.
+        ranks: the processes that train together. ``vec`` contains the agents of this process:
             ``ranks.own(config)``.
 
     Attributes:
-        epoch: epochs trained.
-        global_step: environment steps trained on so far, summed over agents.
-        stop: set to True (from a signal handler, say) to end the iteration after the current epoch.
+        epoch: number of completed epochs.
+        global_step: number of environment steps trained on, summed over agents.
+        stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
-        profiler: seconds by phase, and a trace if it is given one.
-        schedule: maps the fraction of epochs done, from 0 to below 1, to the learning rate; None:
-            the configuration's schedule.
+        profiler: measures seconds by phase, and records a trace if it has one.
+        schedule: function from the fraction of completed epochs, in [0, 1), to the learning rate.
+            None for the schedule of the configuration.
 
-    The parts of a trainer. Change them between two steps only:
+    Components. Change them only between two steps:
 
     Attributes:
         queue: the rollout to train on, the next one, and the random key.
         collector: collects rollouts.
-        learner: trains on them.
-        train_state: weights and optimizer state.
-        prepared: the next update, if it is prepared already.
-        epoch_logs: makes the records, and knows the scores of the last episodes.
-        self_play: the opponents; None without.
+        learner: trains on rollouts.
+        train_state: weights, optimizer state and loss scaler.
+        prepared: the next update if it has been prepared, else None.
+        epoch_logs: builds the records of epochs, and stores the scores of the latest episodes.
+        self_play: the opponents; None without self-play.
         rate: learning rate of the adaptive schedule; None with another schedule.
     """
 
@@ -153,14 +153,14 @@ class Trainer:
     def step(self) -> Logs:
         """Train for one epoch: a rollout of N * T steps, then an update of K minibatches on it.
 
-        With ``train.overlap`` another thread collects the next rollout during the update. A rollout
-        that a GPU makes by itself is launched right after the update's last minibatch, before the
-        results are read, and is in progress when this returns.
+        With ``train.overlap`` another thread collects the next rollout during the update. If the
+        GPU steps the environments, the next rollout is launched after the last minibatch, before
+        the update's results are read. It is in progress when this method returns.
 
-        If the update raises, its rollout is kept, and the next call repeats the update. If
-        collecting this epoch's rollout raises, nothing has changed but the environments: see
-        ``Collector.resync``. A KeyboardInterrupt in ``queue.settle``, while another thread finishes
-        the next rollout, comes after the epoch: only its record is lost.
+        If the update raises, the next call repeats it on the same rollout. If collecting this
+        epoch's rollout raises, only the environments have changed: see ``Collector.resync``. If
+        ``queue.settle`` raises KeyboardInterrupt, the epoch is complete and only its record is
+        lost.
 
         Returns:
             The epoch's record.
@@ -186,7 +186,7 @@ class Trainer:
                 metrics = update.wait()
                 self._share_logs(rollout, update)
             metrics |= self._next_learning_rate(metrics)
-            # The rollout is released first: it must not be trained on again by the new weights.
+            # Release the rollout before changing the weights: it must not be trained on twice.
             self.queue.release()
             self.train_state = update.state
             self.epoch += 1
@@ -215,9 +215,9 @@ class Trainer:
     def evaluate(self) -> Iterator[Logs]:
         """Collect rollouts without training, as PufferLib 4.0 does after its last epoch.
 
-        Until more than ``base.eval_episodes`` have ended, and for at most half as many rollouts as
-        training has epochs. A rollout that a failed ``step`` left to be trained on is dropped,
-        because its memory is needed. 5.0's evaluation is ``playing/evaluation.py``.
+        Evaluation ends after more than ``base.eval_episodes`` episodes, or after half as many
+        rollouts as training has epochs. A rollout left by a failed ``step`` is dropped, because its
+        memory is needed. The evaluation of 5.0 is in ``playing/evaluation.py``.
 
         Yields:
             The environments' means since the evaluation began.
@@ -257,24 +257,27 @@ class Trainer:
         return Scheduled(lr, ent_coef, beta)
 
     def state(self) -> State:
-        """Return everything but the weights that ``restore`` needs to continue identically."""
+        """Return the state that ``restore`` needs, without the weights."""
         return save_state(self)
 
     def restore(self, weights: Any, state: State) -> bool:
-        """Continue where ``state`` was saved; returns False if environments start new episodes.
+        """Restore a saved state.
 
         Args:
-            weights: the policy's weights at that time.
-            state: from a trainer with the same policy, agents and buffers.
+            weights: the policy's weights when the state was saved.
+            state: the state of a trainer with the same policy, agents and buffers.
+
+        Returns:
+            False if the environments start new episodes, else True.
 
         Raises:
-            UserError: the state is of another configuration, or of another optimizer.
+            UserError: the state belongs to another configuration or another optimizer.
         """
         return restore_state(self, weights, state)
 
     @property
     def under_way(self) -> UnderWay | None:
-        """The progress of the epoch, for any thread. It is None between two epochs."""
+        """Progress of the current epoch, for any thread; None between two epochs."""
         if (began := self._began) is None:
             return None
         trains = self.queue.rollout is not None
@@ -294,57 +297,57 @@ class Trainer:
 
     @property
     def acts_in_c(self) -> bool:
-        """True if a rollout is one call of C, the policy's steps included."""
+        """True if a rollout, including the policy's steps, is one call of C."""
         return self.collector.acting.in_c
 
     @property
     def fault(self) -> UserError | None:
-        """The error that says why no minibatch was finite. It is None once one was."""
+        """The error to raise if no minibatch has been finite, else None."""
         return self.learner.health.fault
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Number of scalar weights."""
         return sum(int(w.size) for _, w in named(self.weights))
 
     @property
     def last_buffer(self) -> Any:
-        """Buffer of the last rollout, other than one that was launched ahead."""
+        """Buffer of the latest rollout that was not launched ahead."""
         rollout = self.queue.rollout
         ahead = rollout is not None and rollout.ahead
         return self.collector.before if ahead else self.collector.buffer
 
     @property
     def recorded(self) -> Any:
-        """Observations (T, at most 16, D) of the last rollout, as the policy saw them."""
+        """Observations of the latest rollout as the policy received them, (T, at most 16, D)."""
         buffer = self.last_buffer
         return buffer.observations[: buffer.horizon, :RECORDED]
 
     def _stopped(self) -> bool:
-        """Return True if the ranks agree to stop: ``stop`` was set at one of them.
+        """Return True if ``stop`` is set on any rank.
 
-        A signal handler may set ``stop`` while they agree. That counts at the next vote, so it must
-        not be overwritten.
+        A signal handler may set ``stop`` during the vote. Don't overwrite it: the next vote uses
+        it.
         """
         if ends := self.ranks.stops(self.stop):
             self.stop = True
         return ends
 
     def _times_rollout(self, epoch: int) -> bool:
-        """Return True if an epoch waits for its rollout, to time it by itself."""
+        """Return True if an epoch waits for its rollout, to measure its duration."""
         return self.profiler.should_sample(epoch) or self.profiler.is_sample_epoch(epoch)
 
     def _opponents(self) -> tuple[Any, Any]:
-        """Return the weights of self-play's opponents, and which of them start anew."""
+        """Return the opponents' weights, and the opponents whose recurrent states are reset."""
         if self.self_play is None:
             return (), ()
         return self.self_play.league.opponents, self.self_play.league.fresh
 
     def _count_games(self, rollout: Rollout) -> None:
-        """Count a rollout's games, once, and choose the opponents of the next one."""
+        """Count the games of a rollout once, and choose the opponents of the next rollout."""
         if self.self_play is None or rollout.games is not None:
             return
-        if self.placement.overlap:  # a checkpoint holds what the rollout began from
+        if self.placement.overlap:  # a checkpoint contains the state before the rollout
             rollout.self_play = self.self_play.state()
         rollout.games = self.self_play.after(rollout, self.global_step, self.weights)
 
@@ -355,7 +358,7 @@ class Trainer:
         return possible and following < self.config.epochs and not self._times_rollout(following)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
-        """Return the update on a rollout, which may be prepared already."""
+        """Return the update on a rollout: the prepared one if it is still valid, or a new one."""
         update = self.prepared
         self.prepared = None
         if update is not None:
@@ -365,22 +368,22 @@ class Trainer:
         return self._prepare(rollout, self.train_state, self.epoch)
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
-        """Prepare the update of an epoch; nothing is computed yet."""
+        """Prepare the update of an epoch without computing it."""
         key = self.ranks.key(self.queue.update_key(rollout))
         sampled = self.profiler.should_sample(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, sampled)
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
-        """Merge the environments' logs, and episodes' scores, of all ranks."""
+        """Merge the environments' logs and the episodes' scores of all ranks."""
         self.collector.read(rollout)
         logs = self.ranks.meet(self.epoch, update.state.weights, rollout.logs, rollout.scores)
         rollout.logs, rollout.scores = logs
 
     def _next_learning_rate(self, metrics: Logs) -> Logs:
-        """Adapt the learning rate to the update's KL; returns what to log of it.
+        """Adapt the learning rate to the update's KL, if the schedule is adaptive.
 
-        Only the adaptive schedule adapts. Its rate, and that of a schedule that is a function, are
-        logged.
+        Returns:
+            The learning rate to log if the schedule is adaptive or a function; otherwise nothing.
         """
         train = self.config.train
         if self.schedule is not None:
@@ -393,9 +396,9 @@ class Trainer:
         return {"learning_rate": used}
 
     def _charge(self, rollout: Rollout, sampled: bool, seconds: float) -> float:
-        """Divide an update's time among the phases, and return the seconds of training alone.
+        """Charge an update's time to the phases, and return the seconds of training alone.
 
-        Two parts of ``seconds`` are a rollout's: waiting for the current one, if it was launched
+        ``seconds`` includes two times of rollouts: waiting for the current one, if it was launched
         ahead (``late``), and launching the next one.
         """
         following = self.queue.rollout  # None unless it was launched ahead
@@ -408,7 +411,7 @@ class Trainer:
         return seconds - late - launched
 
     def _record(self, rollout: Rollout, metrics: Logs, began: float, seconds: float) -> Logs:
-        """Return the record of the epoch that was just trained."""
+        """Return the record of the epoch that has just ended."""
         overlap = self.placement.overlap
         if overlap:
             self.profiler.rollout.lap("eval_idle")  # no other thread uses this timer now

@@ -1,10 +1,10 @@
-"""How a rollout changes the weights: one file, or one folder, for each algorithm.
+"""Training algorithms, one file or folder each.
 
-``train.algorithm`` is a file's name here. Its ``FACTS`` (``config/parts.py``) are read before
-MLX is there; its ``make`` gives the ``Algorithm`` of a run. Nothing else needs to know of it.
+``train.algorithm`` names a file of this folder. Its ``FACTS`` (``config/parts.py``) are read before
+MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. No other file refers to it.
 
-T steps of N agents are a rollout. T steps of S agents are a minibatch, or one step of M samples,
-and there are K of them in an epoch.
+A rollout has T steps of N agents. An epoch has K minibatches, each with T steps of S agents or with
+one step of M samples.
 """
 
 import math
@@ -34,10 +34,10 @@ class Step(NamedTuple):
     """One of an algorithm's own functions: see ``Epoch.run``.
 
     Args:
-        function: takes and returns arrays, and trees of them.
-        phase: the phase of a record that its time is charged to.
-        compiled: compile it on a GPU.
-        view: maps arguments and result to what is compared where kernels are verified.
+        function: a function of arrays and trees of arrays, which returns the same.
+        phase: profiling phase that the function's time is charged to.
+        compiled: True to compile the function on a GPU.
+        view: maps arguments and result to the values that verification compares.
     """
 
     function: Callable[..., Any]
@@ -55,29 +55,29 @@ class Scheduled(NamedTuple):
     """Exponent of the importance weights of priorities."""
 
     def as_arrays(self) -> "Scheduled":
-        """Return them as scalar arrays."""
+        """Return the coefficients as scalar arrays."""
         return Scheduled(*map(mx.array, self))
 
 
 @dataclass
 class Epoch:
-    """A rollout that is trained on, with everything that minibatches change of it.
+    """The rollout of an epoch, and the values that its minibatches change.
 
     Args:
         functions: the functions of an update: ``ppo.update.UpdateFunctions``.
-        fields: the rollout (T, N, ...) of the agents that are trained on, by field.
+        fields: arrays of the trained agents' rollout by name, (T, N, ...).
         draws: random numbers from ``Algorithm.draws``.
-        scheduled: the epoch's coefficients, scalar arrays.
-        states: returns the recurrent states (N, ...) that the rollout began with; None: the
-            network's initial ones.
-        learned: returns which steps are learned from, a NumPy array (T, N) bool.
-        noise: RPO's noise on the means of actions; None: there is none.
-        lap: called with a phase and the result that its time is charged for; None: no phase is
-            measured.
-        values: (T, N), the rollout's, until an algorithm writes newer ones back.
-        ratios: (T, N), 1 at first, until an algorithm writes newer ones back.
-        rows: (S,), the agents of the current minibatch.
-        back: changes of values and ratios by the previous minibatch, until they are needed.
+        scheduled: coefficients of the epoch, scalar arrays.
+        states: returns the recurrent states at the start of the rollout, (N, ...), or None for the
+            initial state.
+        learned: returns the mask of steps to train on, a NumPy array (T, N) bool.
+        noise: RPO's noise on the means of actions, or None.
+        lap: called with a phase and the phase's result, to measure its time. None to measure
+            nothing.
+        values: the rollout's values, or newer ones written by an algorithm, (T, N).
+        ratios: 1, or ratios written by an algorithm, (T, N).
+        rows: indices of the agents in the current minibatch, (S,).
+        back: changes of values and ratios by the previous minibatch, not applied yet.
     """
 
     functions: Any
@@ -97,7 +97,7 @@ class Epoch:
         self.values = self.fields["values"]
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Call one of the algorithm's own functions."""
+        """Call one of the algorithm's functions (``Algorithm.steps``)."""
         step = self.functions.steps[name]
         with building:
             result = step.function(*arguments)
@@ -106,7 +106,7 @@ class Epoch:
         return result
 
     def gather(self, fields: Fields, rows: mx.array) -> Inputs:
-        """Return what the forward pass reads of some agents (S,)."""
+        """Return the inputs of the forward pass for the agents ``rows`` (S,)."""
         with building:
             inputs = self.functions.gather(fields, rows)
         if self.lap is not None:
@@ -123,28 +123,30 @@ def _nothing(epoch: Epoch, ratio: mx.array, value: mx.array, ok: mx.array) -> tu
 
 
 class Algorithm(NamedTuple):
-    """An algorithm for one policy and configuration; unchanged while they train.
+    """An algorithm for one policy and configuration, constant during a run.
 
     Args:
-        minibatches: an epoch's; each is asked for after the one before was written back.
-        loss: of a minibatch: see ``gradients``. A function of arrays, compiled with the forward
-            pass and its gradients.
-        metrics: names of the loss's statistics, ``total`` among them. Of a loss of the user's own
-            they are known once it was traced.
-        scoring: what the loss compares a minibatch with, where that is PPO's own: then a GPU may
-            compute its gradients in one (``ppo/minibatch``). With another ``loss`` than PPO's own
-            this and ``at_once`` aren't used.
-        steps: its own, by their names.
-        draws: makes of a key the random numbers that decide what an epoch's minibatches are.
-        write_back: (epoch, ratios (T, S), values (T, S), whether the minibatch counted) -> arrays
-            to compute with the minibatch. Stores in the epoch what the minibatch changes.
-        at_once: (epoch, weights, optimizer's state, scaler) -> all three after the epoch, the
-            advantages, metrics (K, 7) and which minibatches counted (K,): all in one operation.
-            None: there is none for this policy or machine.
-        largest_kl: the KL, by the name ``kl`` among ``metrics``, beyond which an epoch ends;
-            infinite: minibatches are submitted ahead of what is computed.
-        normalises: whether the loss normalises ``adv`` of what it compares with, a
-            ``loss.Minibatch``: among several processes it gets the moments of all.
+        minibatches: generates the minibatches of an epoch. The next one is requested after
+            ``write_back`` of the previous one.
+        loss: loss of a minibatch: see ``gradients``. A function of arrays that is compiled together
+            with the forward pass and its gradients.
+        metrics: names of the loss's statistics, including ``total``. The names of a custom loss are
+            complete after it is traced.
+        scoring: targets and coefficients of PPO's loss, with which a GPU may compute gradients in
+            one launch (``ppo/minibatch``). With another ``loss``, ``scoring`` and ``at_once`` are
+            unused.
+        steps: the algorithm's functions by name.
+        draws: returns the random numbers of an epoch's minibatches for a random key.
+        write_back: (epoch, ratios (T, S), values (T, S), flag) -> arrays to compute together with
+            the minibatch. The flag is true if the minibatch's step was made. Stores the
+            minibatch's changes in the epoch.
+        at_once: trains for an epoch in one operation: (epoch, weights, optimizer state, scaler) ->
+            new weights, optimizer state, scaler, advantages, metrics (K, 7) and flags (K,), 1 for
+            each minibatch whose step was made. None if impossible for this policy or machine.
+        largest_kl: an epoch ends after a minibatch whose metric ``kl`` is larger. If infinite,
+            minibatches are submitted without waiting for the metrics of earlier ones.
+        normalises: True if the loss normalises ``adv`` of its ``loss.Minibatch``. With several
+            ranks the loss then gets the moments of all ranks.
     """
 
     minibatches: Callable[[Epoch], Iterator[MinibatchInputs]]
@@ -160,16 +162,16 @@ class Algorithm(NamedTuple):
 
 
 def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False) -> Algorithm:
-    """The algorithm of a configuration: ``make`` of the file of its name.
+    """Return the algorithm of a configuration, from the file named by ``train.algorithm``.
 
     Args:
-        policy: what is trained.
-        config: a valid configuration; with several processes, this process's part of it.
-        agents: how many of them are trained on; 0: all.
-        one_cpu: whether one process trains, on a CPU.
+        policy: the policy to train.
+        config: a valid configuration; with several ranks, the local configuration.
+        agents: number of agents to train on; 0 for all.
+        one_cpu: True if a single process trains on a CPU.
 
     Raises:
-        UserError: there is no algorithm of that name, or discrete actions' means are to be moved.
+        UserError: the algorithm doesn't exist, or ``train.rpo_alpha`` is set for discrete actions.
     """
     facts(config.train.algorithm)
     if (alpha := config.train.rpo_alpha) and not policy.decoder.action.continuous:
@@ -180,21 +182,22 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
         )
     module = import_module(f"{__name__}.{config.train.algorithm}")
     algorithm = module.make(policy, config, agents or config.vec.total_agents, one_cpu)
-    if not computes(algorithm.loss):  # a file may change the loss of another one, and keep the rest
+    if not computes(algorithm.loss):  # an algorithm may reuse another one with a different loss
         algorithm = algorithm._replace(scoring=None, at_once=None)
     return algorithm
 
 
 def score(policy: Policy, config: Config, live: bool = False) -> tuple[Loss, Sequence[str]]:
-    """PPO's loss, or the user's own, and the names of its statistics.
+    """Return PPO's loss or the custom one, and the names of its statistics.
 
     Args:
-        policy: what is trained.
+        policy: the policy to train.
         config: a valid configuration.
-        live: whether advantages count as they are, unless the loss normalises them.
+        live: True if the algorithm doesn't normalise advantages. The loss may still do so.
 
     Raises:
-        UserError: there is no such function, or advantages are normalised anyway.
+        UserError: the custom loss doesn't exist, or ``train.loss normalized`` is set for an
+            algorithm that always normalises advantages.
     """
     train = config.train
     if train.loss == NORMALIZED and not live:
@@ -214,13 +217,13 @@ def scoring(
     live: Discounts | None = None,
     vtrace: bool = False,
 ) -> Scoring | None:
-    """What ``score``'s loss compares a minibatch with; None where it is the user's own.
+    """Return targets and coefficients of ``score``'s loss, or None if a function is custom.
 
     Args:
         config: a valid configuration.
-        function: of live advantages what gives them.
-        live: their numbers; None: advantages are given.
-        vtrace: see ``Scoring``.
+        function: the function that computes live advantages.
+        live: coefficients of live advantages. None if advantages are computed beforehand.
+        vtrace: True to clip live advantages by the new ratios: see ``Scoring``.
     """
     own = custom.find_loss(config) is not None
     if own or (live is not None and function is not advantages):
@@ -229,7 +232,7 @@ def scoring(
 
 
 def discounts(train: Train) -> Discounts:
-    """The advantages' numbers in a configuration."""
+    """Return the coefficients of the advantages from section [train]."""
     return Discounts(
         train.gamma,
         train.gae_lambda,

@@ -1,11 +1,12 @@
-"""The loss of a decoder's product: on a GPU by closed form, else by the plain form.
+"""The loss of a decoder's output: in closed form on a GPU, otherwise by the plain implementation.
 
-The plain form is ``ppo/loss.py`` of the log-probabilities of ``policy/distributions.py``, and MLX
-differentiates it. By closed form (``loss.metal.h``) the gradients come with the loss, in the same
-pass over the samples: three launches, of live advantages two, and going back launches nothing.
+The plain implementation applies ``ppo/loss.py`` to the log-probabilities of
+``policy/distributions.py``, and MLX differentiates it. The closed form (``loss.metal.h``) computes
+the gradients together with the loss. It takes three launches (two with live advantages), and the
+backward pass launches nothing.
 
-n samples, A logits (or dimensions of a continuous space). y (A + 1, n) is a decoder's product:
-logits or means, and the value in the last row.
+n is the number of samples, A the number of logits or of continuous action dimensions. y (A + 1, n)
+is the output of a decoder: logits or means, and the value in the last row.
 """
 
 from pathlib import Path
@@ -21,21 +22,21 @@ from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("loss.metal.h")
-PARTS = THREADS  # at most, of the advantages: each block of the second launch adds them up
-TERMS = 5  # sums over the samples that every action space has: see terms.metal.h
+PARTS = THREADS  # largest number of parts of the advantages; each block of `loss` adds them up
+TERMS = 5  # number of sums over the samples in every action space: see terms.metal.h
 
 
 class Losses(NamedTuple):
-    """What a minibatch of n samples gives."""
+    """Loss and statistics of a minibatch of n samples."""
 
     total: mx.array
-    """Scalar, multiplied by the scale. Nothing else carries a gradient, on any device."""
+    """Loss multiplied by the scale, a scalar. Gradients flow only through this field."""
     metrics: mx.array
-    """(7,) in the order of ``METRICS``, not scaled."""
+    """Statistics without the scale, (7,) in the order of ``METRICS``."""
     ratio: mx.array
-    """New over old probability of each action (n,)."""
+    """Ratios of the new to the old probability of the actions, (n,)."""
     value: mx.array
-    """(n,)."""
+    """Values, (n,)."""
 
 
 def losses(
@@ -52,15 +53,15 @@ def losses(
     """Return PPO's loss of n samples.
 
     Args:
-        decoder: whose product ``y`` is.
-        weights: the decoder's.
-        y: (A + 1, n), of the weights' dtype.
-        actions: (n, heads) float32.
-        masks: (n, A) uint8, non-zero where legal, or None.
-        batch: the targets.
-        coefficients: of the loss.
-        ent_coef: scalar array.
-        scale: scalar array, what the loss is multiplied by; None is 1.
+        decoder: the decoder that computed ``y``.
+        weights: weights of the decoder.
+        y: output of the decoder, (A + 1, n), with the dtype of the weights.
+        actions: actions, (n, heads) float32.
+        masks: action masks, (n, A) uint8, non-zero for legal actions; or None.
+        batch: targets.
+        coefficients: coefficients of the loss.
+        ent_coef: entropy coefficient, a scalar array.
+        scale: factor on the loss, a scalar array. None for 1.
     """
     distribution = decoder.distribution
     fused = LOSS.choose(decoder.split, distribution.log_prob_entropy)
@@ -78,7 +79,7 @@ def losses(
 def logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
-    """Joint log-probabilities (n,) float32 of actions; arguments as ``losses``, no gradient."""
+    """Return joint log-probabilities of actions, (n,) float32, without gradients."""
     distribution = decoder.distribution
     fused = LOGPROBS.choose(decoder.split, distribution.log_prob_entropy)
     if fused is not None:
@@ -88,9 +89,13 @@ def logprobs(
 
 
 def moments(adv: mx.array) -> mx.array:
-    """Of each of G parts of advantages (n,): count, mean, sum of squares about it: (3, G) float32.
+    """Return count, mean and sum of squared deviations of G parts of the advantages.
 
-    On a CPU all of them are one part.
+    Args:
+        adv: advantages, (n,).
+
+    Returns:
+        Moments, (3, G) float32. On a CPU, G is 1.
     """
     if (launches := MOMENTS.choose()) is not None:
         return launches(adv)
@@ -103,7 +108,7 @@ def moments(adv: mx.array) -> mx.array:
 
 
 class Space(NamedTuple):
-    """An action space as kernels read it, and which of its actions were taken."""
+    """Inputs of the kernels that depend on the action space, with the actions taken."""
 
     decoder: Decoder
     actions: mx.array
@@ -119,16 +124,18 @@ class Space(NamedTuple):
         inputs: dict[str, mx.array],
         shape: tuple[int, ...] = (),
     ) -> list[mx.array]:
-        """A kernel's outputs. In place of what a space hasn't got are y, or zeros.
+        """Launch a kernel and return its outputs.
+
+        Inputs that the action space lacks are replaced by ``y`` or by zeros.
 
         Args:
-            kernel: its name.
-            y: (A + 1, n) float32, bfloat16 or float16.
-            logstd: (1, A) of y's dtype, of a continuous space; else None.
-            outputs: their shapes.
-            threads: how many there are.
-            inputs: further ones; a kernel gets those that it reads.
-            shape: what follows n and A in the kernel's ``shape``.
+            kernel: name of the kernel.
+            y: output of the decoder, (A + 1, n) float32, bfloat16 or float16.
+            logstd: log standard deviations, (1, A) of the dtype of y; None for discrete actions.
+            outputs: shapes of the outputs by name.
+            threads: number of threads.
+            inputs: additional inputs by name. A kernel gets only the inputs that it reads.
+            shape: values after n and A in the kernel's input ``shape``.
         """
         action, masks = self.decoder.action, self.masks
         space = {
@@ -156,7 +163,7 @@ def launch_losses(
     ent_coef: mx.array,
     scale: mx.array | None,
 ) -> Losses:
-    """``losses``: one pass over all samples, and one over its blocks' sums."""
+    """Compute ``losses`` by a pass over all samples and a pass over the sums of the blocks."""
     space, logstd = Space(decoder, actions, masks), decoder.logstd(weights)
     n, blocks = y.shape[1], _blocks(y.shape[1])
     clip, vf, vf_clip = map(float, coefficients)
@@ -188,8 +195,8 @@ def launch_losses(
 
     @fused.vjp
     def backward(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
-        # The gradients came with the loss. If the loss is differentiated as it is, they aren't
-        # multiplied, which would be a launch over all samples.
+        # The forward pass computed the gradients. Don't multiply them by 1: that would take a
+        # launch over all samples.
         slope, gradients = cotangents[0], outputs[4:]
         if not _is_one(slope):
             gradients = [(each * slope).astype(each.dtype) for each in gradients]
@@ -204,7 +211,7 @@ def _is_one(scalar: mx.array) -> bool:
     """Return True if a scalar is known to be 1 while the graph is built."""
     try:
         return scalar.item() == 1
-    except ValueError:  # it depends on the arguments of a function that MLX compiles
+    except ValueError:  # the scalar depends on arguments of a compiled function
         return False
 
 

@@ -1,11 +1,10 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
-Between them no activation leaves a block's shared memory: ``minibatch.kernel.h``, around the layers
-of a network with texts for matrix units (MinGRU). It needs a linear encoder, fp32 or bf16, and a
-block with enough memory. For wider layers, up to 256 in bf16 on CUDA, a block streams the weights
-and stores the factors of their gradients (``wide.kernel.h``). ``ppo/gradients.py`` computes all
-other cases, and the tests compare both kernels with it. On CUDA products of fp32 are in TF32, as
-MLX's own are, unless ``MLX_ENABLE_TF32=0`` is set.
+``minibatch.kernel.h`` keeps all activations in a block's shared memory. It needs a network with
+kernels for matrix units (MinGRU), a linear encoder, fp32 or bf16, and enough shared memory. For
+wider layers, up to 256 in bf16 on CUDA, a block of ``wide.kernel.h`` streams the weights and stores
+the factors of their gradients. ``ppo/gradients.py`` computes all other cases, and the tests compare
+both kernels with it. On CUDA, fp32 products use TF32, as in MLX, unless ``MLX_ENABLE_TF32=0``.
 """
 
 import functools
@@ -47,13 +46,13 @@ from puffer_mlx.system.backend import gpu_backend
 LOSSES = "ppo.gradients:clipped_loss", "ppo.algorithms.puffer5:live_loss"
 TEXT = Path(__file__).with_name("blocks.metal.h")
 KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
-WALKS = "walks.metal.h"  # what WIDE needs of a network's folder
-BLOCKS = 128  # at most, of a launch; an H200 has 132 cores
-ROWS = 64  # of a block at a time, at most
-GRADIENTS = 96  # numbers of the gradients by the weights that one of 512 threads may have
-TILE, STAGES = 128, 3  # of a block of wide layers' gradients: a tile, and parts of its factors
-TILES_AT_ONCE = 264  # that an H200's cores have room for
-WIDEST = 256  # H of wide layers: 64 rows of three gates are half of an H200's shared memory
+WALKS = "walks.metal.h"  # the network's file that WIDE includes
+BLOCKS = 128  # largest number of blocks per launch; an H200 has 132 cores
+ROWS = 64  # largest number of rows that a block processes at a time
+GRADIENTS = 96  # largest number of weight gradients per thread, for 512 threads
+TILE, STAGES = 128, 3  # tile size and buffered stages of a block in `wide_gradients`
+TILES_AT_ONCE = 264  # number of tiles that an H200 computes at the same time
+WIDEST = 256  # largest H of wide layers: 64 rows of 3 gates fill half an H200's shared memory
 
 
 def kernel_texts() -> list[Composed]:
@@ -64,12 +63,13 @@ def kernel_texts() -> list[Composed]:
 
 
 class Scoring(NamedTuple):
-    """What a minibatch is compared with, and how.
+    """Coefficients of the loss and of live advantages.
 
     Attributes:
-        numbers: of PPO's loss.
-        live: of advantages of the values of the same forward pass; None: they are given.
-        vtrace: whether live ones are clipped by the actions' new probabilities.
+        numbers: coefficients of PPO's loss.
+        live: coefficients of live advantages, computed from the values of the same forward pass.
+            None if advantages are computed beforehand.
+        vtrace: True to clip live advantages by the ratios of the new to the old probabilities.
     """
 
     numbers: Coefficients
@@ -78,7 +78,7 @@ class Scoring(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What a minibatch's gradients are computed from: see ``ppo.gradients.gradients``."""
+    """Arguments of the gradients function: see ``ppo.gradients.gradients``."""
 
     weights: Any
     observations: mx.array | SegmentView
@@ -91,10 +91,12 @@ class Arguments(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a minibatch and a block: T steps of S segments, D, H, L and A as everywhere.
+    """Sizes of a minibatch and a block.
 
-    With 0 ``heads`` actions are A numbers. ``low``: weights and activations have 16 bits. A block
-    has ``threads``, and ``room`` bytes of shared memory.
+    A minibatch has T steps of S segments. D is the size of an observation, H the hidden size, L the
+    number of layers, and A the number of logits. ``heads`` is 0 for A continuous actions. If
+    ``low``, weights and activations have 16 bits. A block has ``threads`` threads and ``room``
+    bytes of shared memory.
     """
 
     T: int
@@ -111,7 +113,7 @@ class Sizes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How the kernel divides a minibatch: its template's numbers, and its shared memory."""
+    """Division of a minibatch: the kernel's template constants, numbers of blocks and chunks."""
 
     sizes: dict[str, int]
     blocks: int
@@ -124,9 +126,9 @@ def is_wanted(
     """Return True if the default device computes minibatches in one launch, if shapes allow it.
 
     Args:
-        policy: the trained policy.
+        policy: the policy to train.
         kind: ``train.precision``.
-        scoring: None: a loss or advantages of the user's own.
+        scoring: coefficients, or None for a custom loss or custom advantages.
         wanted: ``train.one_launch``; auto is True on CUDA only (not measured on a Mac).
     """
     return bool(
@@ -142,10 +144,10 @@ def is_wanted(
 
 
 def computes(loss: Callable[..., Any]) -> bool:
-    """Return True if the launches compute this loss: PPO's as it is, not a function of it.
+    """Return True if the kernels compute this loss, i.e. it is an unmodified PPO loss.
 
     Args:
-        loss: ``Algorithm.loss``; what it calls is among its arguments if it is a partial.
+        loss: ``Algorithm.loss``. If it is a partial, the functions in its arguments count too.
     """
     if isinstance(loss, partial):
         called = [loss.func, *(each for each in loss.args if isinstance(each, partial))]
@@ -160,21 +162,21 @@ def in_one(
     scoring: Scoring | None,
     wanted: bool | str = True,
 ) -> Callable[..., tuple]:
-    """``plain``, what ``ppo.gradients.gradients`` gives, in two launches where that is possible.
+    """Return a function that computes gradients in two launches if possible, else by ``plain``.
 
     Args:
-        plain: for all that isn't.
-        policy: whose weights the gradients are by; this and the others: see ``is_wanted``.
-        kind: see there.
-        scoring: see there.
-        wanted: see there.
+        plain: result of ``ppo.gradients.gradients``.
+        policy: the policy to train.
+        kind: ``train.precision``.
+        scoring: coefficients, or None for a custom loss or custom advantages.
+        wanted: ``train.one_launch``: see ``is_wanted``.
     """
 
     def step(*given):
         if not is_wanted(policy, kind, scoring, wanted):
             return plain(*given)
         assert scoring is not None
-        arguments = Arguments(*given[:-1])  # loss scaling is fp16's
+        arguments = Arguments(*given[:-1])  # the last one is the loss scale, used only in fp16
         _, observations, actions, *_ = arguments
         whole = observations.whole if isinstance(observations, SegmentView) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
@@ -197,11 +199,11 @@ def in_one(
 
 @functools.cache
 def choose_plan(given: Sizes) -> Plan | None:
-    """Return how blocks divide a minibatch; None if no division fits.
+    """Return the division of a minibatch among blocks, or None if it doesn't fit.
 
-    The first choice is the widest tile of whole segments that fits a block's memory, beside as
-    many weights and activations as possible, so that fewer are computed again. The second choice is
-    the widest tile of some steps. In 16 bits, all weights must fit.
+    The first choice is the widest tile of complete segments that fits shared memory, with as many
+    weights and activations as possible, so that fewer are recomputed. The second choice is the
+    widest tile of some of the steps. In 16 bits, all weights must fit.
     """
     T, S, D, H, L, A, heads, live, low, threads, room = given
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
@@ -232,7 +234,11 @@ def choose_plan(given: Sizes) -> Plan | None:
 
 @functools.cache
 def choose_wide(given: Sizes) -> Plan | None:
-    """``choose_plan`` of the kernel that keeps no layer's weights: 64 rows, in bf16, of choices."""
+    """Return the division for ``wide.kernel.h``, or None if it doesn't fit: see ``choose_plan``.
+
+    This kernel streams the layers' weights. It needs bf16 and discrete actions, and a block
+    processes 64 rows.
+    """
     T, S, D, H, L, A, heads, live, low, threads, room = given
     out, wide = -(-(A + 1) // 16) * 16, -(-D // 32) * 32
     if not low or not heads or threads != 512 or out > 64 or H % 64 or H > WIDEST or L > LAYERS:
@@ -252,7 +258,7 @@ def choose_wide(given: Sizes) -> Plan | None:
 
 
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
-    """Steps and segments of a tile, the best first: all steps, then as many rows as possible."""
+    """Yield steps and segments of tiles, with most steps first, then with most segments first."""
     for steps in (n for n in range(T, 0, -1) if T % n == 0 and (n % 8 == 0 or n <= 4)):
         for segments in (n for n in range(ROWS // steps, 0, -1) if S % n == 0):
             if steps * segments % 16 == 0:
@@ -267,7 +273,7 @@ def _ways(T: int, S: int, low: bool) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
-    """Return how groups of 32 threads share the weights' gradients; None if they are too large."""
+    """Return the tiles of weight gradients per 32 threads, or None if they don't fit registers."""
     layers = _share(3 * H // 16, H // 8, groups)
     encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
     if not (layers and encoder and decoder) or decoder[0] != 1:
@@ -293,7 +299,11 @@ def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
 def launch_minibatch(
     policy: Policy, scoring: Scoring, plan: Plan, low: bool, arguments: Arguments
 ) -> tuple:
-    """Gradients, the loss's statistics, and its ratios, values and advantages (T, S)."""
+    """Compute a minibatch by ``minibatch.kernel.h``.
+
+    Returns:
+        Gradients, statistics, and ratios, values and advantages (T, S).
+    """
     inputs, weights = _given(policy, scoring, arguments), arguments.weights
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
@@ -322,7 +332,11 @@ def launch_minibatch(
 
 
 def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Arguments) -> tuple:
-    """``launch_minibatch`` in bf16, with a launch more for the gradients by the weights."""
+    """Compute a minibatch by ``wide.kernel.h``, with an extra launch for the weight gradients.
+
+    Returns:
+        The same as ``launch_minibatch``.
+    """
     inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(arguments.actions)
@@ -347,7 +361,10 @@ def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Argumen
 
 
 def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
-    """Gradients by P weights of parts of n samples, (parts, P), as many as a GPU does at once."""
+    """Return the gradients of P weights for equal parts of the n samples, (parts, P).
+
+    The number of parts is the largest one whose tiles the GPU computes at the same time.
+    """
     across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
     tiles, parts = across * (sizes["L"] * down + seen + 1), 1
     while 2 * parts * tiles <= TILES_AT_ONCE and n // ROWS % (2 * parts) == 0:
@@ -360,7 +377,7 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
 
 
 def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, mx.array]:
-    """What both kernels read, by name, but for layers and states."""
+    """Return the inputs of both kernels by name, without layers and states."""
     weights, observations, actions, masks, keep, compared, state, ent_coef = arguments
     strip = (
         observations
@@ -419,7 +436,7 @@ def _launch(
     outputs: dict[str, tuple[int, ...]],
     low: mx.Dtype,
 ) -> list[mx.array]:
-    """A kernel of the network's."""
+    """Launch a kernel of the network and return its outputs."""
     threads, zeros, masks = plan.sizes["THREADS"], nothing(mx.uint8), inputs["masks"]
     return launch(
         *(text, name, inputs, outputs),
@@ -445,7 +462,7 @@ def _finished(
 ) -> tuple[Any, mx.array]:
     """Return the sums of the blocks' gradients, a ``PackedTree``, and the metrics.
 
-    ``names``: the tensors in the order in which a block's gradients lie.
+    ``names`` lists the tensors in the order of a block's gradients.
     """
     sizes = {name: named[name].size for name in names}
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
@@ -460,7 +477,7 @@ def _finished(
 
 
 def _moments(batch: Minibatch) -> mx.array:
-    """Of the given advantages, or of those of all processes together."""
+    """Return the moments of the advantages: of all ranks if present, else of this minibatch."""
     return launch_moments(batch.adv) if batch.moments is None else batch.moments
 
 

@@ -23,18 +23,18 @@ Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
 class Optimizer(NamedTuple):
-    """An optimizer: functions of values, since weights and state are arguments and results.
+    """An optimizer as pure functions: weights and state are arguments and results.
 
     Args:
-        init: weights -> its first state, trees of arrays by name.
-        step: (weights, gradients, state, loss, learning rate, and by its name each of ``numbers``)
-            -> new weights, new state and whether (a scalar: bool, or float32 1 or 0) they are new.
-            Gradients are clipped to ``max_grad_norm``, and where the loss or one of them isn't
-            finite, nothing is new: ``step_if_finite`` does both. Loss and learning rate are scalar
-            arrays.
-        reads: the keys of [train] that it obeys, besides ``learning_rate`` and ``max_grad_norm``.
-        in_small_networks: whether ``ppo/small_networks`` has a form of it, which takes the numbers
-            of ``reads`` in their order.
+        init: weights -> initial state, trees of arrays by name.
+        step: (weights, gradients, state, loss, learning rate, and ``numbers`` by name) -> weights,
+            state and a scalar flag (bool, or float32 1 or 0), true if the step was made. It clips
+            the gradients to ``max_grad_norm``. If the loss or a gradient isn't finite, it returns
+            weights and state unchanged. ``step_if_finite`` does both. Loss and learning rate are
+            scalar arrays.
+        reads: keys of [train] that ``step`` uses, besides ``learning_rate`` and ``max_grad_norm``.
+        in_small_networks: True if ``ppo/small_networks`` implements the optimizer. The
+            implementation takes the values of ``reads`` in order.
         supports_bf16: True if ``step`` takes ``low``, which allows bf16 rounding.
     """
 
@@ -111,18 +111,18 @@ def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
 def step_if_finite(
     update: Update, weights: Tree, grads: Tree, state: Tree, loss: mx.array, max_norm: float
 ) -> tuple[Tree, Tree, mx.array]:
-    """An optimizer's update by clipped gradients, where the loss and all gradients are finite.
+    """Clip the gradients and apply an update, unless the loss or a gradient is not finite.
 
     Args:
         update: (weights, gradients, state) -> new weights and state.
         weights: tree of arrays.
-        grads: tree of the same structure.
-        state: the optimizer's.
-        loss: a scalar array.
-        max_norm: see ``clip_by_global_norm``.
+        grads: gradients, a tree of the same structure.
+        state: state of the optimizer.
+        loss: loss of the minibatch, a scalar array.
+        max_norm: largest L2 norm of all gradients.
 
     Returns:
-        New weights and state, and whether (a scalar) they are new; else they are as before.
+        The weights, the state and a scalar flag. If the flag is false, both are unchanged.
     """
     grads, norm = clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)

@@ -1,11 +1,10 @@
-"""PPO of a small policy on a CPU: all of an epoch's minibatches in one operation of the extension.
+"""PPO of a small policy on a CPU: all minibatches of an epoch in one operation of the extension.
 
-Control on Gymnasium wants many small minibatches: 160 of 64 samples for every 512 steps of one
-environment. As a graph each costs a millisecond, for some 20 microseconds of arithmetic.
+Control tasks of Gymnasium need many small minibatches: 160 of 64 samples for every 512 steps of one
+environment. An MLX graph takes a millisecond for each, and the arithmetic about 20 microseconds.
 
-It is for policies without memory that are products and activations throughout, in fp32, with an
-optimizer that has a form here. It computes what the steps of ``ppo/update.py`` do, one minibatch
-after the other.
+The operation supports policies without recurrent state that consist of products and activations, in
+fp32, and optimizers that are implemented in C. Its results are those of ``ppo/update.py``.
 """
 
 from collections.abc import Callable
@@ -33,18 +32,18 @@ EPOCH = implementation(
     cpu="ppo_epoch",
     gemm=True,
 )
-LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more cores
+LARGEST = 1 << 18  # size of a layer's output; MLX uses more cores for larger ones
 
 Five = tuple[int, int, int, int, int]
 
 
 def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
-    """Whether an epoch of a policy can be one operation here.
+    """Return True if an epoch can be one operation.
 
     Args:
-        policy: what is trained.
-        train: section [train].
-        *given: functions of the user's own, in the place of ours.
+        policy: the policy to train.
+        train: section [train] of the configuration.
+        *given: custom functions, e.g. a loss.
     """
     known = (
         encoder_forms(policy.encoder).activation is not None
@@ -70,7 +69,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Collects the layers that a network adds: ``networks.Forms.add_c_layers``'s step."""
+    """Collects a network's layers, added by ``networks.Forms.add_c_layers``."""
 
     def __init__(self) -> None:
         self.layers: list[Five] = []
@@ -78,14 +77,22 @@ class Layers:
     def add(
         self, kind: str, name: str, own: Any, shapes: dict[str, tuple[int, ...]], *numbers: int
     ) -> None:
-        """A product with bias: its tensors' places, its sizes and its activation."""
+        """Add a dense layer: indices of its tensors, its sizes and its activation.
+
+        Args:
+            kind: kind of the layer; only ``dense`` is supported.
+            name: unused.
+            own: indices of the layer's tensors among all weights, by name.
+            shapes: unused.
+            numbers: outputs, inputs and the code of the activation.
+        """
         assert kind == "dense", f"a network without memory has no {kind}"
         width, inputs, activation = numbers
         self.layers.append((own["weight"], own.get("bias", -1), inputs, width, activation))
 
 
 def describe(policy: Policy, weights: Any) -> Any:
-    """A policy's towers and heads for the extension; tensors are numbers of weights."""
+    """Return a policy's towers and heads for the extension, with tensors as weight indices."""
     counter = iter(range(len(leaves(weights))))
     places = tree_map(lambda _: next(counter), weights)
     own = [places, places["critic"]] if policy.separate_value else [places]
@@ -103,7 +110,7 @@ def describe(policy: Policy, weights: Any) -> Any:
 
 
 def _tower(policy: Policy, places: Any) -> list[Five]:
-    """Encoder and network."""
+    """Return the layers of the encoder and the network."""
     encoder, first = policy.encoder, places["encoder"]
     code = CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
     sizes = encoder.inputs, policy.network.hidden  # type: ignore
@@ -113,16 +120,16 @@ def _tower(policy: Policy, places: Any) -> list[Five]:
 
 
 class Epochs:
-    """A run's epochs, each of which is one operation.
+    """Trains for an epoch in one operation.
 
     Args:
-        policy: what acts; these are for one that ``fits``.
-        train: numbers of the loss and of the optimizer.
+        policy: the policy to train, for which ``fits`` is True.
+        train: section [train] of the configuration.
     """
 
     def __init__(self, policy: Policy, train: Train) -> None:
         self._policy, self._train = policy, train
-        self._network: Any = None  # described by the first weights
+        self._network: Any = None  # built from the weights of the first call
 
     def __call__(
         self,
@@ -135,21 +142,21 @@ class Epochs:
         lr: mx.array,
         ent_coef: mx.array,
     ) -> tuple[Any, Any, dict[str, mx.array], mx.array, mx.array]:
-        """All minibatches of a rollout.
+        """Train on all minibatches of an epoch.
 
         Args:
             weights: tree of float32 arrays.
-            optimizer: its state.
-            scaler: of ``ppo/precision``, which counts minibatches.
-            fields: a rollout's.
-            adv: (T, N).
-            order: (K, M) int32, the samples t N + i of each minibatch.
+            optimizer: state of the optimizer.
+            scaler: state of the loss scaler (``ppo/precision``), which counts minibatches.
+            fields: the arrays of a rollout by name.
+            adv: advantages, (T, N).
+            order: sample indices t N + i of each minibatch, (K, M) int32.
             lr: learning rate, a scalar array.
             ent_coef: entropy coefficient, a scalar array.
 
         Returns:
-            New weights, optimizer's state and scaler; statistics (K, 7); which minibatches
-            counted, (K,) float32, the one among them whose KL ended the epoch.
+            New weights, optimizer state and scaler; statistics (K, 7); and flags (K,) float32, 1
+            for each minibatch that counted, including one whose KL ended the epoch.
         """
         train = self._train
         reads = optimizers.find(train.optimizer).reads
@@ -182,7 +189,7 @@ class Epochs:
 def _samples(
     fields: dict[str, Any], adv: mx.array
 ) -> tuple[mx.array, list[mx.array], mx.array | None]:
-    """A rollout's T N samples: observations; what is compared; masks, if there are any."""
+    """Return the T N samples of a rollout: observations, actions and targets, masks or None."""
     T, N = adv.shape
     whole = T * N
 

@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba 2015) with AdamW's decoupled weight decay (Loshchilov and Hutter 2019).
 
-PPO with Adam usually has beta1 0.9, beta2 0.999, eps 1e-5 and a learning rate that falls along a
-line to 0.
+PPO with Adam usually uses beta1 0.9, beta2 0.999, eps 1e-5 and a learning rate that decreases
+linearly to 0.
 """
 
 import math
@@ -23,7 +23,7 @@ NO_LOGARITHM = -1e30  # of a beta of 0: finite, and e to it is 0
 
 
 def init(weights: Tree) -> Tree:
-    """Both moments 0, in the weights' shapes, and no step made: a float32 scalar."""
+    """Return the initial state: both moments and the number of steps, all 0."""
     return {
         "momentum": tree_map(mx.zeros_like, weights),
         "second_moment": tree_map(mx.zeros_like, weights),
@@ -42,7 +42,7 @@ def adam(
     eps: float,
     weight_decay: float = 0.0,
 ) -> tuple[Tree, Tree]:
-    """One step, the t-th.
+    """Make step number t.
 
         m = beta1 m + (1 - beta1) g
         v = beta2 v + (1 - beta2) g^2
@@ -50,14 +50,14 @@ def adam(
 
     Args:
         weights: tree of float32 arrays.
-        grads: tree of the same structure, already clipped.
-        state: ``momentum`` (m), ``second_moment`` (v) and ``step`` (t), from ``init`` or the step
-            before.
-        lr: learning rate, a scalar array where it changes.
-        beta1: decay of m.
-        beta2: decay of v.
-        eps: what the divisor is larger by.
-        weight_decay: part of a weight that a step takes away, times lr.
+        grads: clipped gradients, a tree of the same structure.
+        state: state from ``init`` or the previous step: ``momentum`` (m), ``second_moment`` (v)
+            and ``step`` (t - 1).
+        lr: learning rate. Pass a scalar array if it changes.
+        beta1: decay rate of m.
+        beta2: decay rate of v.
+        eps: constant added to the denominator.
+        weight_decay: weight decay wd.
 
     Returns:
         New weights and state.
@@ -78,7 +78,7 @@ def adam(
 
 
 def _correction(beta: float, step: mx.array) -> mx.array:
-    """1 - beta^step, exact to float32's digits where beta is close to 1."""
+    """Return 1 - beta^step, accurate in float32 also if beta is close to 1."""
     return -mx.expm1(step * (math.log(beta) if beta else -math.inf))
 
 
@@ -95,25 +95,25 @@ def step(
     eps: float,
     weight_decay: float,
 ) -> tuple[Tree, Tree, mx.array]:
-    """The clip and Adam, and nothing where the loss or a gradient isn't finite.
+    """Clip the gradients and make Adam's step, unless the loss or a gradient is not finite.
 
-    On a CPU one operation of the extension: of a small network's minibatch, the graph would be the
-    larger part. On a GPU few launches, for the same reason.
+    This is one operation of the extension on a CPU, and a few launches on a GPU. For a small
+    network, a graph of many operations would take longer to submit than to compute.
 
     Args:
         weights: tree of float32 arrays.
-        grads: tree of the same structure.
-        state: from ``init`` or the step before.
-        loss: a scalar array.
+        grads: gradients, a tree of the same structure.
+        state: state from ``init`` or the previous step.
+        loss: loss of the minibatch, a scalar array.
         lr: learning rate, a scalar array.
-        max_grad_norm: what the gradients' norm is clipped to.
-        beta1: as of ``adam``, likewise the next three.
-        beta2: see there.
-        eps: see there.
-        weight_decay: see there.
+        max_grad_norm: largest L2 norm of all gradients.
+        beta1: decay rate of the first moment.
+        beta2: decay rate of the second moment.
+        eps: constant added to the denominator.
+        weight_decay: weight decay: see ``adam``.
 
     Returns:
-        New weights and state, and whether (a scalar) they are new.
+        The weights, the state and a scalar flag. The flag is true if the step was made.
     """
     betas = {"beta1": beta1, "beta2": beta2, "eps": eps}
     in_one = STEP.choose()

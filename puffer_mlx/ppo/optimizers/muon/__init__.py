@@ -1,7 +1,7 @@
 """Muon with upstream's coefficients.
 
-Every tensor with two or more dimensions is orthogonalised, 1-d tensors get plain Nesterov momentum.
-Its one decay is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neither.
+The update of a tensor with two or more dimensions is orthogonalised. 1-d tensors get plain Nesterov
+momentum. The only decay rate is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neither.
 """
 
 import functools
@@ -31,13 +31,15 @@ COEFFICIENTS = (
 
 
 def orthogonalise(x: mx.array) -> mx.array:
-    """Five quintic Newton-Schulz steps on x / max(norm, 1e-7): singular values move close to 1.
+    """Orthogonalise a matrix approximately: its singular values move close to 1.
+
+    Applies five quintic Newton-Schulz steps to x / max(norm, 1e-7).
 
     Args:
-        x: (R, C).
+        x: matrix, (R, C).
 
     Returns:
-        (R, C).
+        Matrix, (R, C).
     """
     tall = x.shape[0] > x.shape[1]
     x = x / mx.maximum(mx.sqrt(mx.sum(mx.square(x))), 1e-7)
@@ -57,18 +59,22 @@ def muon(
     beta: float,
     weight_decay: float = 0.0,
 ) -> tuple[Tree, Tree]:
-    """One step: m = beta m + g, u = g + beta m, w = w (1 - lr wd) - lr scale orthogonalise(u).
+    """Make one step.
 
-    A tensor is viewed as a matrix (R, C), R its first dimension; scale = sqrt(max(1, R / C)). 1-d
-    tensors take u itself.
+        m = beta m + g
+        u = g + beta m
+        w = w (1 - lr wd) - lr scale orthogonalise(u)
+
+    A tensor is reshaped to a matrix (R, C), where R is the first dimension, and
+    scale = sqrt(max(1, R / C)). For 1-d tensors, u replaces scale orthogonalise(u).
 
     Args:
         weights: tree of arrays.
-        grads: tree of the same structure, already clipped.
-        momentum: tree from ``init`` or the last step.
-        lr: learning rate, a scalar array where it changes.
-        beta: momentum (upstream's ``beta1``).
-        weight_decay: part of a weight that a step takes away, times lr; 0 upstream.
+        grads: clipped gradients, a tree of the same structure.
+        momentum: momentum from ``init`` or the previous step, a tree of the same structure.
+        lr: learning rate. Pass a scalar array if it changes.
+        beta: decay rate of the momentum (upstream's ``beta1``).
+        weight_decay: weight decay wd; 0 upstream.
 
     Returns:
         New weights and momentum.
@@ -87,7 +93,7 @@ def muon(
 
 
 def init(weights: Tree) -> Tree:
-    """The state before the first step."""
+    """Return the initial state."""
     return {"momentum": tree_map(mx.zeros_like, weights)}
 
 
@@ -105,24 +111,25 @@ def step(
 ) -> tuple[Tree, Tree, mx.array]:
     """Clip the gradients and make Muon's step, unless the loss or a gradient is not finite.
 
-    With a BLAS the CPU's extension has one operation for it, and a GPU needs few launches: for a
-    small network's minibatch the graph of many operations would take longer than the numbers.
+    The CPU extension, if it is built with a BLAS, does this in one operation. A GPU needs few
+    launches. For a small network, a graph of many operations would take longer to submit than to
+    compute.
 
     Args:
         weights: tree of float32 arrays.
-        grads: tree of the same structure. A GPU packs weights, gradients and momentum into one
-            array, unless all three are ``PackedTree``, as the fused gradients and the step before
-            return them.
-        state: ``momentum``, from ``init`` or the last step.
-        loss: a scalar array.
+        grads: gradients, a tree of the same structure. A GPU packs weights, gradients and momentum
+            into one array. It skips this if all three are ``PackedTree``, as returned by the fused
+            gradients and the previous step.
+        state: state from ``init`` or the previous step, with the key ``momentum``.
+        loss: loss of the minibatch, a scalar array.
         lr: learning rate, a scalar array.
-        max_grad_norm: what the gradients' norm is clipped to.
-        beta1: momentum.
-        weight_decay: as of ``muon``.
-        low: True if a GPU may round factors: to bf16, and those of small matrices to TF32.
+        max_grad_norm: largest L2 norm of all gradients.
+        beta1: decay rate of the momentum.
+        weight_decay: weight decay: see ``muon``.
+        low: True to let a GPU round factors of products: to bf16, or to TF32 for small matrices.
 
     Returns:
-        New weights and state, and whether (a scalar) they are new.
+        The weights, the state and a scalar flag. The flag is true if the step was made.
     """
     trees = weights, grads, state["momentum"]
     coefficients = max_grad_norm, beta1, weight_decay, COEFFICIENTS
@@ -148,42 +155,42 @@ OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"), supports_bf16
 # ---- on a GPU: ``muon.metal.h`` ------------------------------------------------------------------
 
 TEXT = Path(__file__).with_name("muon.metal.h")
-TILE = 64  # rows and columns of a block's part of a product
+TILE = 64  # rows and columns of one block's tile of a product
 
-# Up to which sizes one block does all of a matrix: the rows are those of its shared memory, and
-# with that many columns it multiplies 12 million times, about 0.1 ms of a GPU's core.
+# The largest matrix that one block orthogonalises. Shared memory limits the rows. 256 columns take
+# 12 million multiplications, about 0.1 ms of one GPU core.
 ROWS_OF_A_BLOCK, COLUMNS_OF_A_BLOCK = TILE, 256
-ROWS_OF_A_CLUSTER, COLUMNS_OF_A_CLUSTER = 256, 1024  # the same of a cluster of blocks
-TILES_OF_GRAM = 136  # (16, 16), on one side of the diagonal of ROWS_OF_A_CLUSTER rows and on it
+ROWS_OF_A_CLUSTER, COLUMNS_OF_A_CLUSTER = 256, 1024  # the largest matrix of a cluster of blocks
+TILES_OF_GRAM = 136  # (16, 16) tiles on and above the diagonal of a matrix (256, 256)
 
 Shapes = tuple[tuple[int, ...], ...]
-GRAM, POLY, NEXT = range(3)  # what muon_product makes
+GRAM, POLY, NEXT = range(3)  # results of muon_product
 
 
 class Matrix(NamedTuple):
-    """A tensor as it is orthogonalised; (0, 0) if it isn't."""
+    """Shape of a tensor's matrix for orthogonalisation; (0, 0) for a 1-d tensor."""
 
-    r: int
+    r: int  # the smaller dimension
     c: int
-    tall: bool  # it is transposed for that: r <= c
+    tall: bool  # the matrix is transposed, so that r <= c
 
 
 class Layout(NamedTuple):
-    """Where a network's tensors are in the flat arrays: see ``muon.metal.h``."""
+    """Offsets of a network's tensors in the flat arrays: see ``muon.metal.h``."""
 
     starts: tuple[int, ...]
     total: int
-    grams: int  # numbers of all Gram matrices
+    grams: int  # size of all Gram matrices together
     tensors: mx.array
     owners: mx.array
-    tiles: dict[int, mx.array]  # by what is made of them; empty without a matrix
-    small: bool  # one block does all of a tensor
-    middling: bool  # or a cluster of blocks does
-    columns: int  # of the widest matrix
+    tiles: dict[int, mx.array]  # tiles of GRAM, POLY and NEXT; empty without a matrix
+    small: bool  # one block can orthogonalise each tensor
+    middling: bool  # a cluster of blocks can orthogonalise each tensor
+    columns: int  # columns of the widest matrix
 
 
 def matrix_of(shape: tuple[int, ...]) -> Matrix:
-    """A tensor's matrix: its first dimension by all others."""
+    """Return a tensor's matrix shape: the first dimension by the product of the others."""
     if len(shape) < 2:
         return Matrix(0, 0, False)
     R, C = shape[0], math.prod(shape[1:])
@@ -191,13 +198,18 @@ def matrix_of(shape: tuple[int, ...]) -> Matrix:
 
 
 def fits_a_block(matrix: Matrix) -> bool:
-    """Whether one block orthogonalises it."""
+    """Return True if one block can orthogonalise the matrix."""
     return matrix.r <= ROWS_OF_A_BLOCK and matrix.c <= COLUMNS_OF_A_BLOCK
 
 
 @functools.cache
 def layout(shapes: Shapes, apart: bool = False) -> Layout:
-    """Where tensors of these shapes are, in one array or three (``apart``)."""
+    """Return the layout of tensors.
+
+    Args:
+        shapes: shapes of the tensors.
+        apart: True if weights, gradients and momentum are three arrays, False if they are one.
+    """
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, total = places(sizes, BLOCK)
     matrices = [matrix_of(shape) for shape in shapes]
@@ -225,7 +237,7 @@ def layout(shapes: Shapes, apart: bool = False) -> Layout:
 
 
 def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
-    """Of each kind of product, all tiles: tensor, first row, first column."""
+    """Return the tiles of each kind of product, as (tensor, first row, first column)."""
     squares, whole = [], []
     for t, (r, c, tall) in enumerate(matrices):
         for i in range(0, r, TILE):
@@ -253,7 +265,7 @@ def launch_step(
     """Make one step on a GPU, in a few launches for any network: see ``step``.
 
     Returns:
-        New weights and momentum, and whether they are new: 1 or 0, a float32 scalar.
+        The weights, the momentum and a float32 scalar: 1 if the step was made, else 0.
     """
     trees = weights, grads, momentum
     flat = [tree.packed if isinstance(tree, PackedTree) else None for tree in trees]
@@ -284,7 +296,11 @@ def launch_step(
 
 
 def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
-    """New weights and momentum, flat, and whether they are new: in one launch."""
+    """Make the step in one launch with one block per tensor.
+
+    Returns:
+        The flat weights, the flat momentum, and 1 if the step was made, else 0.
+    """
     columns = -(-at.columns // TILE) * TILE
     block, room = pool_block()
     pool = TILE * columns + 2 * TILE * TILE + block
@@ -302,7 +318,7 @@ def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
 def _by_clusters(
     at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
-    """The same by so many blocks for each tensor."""
+    """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_blocks``."""
     flat, grams, blocks = (at.total,), (max(1, at.grams),), len(at.starts) * cluster
     shapes = {"weights": flat, "momentum": flat, "sums": (blocks,), "ok": ()}
     shapes |= {"even": flat, "odd": flat, "gram": grams, "poly": grams}
@@ -312,7 +328,11 @@ def _by_clusters(
 
 
 def _room_of(at: Layout) -> tuple[int, int] | None:
-    """Of the bf16 form: columns of x that a block keeps, numbers of its memory; None: no room."""
+    """Return the sizes for ``_spread``, or None if x doesn't fit shared memory.
+
+    Returns:
+        Columns of x per block, and the size of a block's shared memory in float32 values.
+    """
     cluster, (block, room) = gpu.cluster_blocks(), pool_block()
     columns = max(1, -(-at.columns // (32 * cluster))) * 32
     pool = ROWS_OF_A_CLUSTER * (ROWS_OF_A_CLUSTER + columns) // 2 + block
@@ -322,7 +342,11 @@ def _room_of(at: Layout) -> tuple[int, int] | None:
 def _spread(
     at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
-    """The same in bf16, each block with a part of x in its shared memory."""
+    """Make the step in bf16, with x divided among the shared memories of a cluster's blocks.
+
+    Returns:
+        The same as ``_by_blocks``.
+    """
     columns, pool = _room_of(at) or (0, 0)
     block, count, r = pool_block()[0], len(at.starts), ROWS_OF_A_CLUSTER
     shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
@@ -341,7 +365,16 @@ def _kind(low: bool) -> mx.Dtype:
 
 
 def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
-    """The same of tensors of any size, each launch for all of them; if low, of bf16."""
+    """Make the step for tensors of any size. Each launch computes one product of all tensors.
+
+    Args:
+        at: layout of the tensors.
+        inputs: arrays for the kernels, by name.
+        low: True to compute in bf16.
+
+    Returns:
+        The same as ``_by_blocks``.
+    """
     flat, blocks = (at.total,), at.total // BLOCK
     shapes = {"momentum": flat, "u": flat, "sums": (blocks,), "ok": (), "x": flat}
     momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=_kind(low))
