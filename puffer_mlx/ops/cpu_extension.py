@@ -1,15 +1,17 @@
-"""CPU operations as lazy graph nodes, in C++: of the wheel, or built at first use and cached.
+"""The C++ extension with CPU operations, which are lazy nodes of MLX's graph.
 
-``cpu/`` has what all of them share. An operation's, or a network's, own C++ lies in its folder:
-lines of its headers add it to the extension (``cpu/binding.h`` says how), and nothing else does.
+``cpu/`` has the shared code. The code of an operation or a network is in its folder; its headers
+register it with the extension (see ``cpu/binding.h``).
 
-MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
-recurrence's gates cost more there than all matrix products together. The extension does gates,
-recurrence and highway in one pass over memory on the cores that its stream has (measurements:
-``benchmarks/RESULTS.md``). A wheel of one platform brings it compiled (``system/prebuilt.py``);
-elsewhere it needs a C++20 compiler. Without either, everything works through pure MLX, only slower,
-and one line on standard error says so. Which of them it is stays so for a run: they differ in the
-last bits.
+MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals. The
+gates of a recurrence cost more there than all matrix products. The extension computes gates,
+recurrence and highway in one pass over memory on all cores (measurements:
+``benchmarks/RESULTS.md``).
+
+Platform wheels contain the compiled extension (``system/prebuilt.py``). Otherwise it is compiled at
+first use, with a C++20 compiler, and cached. Without a compiler plain MLX runs, which is slower;
+one line on standard error reports this. The choice doesn't change during a run, because results
+differ in the last bits.
 """
 
 import functools
@@ -36,20 +38,20 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 
 NAME = "cpu_ops"
-NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
+NANOBIND = "nanobind>=3.0.1,<3.2"  # as in pyproject.toml; must have the internals of MLX 0.32.4's
 PACKAGE = Path(__file__).parents[1]
-UNITS = (("ops", "policy"), ("ppo",))  # what is compiled as one, beside the others: equal times
-MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # what is last, and what isn't C++
+UNITS = (("ops", "policy"), ("ppo",))  # compiled in parallel, in equal times
+MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # the last header; the folder without C++
 
 
 def _cpu_identity() -> str:
-    """Changes whenever code built with ``-march=native`` may stop running here."""
+    """Return a hash of the CPU's features, on which ``-march=native`` depends."""
     features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()
     return hashlib.sha256(features.encode()).hexdigest()[:16]
 
 
 def made_for() -> dict[str, str]:
-    """What a compiled extension belongs to, besides a kind of CPU."""
+    """Return the versions and the sources for which an extension is compiled."""
     texts = [text for path in headers() for text in (path.name, path.read_bytes())]
     return {
         "MLX": version("mlx"),
@@ -59,11 +61,11 @@ def made_for() -> dict[str, str]:
 
 
 def flags(level: str | None = None) -> list[str]:
-    """The compiler's and the linker's.
+    """Return the flags of the compiler and the linker.
 
     Args:
-        level: for what CPUs, as in ``prebuilt.LEVELS``; such a library finds MLX's from where a
-            wheel puts both. None: for this machine's.
+        level: CPU level from ``prebuilt.LEVELS``, for a wheel: the library finds MLX's library by
+            a relative path. None for this machine's CPU.
     """
     import nanobind
 
@@ -94,12 +96,12 @@ def flags(level: str | None = None) -> list[str]:
     return [*flags, *(["-mcpu=native"] if level is None else [])]
 
 
-_loading = threading.Lock()  # a learner and a collector may ask at the same time
+_loading = threading.Lock()  # a learner and a collector may load at the same time
 
 
 @functools.cache
 def load() -> ModuleType | None:
-    """Return the extension; None if there is none, which one line of output reports."""
+    """Return the extension. Prints one line and returns None if it can't be loaded."""
     with _loading:  # ``functools.cache`` alone would load it in both threads
         return _load()
 
@@ -127,7 +129,7 @@ def _load() -> ModuleType | None:
 
 
 def _build() -> ModuleType:
-    """What came with the package, if it is for this machine; else what a compiler makes here."""
+    """Load the wheel's extension if it fits this machine, else compile one."""
     library = prebuilt.find(NAME, made_for())
     why = library.why_not
     if library.path:
@@ -158,9 +160,9 @@ def _import(path: Path) -> ModuleType:
 
 
 def write_sources(folder: Path) -> list[Path]:
-    """Write the extension's sources into ``folder``.
+    """Write the extension's sources into ``folder`` and return their paths.
 
-    What is there already stays: a start writes nothing, also where the disk is full.
+    Files that are up to date aren't written, so a full disk does no harm.
     """
     texts = {folder / f"{NAME}_{'_'.join(unit)}.cpp": unit_text(unit) for unit in UNITS}
     for source, text in texts.items():
@@ -171,7 +173,7 @@ def write_sources(folder: Path) -> list[Path]:
 
 
 def unit_text(unit: Sequence[str]) -> str:
-    """One of the extension's sources: lines that include the headers of some rooms."""
+    """Return the source of a compilation unit, which includes the headers of some folders."""
     paths = [path.relative_to(PACKAGE) for path in headers()]
     included = [path for path in paths if path.parts[0] in unit and path != MODULE]
     included += [MODULE] if unit == UNITS[-1] else []
@@ -179,7 +181,7 @@ def unit_text(unit: Sequence[str]) -> str:
 
 
 def headers() -> list[Path]:
-    """The C++ headers of the rooms that have operations, sorted."""
+    """Return the sorted C++ headers of all folders with operations."""
     paths = [path for unit in UNITS for room in unit for path in (PACKAGE / room).rglob("*.h")]
     return sorted(
         path
@@ -189,17 +191,17 @@ def headers() -> list[Path]:
 
 
 def compile_extension(again: bool = False, level: str | None = None, because: str = "") -> Path:
-    """Compile the extension, if that wasn't done before, and return the library.
+    """Compile the extension unless it is cached, and return the library's path.
 
     Args:
-        again: even if it was done before.
-        level: for what CPUs, as ``flags`` has it.
-        because: why that is necessary, for whoever waits.
+        again: True to ignore the cache.
+        level: CPU level, see ``flags``.
+        because: the reason, printed while the user waits.
     """
     import nanobind
 
     text = hashlib.sha256("\n".join(map(unit_text, UNITS)).encode()).hexdigest()[:12]
-    sources = cache_directory() / f"{NAME}-{text}"  # other versions have others
+    sources = cache_directory() / f"{NAME}-{text}"  # a folder per version
     try:
         private_folders.make(sources)
     except OSError as error:
@@ -214,18 +216,18 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
         flags(level),
         compiler="c++",
         depends=headers(),
-        include=[PACKAGE],  # ``#include "ops/cpu/node.h"`` in whatever folder
+        include=[PACKAGE],  # for ``#include "ops/cpu/node.h"`` in any folder
         usually="10 to 20 seconds" + (f": {because}" if because else ""),
         again=again,
-        further={glue: ["-O1"]},  # it computes nothing, and -O3 takes 2 seconds more
+        further={glue: ["-O1"]},  # not critical for speed; -O3 takes 2 seconds more
     )
 
 
 def _try(module: ModuleType) -> None:
-    """Raise TypeError if the extension knows no MLX array: its nanobind isn't of MLX's kind.
+    """Raise TypeError if the extension doesn't accept MLX arrays.
 
-    Extensions see each other's types only if both were built with the same version of nanobind's
-    internals; else they load, and refuse every argument. Nothing is evaluated here.
+    Extensions share types only if they were built with the same version of nanobind's internals.
+    Otherwise they load but reject every argument. The call evaluates nothing.
     """
     module.gelu_forward(mx.zeros(1))
 
@@ -238,7 +240,7 @@ def _without(reason: str, hint: str) -> None:
 
 
 def threads() -> int:
-    """Cores this process may use; of a Mac, those for performance."""
+    """Return the number of cores available to this process; on a Mac, of performance cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return mac.performance_cores() or os.cpu_count() or 1

@@ -1,16 +1,16 @@
 """Choose how an operation is computed: in plain MLX, in C++ on a CPU, or by a kernel on a GPU.
 
 ``implementation(plain, name, cpu=..., gpu=...)`` declares the implementations of an operation.
-The plain one is the definition: users may edit it, replace it at run time, or pass a function of
-theirs. The others compute only the definition that was released, so they aren't used if
+The plain one is the definition: users may edit it, replace it at run time, or pass a custom
+function. The others compute only the released definition, so they aren't used if
 
 - a file of plain functions was edited: its code differs from the hash in ``plain_files.txt``;
 - a name in such a file was replaced while the program runs;
 - a function was passed that isn't one of the package's plain functions.
 
-One line of output says so. Each file of plain functions ends with ``record(__name__)``, which
-remembers what its names stand for. An implementation depends on the files of the functions that it
-names, and on all recorded files from which those import. ``make fingerprints`` writes the hashes.
+One line of output reports this. Each file of plain functions ends with ``record(__name__)``, which
+stores the objects bound to its names. An implementation depends on the files of its plain functions
+and on all recorded files that these import. ``make fingerprints`` writes the hashes.
 """
 
 import ast
@@ -42,13 +42,13 @@ def _short(module: str) -> str:
 
 
 refused: set[str] = set()  # names of implementations that failed on this machine's GPU
-_allowed: set[str] | None = None  # names of those that may be chosen; None: all
-_chosen: set[str] = set()  # names of those that were
+_allowed: set[str] | None = None  # names of allowed implementations; None: all
+_chosen: set[str] = set()  # names of chosen implementations
 
 
 @contextlib.contextmanager
 def allowing(names: set[str] | None) -> Iterator[set[str]]:
-    """Allow only some implementations; gives the set of those that are chosen within."""
+    """Allow only some implementations. Yields the set of implementations chosen in the context."""
     global _allowed, _chosen
     before = _allowed, _chosen
     _allowed, _chosen = names, set()
@@ -85,7 +85,7 @@ class Implementation:
         """Return the C++ function or the GPU function for the default device; None: use plain MLX.
 
         Args:
-            passed: functions or bound methods that the operation calls, perhaps the user's.
+            passed: functions or bound methods that the operation calls; may be custom ones.
         """
         if backend() == "cpu":
             chosen = self._cpu and self.on_cpu(cpu_extension.load())
@@ -113,11 +113,11 @@ class Implementation:
         return function if self._float32 is None else _of_any_dtype(function, self._float32)
 
     def unchanged(self, *passed: Callable[..., Any], report: bool = True) -> bool:
-        """Return True if the plain functions are the released ones; else report what isn't.
+        """Return True if all plain functions are the released ones.
 
         Args:
-            passed: as for ``choose``.
-            report: print a line, once.
+            passed: functions or bound methods that the operation calls; may be custom ones.
+            report: True to print one line, once, about changed functions.
         """
         if COMPARING in os.environ:
             return True
@@ -154,13 +154,13 @@ def implementation(
     """Declare the implementations of an operation.
 
     Args:
-        plain: the function in plain MLX; or modules of plain functions, as ``ppo.loss``.
-        name: what messages call the others, as "the kernel of advantages".
+        plain: the function in plain MLX, or names of modules of plain functions ("ppo.loss").
+        name: name of the fused implementations in messages ("the kernel of advantages").
         cpu: name of the extension's function, or a function that calls the extension.
         gpu: function that launches a kernel.
-        float32: if given, the extension's function knows float32 alone, and other arguments are
-            cast; these results stay float32.
-        gemm: whether the extension's function multiplies matrices.
+        float32: indices of results that stay float32. If given, the extension's function supports
+            only float32, and arguments and other results are cast.
+        gemm: True if the extension's function multiplies matrices.
     """
     return Implementation(plain, name, cpu, gpu, None if float32 is None else (*float32,), gemm)
 
@@ -180,7 +180,7 @@ def _report(line: str) -> None:
 
 @functools.cache
 def _dependencies(modules: tuple[str, ...]) -> tuple[list[Names], list[str]]:
-    """Return the names in some recorded modules and all that they import, and edited files."""
+    """Return the names recorded in modules and their imports, and the paths of edited files."""
     found: dict[str, Recorded] = {}
     waiting = list(modules)
     while waiting:
@@ -239,7 +239,7 @@ def released() -> dict[str, Hashes]:
 
 @functools.cache
 def _edited(module: str) -> str:
-    """Return the path of a module's file if its code isn't the released one, else an empty text."""
+    """Return the path of a module's file if its code was edited, else an empty string."""
     file = Path(str(sys.modules[module].__file__))
     path = file.relative_to(PACKAGE).as_posix()
     known = released().get(path)

@@ -1,6 +1,6 @@
-"""The 16-bit types: how an operation that is right, or fast, in float32 alone serves them too.
+"""16-bit arguments for operations that are correct, or fast, only in float32.
 
-Casts are differentiable: what comes back to a low argument is a low gradient.
+Casts are differentiable: the gradient of a 16-bit argument has 16 bits.
 """
 
 import functools
@@ -21,12 +21,12 @@ def _is_low(leaf: Any) -> bool:
 
 
 def in_float32(function: Callable[..., Any], stay: Sequence[int] = ()) -> Callable[..., Any]:
-    """``function``, which sees float32 where it is given low arrays.
+    """Return a wrapper of a function that casts 16-bit arguments to float32.
 
     Args:
-        function: of arrays, trees of them, and anything else; returns one array or several.
-        stay: places of the results that are float32 whatever the arguments are; the others get the
-            dtype of the first low argument.
+        function: takes arrays, trees of arrays and other objects; returns one or several arrays.
+        stay: indices of the results that stay float32. Other results are cast to the dtype of the
+            first 16-bit argument.
     """
 
     @functools.wraps(function)
@@ -46,9 +46,9 @@ def in_float32(function: Callable[..., Any], stay: Sequence[int] = ()) -> Callab
 
 
 def float32_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``in_float32`` where the default device is a CPU.
+    """Return a wrapper that applies ``in_float32`` if the default device is a CPU.
 
-    There MLX's products of low arrays take twenty times as long as those of float32.
+    On a CPU MLX's 16-bit matrix products take twenty times as long as float32 products.
     """
     wide = in_float32(function)
 
@@ -60,7 +60,7 @@ def float32_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dtype_of(weights: Any) -> mx.Dtype:
-    """The dtype of the first floating-point array of a tree; float32 if there is none."""
+    """Return the dtype of a tree's first floating-point array; float32 without such an array."""
     leaves = (a for _, a in tree_flatten(weights))  # type: ignore
     dtypes = (a.dtype for a in leaves if isinstance(a, mx.array))
     return next((d for d in dtypes if mx.issubdtype(d, mx.floating)), mx.float32)

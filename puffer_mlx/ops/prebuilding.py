@@ -1,4 +1,4 @@
-"""Compile what a wheel brings compiled: python -m puffer_mlx.ops.prebuilding FOLDER.
+"""Compile the libraries of a wheel: python -m puffer_mlx.ops.prebuilding FOLDER.
 
 ``hatch_build.py`` runs it; FOLDER becomes ``puffer_mlx/prebuilt`` (``system/prebuilt.py``).
 """

@@ -31,7 +31,7 @@ from puffer_mlx.system.private_folders import cache_directory
 PACKAGE = Path(__file__).parents[1]
 UNIT = {"fp32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}  # fp32 products may be of TF32
 SOURCES = {".h", ".py"}
-FEW = 0.02  # of the numbers may differ where integers do: a draw at the edge of two rows
+FEW = 0.02  # share of numbers that may differ if draws do: rounding can change a draw
 View = Callable[[tuple, Any], Any]
 
 
@@ -70,7 +70,7 @@ class Verified:
         self._seen: set[tuple[bool, ...]] = set()  # which arguments were None in earlier calls
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the function; the first time on a GPU, verify it before."""
+        """Run the function. Verifies it before its first run on a GPU."""
         if backend() != "cpu" and applies():
             given = tuple(each is None for each in arguments)
             if given not in self._seen and _is_concrete(arguments):
@@ -132,20 +132,25 @@ def verified(
     """Return a function that verifies the implementations it uses before its first call on a GPU.
 
     Args:
-        raw: takes and returns arrays and trees of them; not compiled.
-        run: what a call runs, as ``raw`` compiled; None: ``raw``.
-        context: text of all that decides which operations the function calls.
+        raw: the function without ``mx.compile``; takes and returns trees of arrays.
+        run: the function that a call runs, for example ``raw`` compiled; None for ``raw``.
+        context: text that identifies the operations of the function, part of the cache key.
         kind: the precision of products: ``fp32``, ``bf16`` or ``fp16``.
         view: maps the arguments and the result to the tree that is compared.
+<<<<<<< HEAD
         draws: whether results depend on draws, of which a few may differ; if they are integers,
             this need not be said.
         example: maps the arguments of the call to those that the results are compared for.
+=======
+        draws: True if results depend on draws, so that a few may differ. Implied by results that
+            are integers.
+>>>>>>> h-d2
     """
     return Verified(raw, run or raw, context, kind, view, draws, example)
 
 
 def refuse(names: Iterable[str], reason: str = "") -> None:
-    """Stop using implementations on GPUs; one line says so."""
+    """Stop using implementations on GPUs, and print one line for each."""
     for name in sorted({*names} - implementation.refused):
         implementation.refused.add(name)
         because = f" ({reason})" if reason else ""
@@ -207,7 +212,7 @@ def _norm(array: mx.array) -> float:
 
 
 def _evaluated(tree: Any) -> list[mx.array | None]:
-    """Return a tree's arrays, evaluated, as the CPU reads them; None for other leaves."""
+    """Evaluate a tree's leaves for reading on the CPU. Leaves that aren't arrays become None."""
     leaves = [leaf if isinstance(leaf, mx.array) else None for _, leaf in tree_flatten([tree])]
     mx.eval([leaf for leaf in leaves if leaf is not None])
     return for_cpu(leaves) if stand_in() is None else leaves

@@ -1,11 +1,11 @@
-"""A rollout's step on a GPU as one kernel: encoder, layers, decoder, choice.
+"""A policy's step on a GPU in one kernel: encoder, network, decoder, choice of actions.
 
-Through MLX a step is some 25 operations, each of which costs the host more than the GPU. The kernel
-is that of ``ops/gpu/acting`` around the network's layers (``layers.metal.h`` in its folder). It
-computes what ``Policy.act`` does, in float32.
+In MLX a step takes about 25 operations, and launching one costs more than computing it. The kernel
+in ``ops/gpu/acting`` includes the network's layers (``layers.metal.h`` in the network's folder).
+It computes the same as ``Policy.act``, in float32.
 
-What stays the same during a rollout is made once: the weights are one array, whose products are
-transposed, and so are all the arrays of the network's state.
+Weights are packed into one array once per rollout, with matrices transposed. The arrays of the
+recurrent state are packed into one array too.
 
 One launch can also serve several policies of the same shapes: each block of agents reads its
 policy's weights, and recurrent states are stored in the order of the blocks (``PolicyBlocks``).
@@ -34,11 +34,11 @@ from puffer_mlx.trees import leaves
 Weights = Any  # a tree of mx.array
 State = Any  # a tree of mx.array
 
-WIDEST = 256  # H; beyond it MLX's products take less time than the launches that they cost
-TOGETHER = 4  # agents that a thread computes a channel for, R
-BLOCKS = (16, 8, 4)  # agents of a block to choose from
-ENOUGH_BLOCKS = 128  # that keep a large GPU's cores busy
-SEEN = 128  # numbers of an observation that are in shared memory at a time, if H isn't more
+WIDEST = 256  # maximum H; for larger H MLX is faster
+TOGETHER = 4  # R: agents for which a thread computes one channel
+BLOCKS = (16, 8, 4)  # possible numbers of agents per block
+ENOUGH_BLOCKS = 128  # keeps the cores of a large GPU busy
+SEEN = 128  # numbers of an observation in shared memory at a time; H if H is larger
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Layout:
     """Division of a block's threads and shared memory."""
 
     agents: int
-    chunk: int  # numbers of an observation at a time
-    room: int  # in shared memory, numbers of ``TOGETHER`` agents each
+    chunk: int  # numbers of an observation in shared memory at a time
+    room: int  # shared memory, in groups of ``TOGETHER`` float32 numbers
     threads: int
 
     def launch(self, n: int) -> dict[str, int]:
-        """Threads of a launch for n agents, and those numbers of the text's template."""
+        """Return the launch's thread counts and template constants for n agents."""
         return {
             "threads": -(-n // self.agents) * self.threads,
             "block": self.threads,
@@ -63,10 +63,10 @@ class Layout:
 
 
 def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
-    """That of a policy, for so many agents in a block."""
+    """Return the layout for a policy and a number of agents per block."""
     D, H, A = policy.encoder.inputs, policy.network.hidden, policy.decoder.action.logits  # type: ignore
     chunk, groups = min(D, max(H, SEEN)), agents // TOGETHER
-    width = A + 1 + H + max(chunk, H) + step.memory * H + TOGETHER  # for sums over features, too
+    width = A + 1 + H + max(chunk, H) + step.memory * H + TOGETHER  # TOGETHER: for sums
     threads = min(256, max(64, -(-H * groups // 32) * 32))
     return Layout(agents, chunk, groups * width, threads)
 
@@ -79,9 +79,15 @@ def choose_layout(
     further: Callable[[Layout], int] = lambda layout: 0,
     most: int = SHARED_BYTES,
 ) -> Layout | None:
-    """That for n agents: many in a block, if there are many; None if nothing fits on any GPU.
+    """Return the layout for n agents, or None if shared memory is too small.
 
-    ``further``: bytes of shared memory that a block needs besides. ``most``: that it may have.
+    Args:
+        policy: the acting policy.
+        step: the network's kernel.
+        n: the number of agents. More agents get larger blocks.
+        blocks: possible numbers of agents per block, in descending order.
+        further: returns the additional bytes of shared memory that a block needs.
+        most: maximum bytes of shared memory per block.
     """
     layouts = [layout(policy, step, agents) for agents in blocks]
     fitting = [each for each in layouts if 16 * each.room + further(each) <= most]
@@ -90,22 +96,22 @@ def choose_layout(
 
 
 class PolicyBlocks(NamedTuple):
-    """Assignment of n agents to blocks, each of which one policy acts for.
+    """Assignment of n agents to blocks with one policy per block.
 
-    A policy's last block is padded by repeating its last row, so there can be more slots than rows.
+    A policy's last block is padded with copies of its last row, so slots can outnumber rows.
     """
 
-    seats: mx.array  # (blocks, 1 + agents of a block) int32: a policy's number, and its rows
-    order: mx.array  # (slots,) int32: each slot's row
-    back: mx.array  # (n,) int32: a slot of each row
+    seats: mx.array  # (blocks, 1 + agents per block) int32: index of the policy, then rows
+    order: mx.array  # (slots,) int32: row of each slot
+    back: mx.array  # (n,) int32: slot of each row
 
 
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """The policy's step as one kernel.
+    """Return the kernel for the policy's step, or None if the policy isn't supported.
 
-    None where it has a part that no kernel knows (images, activations but GELU, values with a
-    network of their own, classes of the user's own), is wider than pays (``WIDEST``), or where not
-    even few agents fit into a block's shared memory. It acts through MLX then.
+    Unsupported are image encoders, activations other than GELU, a separate value network, custom
+    classes, H above ``WIDEST``, and policies that exceed a block's shared memory. Such policies
+    act through MLX.
     """
     step = forms_of(policy.network).gpu_step
     if step is None or not step.fits(policy.network) or policy.separate_value:
@@ -145,7 +151,7 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
             *chosen, after = policy.act(weights, seen, before, drawn, None, policy.keep(ended))
             return [*chosen, *leaves(after)]
         actions, logprobs, values = mx.zeros(noise.shape), mx.zeros(n), mx.zeros(n)
-        mx.eval(actions, logprobs, values)  # memory that the kernel fills
+        mx.eval(actions, logprobs, values)  # output memory of the kernel
         packed, held = step.weights(weights), step.state(state)
         arrived = observations, None, terminals
         after = step.act(packed, held, noise, *arrived, actions, logprobs, values, None)
@@ -158,11 +164,11 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
 
 
 class StepOnGPU:
-    """A policy's step, and what it takes of weights and of states.
+    """Runs a policy's step as a kernel, and packs its weights and states.
 
     Args:
-        policy: one that ``step_on_gpu`` takes.
-        step: its network's kernel.
+        policy: a policy supported by ``step_on_gpu``.
+        step: the network's kernel.
     """
 
     def __init__(self, policy: Policy, step: GPUStep) -> None:
@@ -176,7 +182,7 @@ class StepOnGPU:
         return layout.agents
 
     def weights(self, weights: Weights) -> mx.array:
-        """What ``act`` takes of the policy's weights: (size,), as the kernel finds them."""
+        """Pack the policy's weights for ``act`` into one array (size,)."""
         policy = self._policy
         action, H = policy.decoder.action, policy.network.hidden
         encoder, decoder = weights["encoder"], weights["decoder"]
@@ -190,28 +196,29 @@ class StepOnGPU:
         logstd = policy.decoder.logstd(decoder)
         arrays.append(zeros(action.heads) if logstd is None else logstd)
         arrays += self._step.weights(weights["network"])
-        arrays.append(zeros(FEWEST))  # so that there are no fewer
+        arrays.append(zeros(FEWEST))  # ensures the minimum size
         return pack([array.reshape(-1) for array in arrays])[0]
 
     def state(self, *groups: State) -> mx.array:
-        """What ``act`` takes of the network's states of groups of agents: one array.
+        """Pack the recurrent states of groups of agents into one array for ``act``.
 
-        (arrays of a state, n, H), n agents of all groups.
+        Returns:
+            (arrays of a state, n, H), with the n agents of all groups.
         """
         arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
         shape = len(self._names), -1, self._policy.network.hidden
         return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
 
     def in_blocks(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
-        """What ``act`` takes with these crews of what ``state`` made: (arrays, slots, H)."""
+        """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""
         return mx.take(states, crews.order, axis=1) if crews and self._names else states
 
     def by_rows(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
-        """The inverse of ``in_blocks``."""
+        """Reorder packed states from slots to rows, the inverse of ``in_blocks``."""
         return mx.take(states, crews.back, axis=1) if crews and self._names else states
 
     def state_after(self, states: mx.array) -> State:
-        """The network's state of what ``act`` returned, by rows."""
+        """Unpack states in the order of rows into the network's recurrent state."""
         arrays = mx.split(states, len(self._names)) if self._names else []
         pairs = zip(self._names, arrays, strict=True)
         return tree_unflatten([(name, array.squeeze(0)) for name, array in pairs])
@@ -234,25 +241,26 @@ class StepOnGPU:
         """Choose actions for one step of n agents, in one launch.
 
         Args:
-            weights: what ``weights`` made; with ``seats`` those of policy 0, 1, ..., (P, size).
-            states: what ``state`` made (with ``seats``: ``in_blocks``), or this returned for the
-                step before.
+            weights: packed weights (size,); with ``seats`` those of all policies, (P, size).
+            states: packed states, from ``state`` or the previous call; with ``seats`` in the order
+                of ``in_blocks``.
             noise: (n, heads) float32, from ``distribution.noise``.
             observations: (n, D) float32 or uint8.
             mask: (n, A) uint8, non-zero where legal, or None.
-            terminals: (n,) float32, 1 where the state is to be forgotten, if the policy does.
-            actions: (n, heads) float32. This one and those below are memory that the kernel fills,
-                though to MLX they are inputs: evaluated and contiguous, and nobody reads them
-                before what this returns is evaluated.
-            logprobs: (n,) float32.
-            values: (n,) float32.
-            seen: (n, D), a copy of the observations; None if it isn't wanted.
+            terminals: (n,) float32, 1 at an episode's end, where the state is reset if the policy
+                resets on terminals.
+            actions: output memory (n, heads) float32. The kernel writes it, though MLX treats it as
+                an input. It must be evaluated and contiguous, and must not be read before the
+                returned states are evaluated. This applies to the next three arrays, too.
+            logprobs: output memory (n,) float32.
+            values: output memory (n,) float32.
+            seen: output memory (n, D) for a copy of the observations, or None for no copy.
             seats: ``PolicyBlocks.seats`` for blocks of ``block(n)`` agents; None if one policy acts
                 for all agents.
-            layout: of the launch; None is the best one.
+            layout: layout of the launch; None for the layout of ``choose_layout``.
 
         Returns:
-            The next states.
+            The next packed states.
         """
         n = len(observations)
         layout = layout or choose_layout(self._policy, self._step, n)
@@ -286,7 +294,7 @@ class StepOnGPU:
         return after
 
     def sizes(self, layout: Layout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
-        """The kernels' ``sizes``: see ``ops/gpu/acting/functions.metal.h``."""
+        """Return the kernel's ``sizes`` array: see ``ops/gpu/acting/functions.metal.h``."""
         policy = self._policy
         action, H = policy.decoder.action, policy.network.hidden
         D, L = policy.encoder.inputs, policy.network.layers  # type: ignore

@@ -1,7 +1,7 @@
-"""Choosing actions on a GPU as one kernel, behind a policy's step through MLX.
+"""Choose actions on a GPU in one kernel, after a policy's step in MLX.
 
-In plain MLX it is some twenty launches, a third of which MLX would fuse and compile at a first
-start, for 15 s on CUDA.
+Plain MLX needs about twenty launches. It fuses and compiles a third of them at the first start,
+which takes 15 s on CUDA.
 """
 
 from pathlib import Path
@@ -32,12 +32,12 @@ def choose(
     noise: mx.array,
     mask: mx.array | None,
 ) -> mx.array:
-    """What ``distribution.sample`` chooses, with the values, in one launch.
+    """Choose actions as ``distribution.sample`` does, in one launch.
 
     Args:
-        policy: whose step gave ``outputs`` and ``values`` (n,), float32.
-        outputs: see ``Policy.step``.
-        values: see there.
+        policy: the acting policy.
+        outputs: float32 outputs of ``Policy.step``.
+        values: (n,) float32 values of ``Policy.step``.
         noise: (n, heads) float32, from ``distribution.noise``.
         mask: (n, A) uint8, non-zero where legal, or None.
 

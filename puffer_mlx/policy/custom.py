@@ -81,7 +81,7 @@ class Module:
 
     Args:
         cls: the module's class.
-        arguments: what it is made with, ``(inputs, hidden)``.
+        arguments: the constructor's arguments, ``(inputs, hidden)``.
     """
 
     def __init__(self, cls: type, arguments: tuple[int, int]) -> None:
@@ -90,10 +90,10 @@ class Module:
         self._per_thread = PerThread(self._make)
 
     def init(self, key: mx.array) -> dict:
-        """A new module's parameters; what the module draws comes from ``key``.
+        """Return a new module's parameters, initialized with random numbers from ``key``.
 
-        Modules draw from MLX's global generator, of which every thread has its own: the module is
-        made in a thread that is seeded and ends.
+        Modules use MLX's global generator, which is local to each thread. The module is therefore
+        constructed in a temporary thread with a seeded generator.
         """
         high, low = (int(part) for part in key.tolist())  # type: ignore
 

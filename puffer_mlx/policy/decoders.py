@@ -64,9 +64,12 @@ class Decoder(ABC):
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Features (n, H) -> (A + 1, n) of the weights' dtype: the outputs, then the values.
+        """Compute outputs and values in one array (A + 1, n) of the weights' dtype.
 
-        ``value_features``: features (n, H) of the value head; None if it uses ``h``.
+        Args:
+            weights: the decoder's weights.
+            h: features (n, H).
+            value_features: features (n, H) of the value head; None for ``h``.
         """
 
     def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:

@@ -14,7 +14,7 @@ import mlx.core as mx
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
 
-MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
+MASKED = -1e4  # logit of an illegal action, as upstream; the probability underflows to 0
 LARGEST = 3.4028e38
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -119,7 +119,7 @@ class Categorical:
     def log_prob_entropy(
         self, outputs: mx.array, actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Of actions that hold whole numbers: see ``Distribution``."""
+        """Return log-probabilities and entropies of integer actions: see ``Distribution``."""
         logprob, entropy = mx.zeros(outputs.shape[1]), mx.zeros(outputs.shape[1])
         for head, (logp, _) in enumerate(self._heads(outputs, mask)):
             logprob = logprob + _pick(logp, actions[:, head])

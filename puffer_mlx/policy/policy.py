@@ -3,16 +3,15 @@
     observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> outputs of
     T*S samples (discrete: logits (A, T*S)), values (T*S,)
 
-With ``separate_value`` values have an encoder and a network of their own, the critic's, of the same
-kinds: the decoder's value row is of their features.
+With ``separate_value`` the critic has a separate encoder and network of the same kinds. The decoder
+computes values from the critic's features.
 
-No part holds arrays; weights, recurrent state and randomness are arguments, so a snapshot of the
+Parts hold no arrays. Weights, recurrent state and randomness are arguments, so a snapshot of the
 weights is a reference.
 
-Each part computes in the dtype of the weights that it is given, float32, bfloat16 or float16: it
-casts its input to that. Recurrent states are float32 whatever the weights are, and so are the
-decoder's outputs, values, actions and log-probabilities. Gradients have the dtype of what they are
-by.
+Each part casts its input to the dtype of the weights: float32, bfloat16 or float16. Recurrent
+states, the decoder's outputs, values, actions and log-probabilities are always float32. A gradient
+has the dtype of the array that it belongs to.
 """
 
 from collections.abc import Callable
@@ -42,17 +41,17 @@ from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]
-State = Any  # a tree of arrays, the network's own
-PARTS = "actor", "critic"  # of a state, where values have a network of their own
+State = Any  # a tree of arrays, defined by the network
+PARTS = "actor", "critic"  # keys of the state with ``separate_value``
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Composes an encoder, a network and a decoder that agree on H.
+    """An encoder, a network and a decoder with the same H.
 
-    ``reset_on_terminal`` asks whoever steps or trains the policy to pass ``keep``. With
-    ``separate_value`` there are weights for encoder and network twice, and a state twice: the
-    actor's, and under ``critic`` the value's own.
+    With ``reset_on_terminal`` callers must pass ``keep`` when they step or train the policy. With
+    ``separate_value`` weights have an additional encoder and network, under ``critic``, and the
+    state has the parts ``actor`` and ``critic``.
     """
 
     encoder: Encoder
@@ -63,16 +62,16 @@ class Policy:
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """What the decoder's outputs mean."""
+        """The distribution that the decoder's outputs parametrize."""
         return self.decoder.distribution
 
     @property
     def has_memory(self) -> bool:
-        """Whether the network has a state: what it does depends on more than an observation."""
+        """True if the network has a recurrent state."""
         return bool(leaves(self.initial_state(1)))
 
     def init(self, key: mx.array) -> Weights:
-        """Fresh weights; the order of the dictionary is the order of upstream's flat file."""
+        """Return new weights, ordered as in upstream's flat file."""
         encoder, decoder, network = mx.random.split(key, 3)
         weights = {
             "encoder": self.encoder.init(encoder),
@@ -88,13 +87,13 @@ class Policy:
         return weights
 
     def initial_state(self, n: int) -> State:
-        """Recurrent state of n agents before their first step."""
+        """Return the recurrent state of n agents before their first step."""
         if self.separate_value:
             return {part: self.network.initial_state(n) for part in PARTS}
         return self.network.initial_state(n)
 
     def keep(self, terminals: mx.array) -> mx.array | None:
-        """What the recurrent state is multiplied by before a step: terminals arrive with it."""
+        """Return the state's factor before a step, 0 after a terminal, or None for 1."""
         if not self.reset_on_terminal:
             return None
         return (1 if backend() == "cpu" else ones(terminals.shape)) - terminals
@@ -109,13 +108,13 @@ class Policy:
         """Evaluate T steps of S segments.
 
         Args:
-            weights: as ``init`` makes them.
+            weights: tree of arrays with the structure of ``init``.
             observations: (T, S, D), any dtype.
-            state: the network's, of S segments, before the first step; None is the initial one.
-            keep: (T, S), what the state is multiplied by before each step; None is ones.
+            state: recurrent state before the first step; None for the initial state.
+            keep: factors (T, S) of the state before each step; None for 1.
 
         Returns:
-            The decoder's outputs of T*S samples, values (T*S,), the state after the last step.
+            The decoder's outputs of T*S samples, values (T*S,), and the state after the last step.
         """
         y, state = self.product(weights, observations, state, keep)
         return *self.decoder.split(weights["decoder"], y), state
@@ -127,7 +126,7 @@ class Policy:
         state: State | None,
         keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
-        """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
+        """Run ``scan`` without ``decoder.split``. Returns the product (A + 1, T*S), next state."""
         h, value_features, state = self.features(weights, observations, state, keep)
         return self.decoder.product(weights["decoder"], h, value_features), state
 
@@ -138,11 +137,11 @@ class Policy:
         state: State | None,
         keep: mx.array | None = None,
     ) -> tuple[mx.array, mx.array | None, State]:
-        """``scan`` up to what the decoder reads.
+        """Run ``scan`` without the decoder.
 
         Returns:
-            Features (T*S, H); those that values are of, None if they are the same; the state after
-            the last step.
+            The actor's features (T*S, H), the critic's features or None without
+            ``separate_value``, and the state after the last step.
         """
         T, S = observations.shape[:2]
         if state is None and not forms_of(self.network).from_zeros:
@@ -172,7 +171,7 @@ class Policy:
     def _of_parts(
         self, weights: Weights, state: State | None, features: Callable[[Weights, State], Any]
     ) -> tuple[mx.array, mx.array | None, State]:
-        """The actor's features of (weights, state), the critic's or None, and states after them."""
+        """Return the actor's features, the critic's features or None, and the next state."""
         if not self.separate_value:
             h, state = features(weights, state)
             return h, None, state
@@ -193,12 +192,12 @@ class Policy:
         """Choose actions for one step of n agents.
 
         Args:
-            weights: as ``init`` makes them.
+            weights: tree of arrays with the structure of ``init``.
             observations: (n, D), any dtype.
-            state: the network's, of n agents.
-            noise: (n, heads), from ``distribution.noise``; None takes the most probable action.
+            state: recurrent state of n agents.
+            noise: (n, heads), from ``distribution.noise``; None for the most probable action.
             mask: (n, A) uint8, non-zero where legal, or None.
-            keep: (n,), what the state is multiplied by first; None is ones.
+            keep: factors (n,) of the state before the step; None for 1.
 
         Returns:
             Actions (n, heads) float32, log-probabilities (n,), values (n,), next state.
@@ -209,30 +208,30 @@ class Policy:
 
 
 def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None = None) -> Policy:
-    """The policy that a program describes, for an environment; ``configured_policy`` is for files.
+    """Return a policy for an environment from two sections of a configuration.
 
     Args:
         spec: the environment's observations and actions.
         policy: section [policy]: size and dialect.
-        parts: section [torch]: the classes of encoder and network; the defaults if None.
+        parts: section [torch]: the classes of encoder and network; None for the defaults.
 
     Raises:
-        UserError: the parts don't fit the environment, or a class of the user's own isn't usable.
+        UserError: the parts don't fit the environment, or a custom class isn't usable.
     """
     return configured_policy(spec, config.Config(policy=policy, torch=parts or config.Torch()))
 
 
 def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
-    """The policy that a configuration describes, for an environment.
+    """Return the configured policy for an environment.
 
     Args:
         spec: the environment's observations and actions.
-        configuration: of which sections [policy] and [torch] count, and within which limits its
-            algorithm keeps continuous actions.
+        configuration: the configuration. Uses the sections [policy] and [torch], the algorithm's
+            limits of continuous actions, and ``vec.normalize_observations``.
 
     Raises:
-        UserError: as ``make_policy``; it is too large for this machine's memory; or only a file
-            names a class (``puffer_mlx.config.trust``).
+        UserError: the parts don't fit the environment, a custom class isn't usable or is untrusted
+            (``puffer_mlx.config.trust``), or the policy is too large for this machine's memory.
     """
     if configuration.torch.decoder == OWN:
         raise UserError(
@@ -269,13 +268,13 @@ IN_C = implementation(("policy.policy",), "the policy's step in C")
 
 
 def acting_of(policy: Policy) -> list[Callable[..., Any]]:
-    """The functions by which a policy acts."""
+    """Return the plain functions that a policy calls to act."""
     parts = [policy.act, policy.keep, *_features(policy)]
     return [*parts, policy.network.step, policy.distribution.sample]
 
 
 def training_of(policy: Policy) -> list[Callable[..., Any]]:
-    """Those by which it is trained: a minibatch's forward pass."""
+    """Return the plain functions that a policy calls in a minibatch's forward pass."""
     parts = [policy.product, policy.keep, *_features(policy)]
     return [*parts, policy.distribution.log_prob_entropy]
 

@@ -1,13 +1,13 @@
-"""Whole rollouts on a GPU as one kernel: the steps of a policy, and of the environments between.
+"""Complete rollouts on a GPU in one kernel: all steps of the policy and of the environments.
 
-A block of threads takes some agents through all T steps: their observations stay in the memory
-that the block shares, and their environments in its threads'. So a rollout is one launch and one
-wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollout.kernel.h`` is the
-text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has. Where
-environments have several agents, several policies may act, as there.
+A thread block runs all T steps of its agents. Observations stay in shared memory, environments in
+the threads' registers. A rollout is therefore one launch and one wait, instead of one per step and
+half of the agents. The kernel's source is ``ops/gpu/acting/rollout.kernel.h``. It includes the same
+network code as ``acting_on_gpu.py`` and has the same arithmetic. In environments with several
+agents, several policies can act.
 
-On CUDA, where a block has room for it, some policies step by matrix units, many agents at a
-time, with the roundings of training (``acting/rows.kernel.h``, ``ppo/minibatch``).
+On CUDA some policies run on matrix units, many agents at a time, if a block has enough shared
+memory. They round as in training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 """
 
 from collections.abc import Callable, Sequence
@@ -42,16 +42,16 @@ from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
-LAYERS = 4  # at most, of what steps by matrix units: the kernel has so many arrays of weights
-ROWS_OF_A_BLOCK = (64, 32, 16)  # agents to choose from, by matrix units
-TILE = 64  # columns of the layers' weights that come from memory at a time, if they must
-ENOUGH_BLOCKS = 128  # for the cores of an H200
-BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
-REGISTERS = 255  # of a thread, 4 bytes each; a larger struct lies in memory in any case
-# Threads that a core of CUDA has at a time, by few enough registers each. With more they spill,
-# with fewer they wait; a large struct is in memory in any case, and its threads mostly wait.
+LAYERS = 4  # maximum number of layers on matrix units; the kernel has one array for each
+ROWS_OF_A_BLOCK = (64, 32, 16)  # possible numbers of agents per block, on matrix units
+TILE = 64  # columns read at a time if the layers' weights don't fit into shared memory
+ENOUGH_BLOCKS = 128  # keeps the cores of an H200 busy
+BLOCKS = (8, 4)  # possible numbers of agents per block; within 10 % of the best for all networks
+REGISTERS = 255  # registers of a thread, 4 bytes each; a larger struct is stored in memory
+# Resident threads per CUDA core, which limit the registers of a thread. With more threads registers
+# spill; with fewer the core waits for memory. Large structs are in memory and need more threads.
 RESIDENT, RESIDENT_LARGE = 512, 1024
-MOST_NUMBERS = 2**31  # of an array that the kernel writes: it counts in 32 bits
+MOST_NUMBERS = 2**31  # maximum size of an output array; the kernel's indices have 32 bits
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class EnvOutputs(NamedTuple):
 class DeviceRollout(NamedTuple):
     """T steps of a rollout, in the layout of ``rollout/buffer.py``."""
 
-    observations: mx.array  # (T, N, D): without the last ones
+    observations: mx.array  # (T, N, D), without the last observations
     last_observations: mx.array  # (N, D)
     rewards: mx.array  # (T + 1, N)
     terminals: mx.array  # (T + 1, N)
@@ -99,7 +99,7 @@ class DeviceRollout(NamedTuple):
     logprobs: mx.array  # (T, N)
     values: mx.array  # (T, N)
     structs: mx.array  # (E, words) int32
-    states: Any  # the network's, as ``state`` joined them
+    states: Any  # recurrent states, packed by ``RolloutOnGPU.state``
 
 
 def joined(launches: Sequence[DeviceRollout]) -> DeviceRollout:
@@ -107,7 +107,7 @@ def joined(launches: Sequence[DeviceRollout]) -> DeviceRollout:
     if len(launches) == 1:
         return launches[0]
     *before, last = launches
-    shared = "rewards", "terminals", "masks"  # of T + 1 times: the last is the next one's first
+    shared = "rewards", "terminals", "masks"  # T + 1 rows: consecutive rollouts share one
     fields: dict[str, mx.array | None] = last._asdict()
     for name in (*shared, "observations", "actions", "logprobs", "values"):
         if (end := fields[name]) is not None:
@@ -124,19 +124,19 @@ def rollout_on_gpu(
     environments: int = 1,
     crews: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Rollouts of a policy and an environment as one kernel.
+    """Return the kernel for rollouts of a policy in an environment, or None if it isn't supported.
 
-    None where the policy has a part that no kernel knows (``step_on_gpu``), an environment of
-    several agents is large, or not even few fit into a block's shared memory.
+    It isn't supported if ``step_on_gpu`` doesn't support the policy, if an environment with several
+    agents has a large struct, or if a block's shared memory is too small.
 
     Args:
-        policy: what acts; in self-play what each of those is that do.
-        spec: what an agent sees and does.
-        game: the environment.
-        precision: what the policy is trained in; then the kernel may have that arithmetic, else it
-            is float32's.
-        environments: E.
-        crews: where they have several agents: who acts for which, in blocks of so many of them.
+        policy: the acting policy; in self-play all policies have its shapes.
+        spec: the environment's observations and actions.
+        game: the environment's GPU code.
+        precision: the precision of training, which the kernel may use too; "" for float32.
+        environments: the number of environments, E.
+        crews: assigns policies to agents, given the number of agents per block. Required for
+            environments with several agents.
     """
     step = step_on_gpu(policy)
     if step is None or (game.agents > 1 and (game.large or crews is None)):
@@ -148,7 +148,7 @@ def rollout_on_gpu(
 
 
 def has_linear_encoder_and_decoder(policy: Policy) -> bool:
-    """Whether encoder and decoder are a product each, around a few layers for matrix units."""
+    """Return True if the matrix-unit kernel supports the encoder, the decoder, H and the layers."""
     return (
         type(policy.encoder) is Linear
         and policy.network.hidden % 32 == 0
@@ -159,16 +159,17 @@ def has_linear_encoder_and_decoder(policy: Policy) -> bool:
 
 
 def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
-    """A kernel's arrays of all LAYERS layers, ``name0`` and so on; zeros of those that aren't."""
+    """Return the kernel's arrays ``name0`` to ``name3``, with a placeholder for missing layers."""
     zeros = [nothing(mx.float32)] * (LAYERS - len(arrays))
     return {f"{name}{n}": array for n, array in enumerate([*arrays, *zeros])}
 
 
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
-    """The numbers of the template of acting/rows.kernel.h, for n agents; None where nothing fits.
+    """Return the template constants of acting/rows.kernel.h for n agents, or None if none fit.
 
-    As many agents to a block as leave no core idle, with all weights beside them, or the layers';
-    in bf16 all, or the decoder's alone: the layers' come from memory then, in each step.
+    Blocks have as many agents as possible without leaving cores idle. Shared memory holds all
+    weights if they fit. Otherwise in float32 the encoder's weights are read from memory at every
+    step, and in bf16 (``low``) the layers' too.
     """
     if forms_of(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(policy):
         return None
@@ -186,7 +187,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
             if kept:
                 lows += rows * wide + L * 3 * H * H + (H * wide if kept > 1 else 0)
                 possible = kept > 1 or not low
-            else:  # both places of tiles have the encoder's weight between them
+            else:  # the encoder's weight uses the memory of both tiles
                 lows += 2 * H * TILE
                 possible = low and H % 128 == 0 and rows <= 32 and wide <= 2 * TILE
             pool = floats + (-(-lows // 2) if low else lows)
@@ -198,15 +199,21 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 
 
 def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) -> Layout | None:
-    """``choose_layout``, for a block that has a row of each agent's arrays, too.
+    """Return the layout of a rollout's blocks, or None if shared memory is too small.
 
-    Of n environments, ``each`` of so many agents: a block acts for one agent of each at a time.
+    Besides the memory of ``choose_layout`` a block needs one row of each agent's arrays.
+
+    Args:
+        policy: the acting policy.
+        spec: the environment's observations and actions.
+        n: the number of environments.
+        each: agents per environment. A block acts for one agent of each environment at a time.
     """
     step = forms_of(policy.network).gpu_step
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
-    # each of five arrays at its own alignment
+    # 64: alignment of five arrays
     further = lambda layout: layout.agents * each * row + 64  # noqa: E731
     chosen = choose_layout(policy, step, n, BLOCKS, further)
     if chosen is None and backend() == "cuda":
@@ -215,19 +222,20 @@ def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) 
 
 
 class RolloutOnGPU:
-    """A policy's and an environment's rollouts.
+    """The kernel that runs a policy's rollouts in an environment.
 
     Args:
-        policy: one that ``rollout_on_gpu`` takes.
-        step: its step, which packs weights and states.
-        spec: what an agent sees and does.
-        game: the environment.
-        precision: see ``rollout_on_gpu``.
-        crews: of environments of several agents. Of self-play, weights are a list of each policy's.
+        policy: a policy supported by ``rollout_on_gpu``.
+        step: the policy's step, which packs weights and states.
+        spec: the environment's observations and actions.
+        game: the environment's GPU code.
+        precision: the precision of training, "fp32" or "bf16"; "" to act in float32.
+        crews: the policy of each agent, for environments with several agents. In self-play the
+            weights are a list with one entry per policy.
     """
 
     form = "in one launch"
-    acting_precision = "fp32"  # of the weights that it is given
+    acting_precision = "fp32"  # precision of the weights passed in
 
     def __init__(
         self,
@@ -240,10 +248,10 @@ class RolloutOnGPU:
     ) -> None:
         self.step, self.game = step, game
         self._policy, self._spec, self._precision, self._crews = policy, spec, precision, crews
-        self._rows: dict[int, dict[str, int] | None] = {}  # by n: it is asked in every epoch
+        self._rows: dict[int, dict[str, int] | None] = {}  # cached by n
 
     def rows(self, n: int) -> dict[str, int] | None:
-        """How matrix units step n agents; None where they don't."""
+        """Return the constants of the matrix-unit kernel for n agents, or None if it isn't used."""
         if self._precision not in ("fp32", "bf16") or self._crews:
             return None
         if n not in self._rows:
@@ -252,11 +260,11 @@ class RolloutOnGPU:
         return self._rows[n]
 
     def precision(self, n: int) -> str:
-        """What n agents act in."""
+        """Return the precision in which n agents act, "fp32" or "bf16"."""
         return "fp32" if self.rows(n) is None else self._precision
 
     def weights(self, weights: Any, n: int) -> Any:
-        """What ``launch`` takes of the policy's weights, for n agents."""
+        """Return the policy's weights in the form that ``launch`` expects for n agents."""
         if self.rows(n) is not None:
             return weights
         if not isinstance(weights, list):
@@ -265,15 +273,15 @@ class RolloutOnGPU:
         return pack(each)[0].reshape(len(each), -1)
 
     def state(self, *groups: Any) -> mx.array:
-        """What ``launch`` takes of the network's states of groups of agents."""
+        """Pack the recurrent states of groups of agents for ``launch``."""
         return self.step.in_blocks(self.step.state(*groups), self._crews)
 
     def state_after(self, states: mx.array) -> Any:
-        """The network's state of what ``launch`` returned."""
+        """Unpack the recurrent state that ``launch`` returned."""
         return self.step.state_after(self.step.by_rows(states, self._crews))
 
     def fits(self, horizon: int, agents: int) -> bool:
-        """Whether the kernel can count the numbers of such a rollout, and Metal can write them."""
+        """Return True if array sizes are within the limits of 32-bit indices and of Metal."""
         row = max(self._spec.observation_size, self._spec.mask_size)
         return agents >= FEWEST and (horizon + 1) * agents * row < MOST_NUMBERS
 
@@ -286,15 +294,15 @@ class RolloutOnGPU:
         structs: mx.array,
         arrived: EnvOutputs,
     ) -> DeviceRollout:
-        """T steps of N agents.
+        """Run T steps of N agents.
 
         Args:
-            horizon: T.
-            weights: as the method of that name gives them.
-            states: as the method ``state`` gives them.
+            horizon: the number of steps, T.
+            weights: weights returned by the method ``weights``.
+            states: recurrent states returned by the method ``state``.
             noise: (T, N, heads) float32, from ``distribution.noise``.
-            structs: (E, words) int32, the environments.
-            arrived: before the first step.
+            structs: the environments' structs, (E, words) int32.
+            arrived: outputs of the environments before the first step.
         """
         spec, game, E, N, T = self._spec, self.game, len(structs), len(arrived.rewards), horizon
         masked, legal = arrived.masks is not None, max(1, spec.mask_size)
@@ -355,7 +363,7 @@ class RolloutOnGPU:
         outputs: dict[str, tuple[int, ...]],
         sizes: dict[str, int],
     ) -> list[mx.array]:
-        """The launch by matrix units, with further inputs, and numbers of its template."""
+        """Launch the matrix-unit kernel, which has further inputs and template constants."""
         logstd = self._policy.decoder.logstd(weights["decoder"])
         zeros, layout = nothing(mx.float32), choose_rollout_layout(self._policy, self._spec, N)
         assert layout is not None

@@ -1,6 +1,6 @@
-"""The draw of segments by priority on a GPU: ``draw.metal.h``, with the CPU extension's arguments.
+"""Draw segments by priority on a GPU (``draw.metal.h``).
 
-The plain form is ``ppo/priority.py``.
+The plain implementation is ``ppo/priority.py``.
 """
 
 from pathlib import Path
@@ -11,21 +11,21 @@ from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.gpu.launch import THREADS, numbers
 
 TEXT = Path(__file__).with_name("draw.metal.h")
-# Threads of the one block: a core's memory is busy with 512. A Mac may have no registers for them.
+# Threads of the only block: 512 saturate a core's memory. A Mac may lack registers for them.
 BLOCK = {"metal": THREADS, "cuda": 512}
 
 
 def draw_rows(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float, epsilon: float
 ) -> tuple[mx.array, mx.array]:
-    """Probabilities of rows, the draw and its weights: ``ppo.priority.choose``, in one launch.
+    """Draw rows by their probabilities, as ``ppo.priority.choose``, in one launch.
 
     Args:
-        adv: (T, N); or (1, N), the sums of their magnitudes.
-        uniforms: (S,) in (0, 1].
-        beta: scalar.
-        alpha: what total advantages are raised to.
-        epsilon: what each row's weight is raised by, and the sum of all.
+        adv: advantages (T, N), or sums of their magnitudes (1, N).
+        uniforms: uniform random numbers (S,) in (0, 1].
+        beta: exponent of the importance weights, a scalar array.
+        alpha: exponent of the sums of magnitudes.
+        epsilon: added to each row's priority and to the sum of priorities.
 
     Returns:
         Rows (S,) int32, weights (S,).

@@ -1,1 +1,1 @@
-"""Kernels of a GPU: their texts, files of their own language (``*.metal.h``), read and launched."""
+"""GPU kernels: reads their sources (``*.metal.h``), compiles and launches them."""

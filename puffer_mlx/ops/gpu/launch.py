@@ -1,16 +1,15 @@
-"""Launching a kernel: it is compiled from its text at first use, for Metal or CUDA.
+"""Launch GPU kernels, which are compiled from source at first use, for Metal or CUDA.
 
-The functions that launch one are those of the CPU extension, with the same arguments. Where that
-knows float32 alone, these take activations, weights and gradients in float32, bfloat16 or float16:
-the type of the first such argument is the type of all of them, which the texts call ``Low``. What
-stays float32 in any case is ``float`` in the text; rows are ``int``, bytes ``uint8_t``. Metal has
-bfloat since 3.1 (macOS 14).
+Functions that launch kernels have the names and arguments of the CPU extension's functions.
+Activations, weights and gradients can be float32, bfloat16 or float16. All have the type of the
+first such argument, which the source calls ``Low``. Arrays declared ``float`` are always float32;
+rows are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
 
-What changes from launch to launch, or is of no use to a compiler, is not of the text's template but
-an input: ``numbers`` makes one that is kept. So another size needs no other kernel.
+Values that change between launches, or don't help the compiler, are inputs (``numbers``) and not
+template constants, so a new size needs no new kernel.
 
-Measured on the H200 against the pure MLX forms: see ``benchmarks/RESULTS.md``. Not run on Metal:
-the texts are checked by compiling them as C++ and running them (``tests/ops``).
+Timings on an H200 against plain MLX: ``benchmarks/RESULTS.md``. Kernels weren't run on Metal; tests
+compile the sources as C++ and run them (``tests/ops``).
 """
 
 import functools
@@ -28,29 +27,29 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import nvrtc, text
 from puffer_mlx.system.backend import gpu_backend, stand_in
 
-# Of one block (CUDA) or threadgroup (Metal), at most. Metal allows 1024 threads, but fewer where a
-# kernel takes many registers: an M2 Ultra 896, of which one learns only from its compiler.
+# Maximum threads of a block (CUDA) or threadgroup (Metal). Metal allows 1024, but fewer if a kernel
+# uses many registers (896 on an M2 Ultra), which is known only after compilation.
 THREADS = 256
-SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
-SHARED_ON_CUDA = 49152  # the same there, of what is declared
+SHARED_BYTES = 32768  # of shared memory per block: Metal's limit
+SHARED_ON_CUDA = 49152  # CUDA's limit for declared shared memory
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
-SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # and of a SHARED_POOL on CUDA
-POOL_THREADS = {"metal": THREADS, "cuda": 512}  # of a block that has one
-FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
+SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # bytes per SHARED_POOL
+POOL_THREADS = {"metal": THREADS, "cuda": 512}  # threads of a block with a SHARED_POOL
+FEWEST = 8  # minimum size of an array: Metal puts smaller ones into read-only memory
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
 
 
 def backend() -> str:
-    """``metal`` or ``cuda``: the GPU back-end of this MLX build, or that graphs are built for."""
+    """Return ``metal`` or ``cuda``, the GPU back-end for which graphs are built."""
     return gpu_backend()
 
 
 def pool_block() -> tuple[int, int]:
-    """Threads of a block with a SHARED_POOL, and how many bytes that may have.
+    """Return the threads of a block with a SHARED_POOL, and the maximum bytes of the pool.
 
-    Of CUDA without a GPU they are an H200's; where none is known to have the room, 0.
+    CUDA without a GPU returns an H200's numbers. Unknown GPUs return 0 bytes.
     """
     kind = backend()
     if kind == "metal":
@@ -61,9 +60,10 @@ def pool_block() -> tuple[int, int]:
 
 
 def cluster_blocks() -> int:
-    """How many blocks a kernel's CLUSTER has, which run together and meet; 1: there are none.
+    """Return the number of blocks in a kernel's CLUSTER, 1 if the GPU has no clusters.
 
-    As many as any GPU with clusters has room for; of CUDA without a GPU they are an H200's.
+    Blocks of a cluster run at the same time and can synchronize. All GPUs with clusters support 8
+    blocks. CUDA without a GPU returns an H200's number.
     """
     if backend() == "metal":
         return 1
@@ -74,14 +74,19 @@ def cluster_blocks() -> int:
 
 
 def exact_products() -> int:
-    """1 if matrix units are to be as exact as float32, as MLX was told (``MLX_ENABLE_TF32=0``)."""
+    """Return 1 if ``MLX_ENABLE_TF32=0`` requires float32 precision of matrix units, else 0."""
     return int(os.environ.get("MLX_ENABLE_TF32") == "0")
 
 
 def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
-    """Tiles of 8 columns that 32 threads multiply at a time: as many as leave none idle.
+    """Return the number of tiles of 8 columns that 32 threads multiply at a time.
 
-    Of a product (rows, width), by a block of some threads: see ``matrix.metal.h``.
+    It is the largest number that leaves no thread idle: see ``matrix.metal.h``.
+
+    Args:
+        width: columns of the product.
+        rows: rows of the product.
+        threads: threads of the block.
     """
     tiles, groups = width // 8, threads // 32
     fits = [c for c in range(1, 7) if tiles % c == 0]
@@ -90,7 +95,7 @@ def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
 def numbers(*values: float) -> mx.array:
-    """A kernel's input of these: (n,) int32 where all of them are ints, else float32; kept."""
+    """Return a cached kernel input with n values: int32 if all are ints, else float32."""
     whole = all(isinstance(value, int) for value in values)
     array = mx.array(values, mx.int32 if whole else mx.float32)
     mx.eval(array)
@@ -99,7 +104,7 @@ def numbers(*values: float) -> mx.array:
 
 @functools.cache
 def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
-    """In place of an array that there is none of: zeros, kept."""
+    """Return a cached array of zeros, the placeholder for an unused kernel input."""
     array = mx.array([0] * size, dtype)
     mx.eval(array)
     return array
@@ -107,7 +112,7 @@ def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
 
 @functools.cache
 def indices(n: int) -> mx.array:
-    """0 to n - 1, (n,) int32; kept."""
+    """Return a cached array of the integers 0 to n - 1, (n,) int32."""
     array = mx.arange(n, dtype=mx.int32)
     mx.eval(array)
     return array
@@ -115,10 +120,10 @@ def indices(n: int) -> mx.array:
 
 @functools.cache
 def ones(shape: Shape) -> mx.array:
-    """float32, kept.
+    """Return a cached float32 array of ones.
 
-    Compiled, ``1 - x`` is a kernel that MLX takes seconds to compile on CUDA, since it fuses what
-    makes 1 as large as x with the difference; the difference alone it has.
+    With it ``ones - x`` uses one of MLX's precompiled kernels. For ``1 - x`` MLX would fuse the
+    broadcast with the difference, which takes seconds to compile on CUDA.
     """
     flat: Any = memoryview(Numbers("f", [1.0]) * math.prod(shape))
     array = mx.array(flat).reshape(shape)
@@ -136,11 +141,10 @@ def _kernel(path: Path | text.Composed, name: str | text.Rules, backend: str) ->
 
 @functools.cache
 def compiled(path: Path | text.Composed, name: str | text.Rules, backend: str, shared: int = 0):
-    """What launches a kernel: see ``launch``.
+    """Return the function that launches a kernel: see ``launch``.
 
-    On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
-    keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
-    so that a newer version of this package never runs an older one's kernel.
+    On CUDA NVRTC compiles the kernel without MLX's headers (``nvrtc.py``). Otherwise MLX compiles
+    it. MLX caches CUDA kernels on disk by name, so the name includes a hash of the source.
     """
     kernel = _kernel(path, name, backend)
     library = nvrtc.library() if backend == "cuda" else None
@@ -167,27 +171,22 @@ def launch(
     shared: int = 0,
     **sizes: Any,
 ) -> list[mx.array]:
-    """Run a kernel of ``threads`` threads, ``block`` to a block.
-
-    Every array gets the type that the text gives it: what MLX compiled for one is never given
-    another.
+    """Run a kernel. Inputs are cast to the types that its declaration specifies.
 
     Args:
-        path: the file with the kernel's text, or a kernel composed with a network's file; for whole
-            rollouts the file of the network's layers.
-        name: the kernel's; where environments step, their rules: see ``text.rollout`` and
-            ``text.environments``.
-        inputs: arrays in the order of the text's description, or by their names in it; it gets
-            those that it names.
-        outputs: shapes of the arrays that it writes, likewise.
-        threads: how many there are in all.
-        block: how many of them meet at barriers.
-        shared: bytes of a block's SHARED_POOL, which on CUDA the launch asks for.
-        **sizes: numbers by their names in the text's template; types, which arrays may be said to
-            have there; ``Low`` where no array has it.
+        path: the file of the kernel's source, or a kernel composed with a network's file; for
+            complete rollouts the file of the network's layers.
+        name: name of the kernel. For kernels that step environments, the environment's rules: see
+            ``text.rollout`` and ``text.environments``.
+        inputs: arrays in the order of the declaration, or by name; unused names are ignored.
+        outputs: shapes of the outputs in the order of the declaration, or by name.
+        threads: total number of threads.
+        block: number of threads per block.
+        shared: bytes of a block's SHARED_POOL, used on CUDA only.
+        **sizes: template constants and types by name. Includes ``Low`` if no input has that type.
 
     Returns:
-        The outputs, in the text's order.
+        The outputs in the order of the declaration.
     """
     kind = backend()
     kernel = _kernel(path, name, kind)
@@ -217,9 +216,9 @@ def launch(
 
 
 def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:
-    """Raise UserError for a launch with more arrays or threads than a Mac has room for.
+    """Raise UserError if a launch exceeds Metal's limits of arrays or threads.
 
-    Metal's own message comes later, and names a line of generated text.
+    Metal would report the error later, and refer to a line of generated code.
     """
     blocks = (block, THREADS, "threads in a block")
     for count, most, unit in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):

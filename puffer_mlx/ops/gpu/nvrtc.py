@@ -1,11 +1,11 @@
-"""Kernels compiled for CUDA by NVRTC itself, which takes tens of milliseconds.
+"""Compile CUDA kernels with NVRTC directly, which takes tens of milliseconds.
 
-MLX puts its headers and CUDA's before every text, and takes two seconds for each. Ours need none of
-them: ``without_headers.h`` declares what a text finds there. NVRTC is the library that MLX has
-loaded; where it isn't found by its name, MLX compiles (``launch.py``).
+MLX includes its headers and CUDA's in every kernel, and takes two seconds to compile each. Our
+kernels need only the declarations in ``without_headers.h``. NVRTC is the library that MLX has
+loaded. If it isn't found by name, MLX compiles the kernels (``launch.py``).
 
-What was compiled is kept in ``system.private_folders.cache_directory``, under a hash of all that
-decides it: the text, the GPU's architecture, NVRTC's version.
+Compiled kernels are cached in ``system.private_folders.cache_directory``. The file name has a hash
+of the source, the compiler's options, the GPU's architecture and NVRTC's version.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ TYPES = {
     mx.int32: "int",
     mx.uint8: "uint8_t",
 }
-DIGEST = 32  # bytes of a hash, before what was compiled: a damaged file is compiled again
+DIGEST = 32  # bytes of the hash at the file's start; damaged files are compiled again
 
 
 class Program(NamedTuple):
-    """A text with its declaration, for given types and constants."""
+    """A kernel's complete source for given types and constants."""
 
-    name: str  # of the kernel in it: of this text alone, as MLX keeps kernels by name
+    name: str  # of the kernel; unique for this source, because MLX caches kernels by name
     text: str
-    options: tuple[str, ...] = ()  # of the compiler
+    options: tuple[str, ...] = ()  # compiler options
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """NVRTC; None where it isn't found, or MLX isn't for CUDA."""
+    """Return NVRTC. Returns None if it isn't found or MLX has no CUDA back-end."""
     if not mx.cuda.is_available():
         return None
     for name in LIBRARIES:
@@ -54,11 +54,11 @@ def library() -> ctypes.CDLL | None:
 
 
 def program(kernel: Kernel, template: dict[str, Any]) -> Program:
-    """What a compiler is given.
+    """Return the source that is passed to the compiler.
 
     Args:
-        kernel: its text, for CUDA.
-        template: types and numbers by their names in the text's template.
+        kernel: the kernel for CUDA.
+        template: types and constants by their names in the kernel's template.
     """
     names = {"float": "float", "int": "int", "uint8_t": "uint8_t"}
     types = {"Low": mx.float32, **template}
@@ -87,12 +87,12 @@ def _constant(parameter: tuple[str, Any]) -> str:
 
 
 def machine_code(nvrtc: Any, program: Program, architecture: str) -> bytes:
-    """What NVRTC makes of a program for a GPU, from the cache if it is there.
+    """Return a program's machine code, from the cache or compiled by NVRTC.
 
     Args:
         nvrtc: the library.
-        program: what is compiled.
-        architecture: ``sm_90``, say.
+        program: the source.
+        architecture: the GPU's architecture, for example ``sm_90``.
     """
     decides = "\0".join([program.text, architecture, _version(nvrtc), *program.options])
     digest = hashlib.sha256(decides.encode()).hexdigest()[:24]
@@ -133,7 +133,7 @@ def _compile(nvrtc: Any, program: Program, architecture: str) -> bytes:
 
 
 def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
-    """What one of NVRTC's pairs of functions gives of a program."""
+    """Read a result of NVRTC with a pair of functions, for its size and its content."""
     size = ctypes.c_size_t()
     failed = size_of(handle, ctypes.byref(size))
     content = ctypes.create_string_buffer(size.value)
@@ -144,10 +144,10 @@ def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
 
 
 class CompiledKernel:
-    """A kernel that is called as MLX's own are (``mx.fast.cuda_kernel``)."""
+    """A kernel that is called like those of ``mx.fast.cuda_kernel``."""
 
     def __init__(self, nvrtc: Any, kernel: Kernel, shared: int = 0) -> None:
-        """``shared``: bytes of the SHARED_POOL of each block. Nothing is compiled yet."""
+        """``shared``: bytes of each block's SHARED_POOL. The first launch compiles the kernel."""
         self._nvrtc, self._kernel, self._shared = nvrtc, kernel, shared
         self._compiled: dict[tuple, tuple[str, bytes]] = {}  # name and machine code, by template
 
@@ -161,7 +161,7 @@ class CompiledKernel:
         output_shapes: list[tuple[int, ...]],
         output_dtypes: list[mx.Dtype],
     ) -> list[mx.array]:
-        """Launch the kernel; the first launch with these types and constants compiles it."""
+        """Launch the kernel. The first launch with these types and constants compiles it."""
         key = tuple(template)
         if key not in self._compiled:
             self._compiled[key] = self._compile(dict(template))

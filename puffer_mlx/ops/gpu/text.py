@@ -1,19 +1,18 @@
-"""The texts of kernels: files of their own language, one for Metal and CUDA (``*.metal.h``).
+"""Read the sources of kernels, which are shared by Metal and CUDA (``*.metal.h``).
 
-Such a file is C++ with Metal's words; ``functions.metal.h`` says what it may use. MLX writes a
-kernel's declaration itself, and compiles it at first use: it is given the names of arrays, the
-body, and what goes before the kernel. A kernel is described where it begins, and nowhere else::
+Such a file is C++ with Metal's keywords; ``functions.metal.h`` documents the available functions.
+MLX generates a kernel's signature from the names of its arrays, its body and the code before it.
+These are taken from the kernel's declaration in the source::
 
     KERNEL name<Low, N>: Low x, float keep states, int sizes -> Low y {
       ...
     }
 
-What is in angle brackets are its template's names: types, as ``Low``, and numbers. Some say on CUDA
-how it is compiled: ``FAST`` (exp and quotients are approximate, as Metal's are), ``RESIDENT``
-(threads that a core holds at a time, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run
-together). Then follow types and names of the arrays that it reads, and of those that it writes. Its
-last line is the first that is a brace alone. An equation that C++ computes as well is in a file
-that both include (``ops/portable.h``).
+Angle brackets contain template parameters: types such as ``Low``, and integers. Some control the
+compilation for CUDA: ``FAST`` (approximate exp and division, as on Metal), ``RESIDENT`` (resident
+threads per core, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run together). Types and names
+of inputs follow, then of outputs. The kernel ends at the first line that is a lone brace. Equations
+shared with the C++ extension are in files that both include (``ops/portable.h``).
 """
 
 import functools
@@ -22,38 +21,38 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
-LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
-ROWS = "rows.metal.h"  # the same of many rows, by matrix units
-MINIBATCH = "minibatch.metal.h"  # of a network: what a minibatch's kernel needs before it
+INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` works in any folder
+LAYERS = "layers.metal.h"  # a network's layers in the kernels of acting/
+ROWS = "rows.metal.h"  # a network's layers on matrix units
+MINIBATCH = "minibatch.metal.h"  # a network's code before the minibatch kernel
 PARTS = "forward", "back"  # of a layer
-ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # their step, without a policy's
+ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # environment steps only
 PORTABLE = "ops/portable.h"  # on a GPU, functions.metal.h takes its place
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
 _INCLUDE, _ONCE = '#include "', "#pragma once\n"
 # Macros of environment headers that rules.kernel.h defines (the last three: their earlier names).
 _ENV_MACROS = {"ENV_FN", "ENV_PTR", "ENV_ROWS", "TABLE", "RULE", "OWN", "ROW"}
-_ASKED = "BEGIN_STAGES"  # of an environment: what a kernel asks, envs/include/vecenv.h
+_ASKED = "BEGIN_STAGES"  # macro that a kernel tests, envs/include/vecenv.h
 _GAME = "game"  # the namespace of an environment's rules
 
 
 class Kernel(NamedTuple):
-    """A kernel's text."""
+    """A kernel's source."""
 
     name: str
-    before: str  # what goes before the kernel: functions that it calls
+    before: str  # code before the kernel: functions that it calls
     body: str
-    template: tuple[str, ...]  # names: types, as Low, and numbers; a kernel may do without
-    inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
-    outputs: dict[str, str]  # and of those that are written
-    exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
-    fast: bool = False  # whether CUDA's exp and quotients are approximate, as Metal's are
-    resident: int = 0  # threads that a core of CUDA holds at a time, by few enough registers each
+    template: tuple[str, ...]  # names of types (Low) and constants; may be empty
+    inputs: dict[str, str]  # types of the input arrays by name: see launch.py
+    outputs: dict[str, str]  # types of the output arrays by name
+    exact: bool = False  # True to round products and sums separately, as on a CPU
+    fast: bool = False  # True for approximate exp and division on CUDA, as on Metal
+    resident: int = 0  # resident threads per CUDA core, which limits registers; 0: no limit
 
 
 class Composed(NamedTuple):
-    """A kernel's file that is compiled behind a file of a network's folder.
+    """A kernel's file, compiled after a file of a network's folder.
 
     The kernel includes a layer's passes as ``forward`` and ``back``: ``forward.metal.h`` and
     ``back.metal.h`` of the network's folder.
@@ -64,7 +63,7 @@ class Composed(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """An environment's rules, as its ``binding.c`` names them: MY_GPU of envs/include/vecenv.h."""
+    """An environment's rules, from MY_GPU in ``binding.c``: see envs/include/vecenv.h."""
 
     header: Path
     struct: str
@@ -72,7 +71,7 @@ class Rules(NamedTuple):
 
 
 def expand(path: Path) -> str:
-    """A file's text, with those in place that it includes: from beside it, or from ``ops/``."""
+    """Return a file's text with includes expanded, from its folder or from ``ops/``."""
     return _expand(path, set(), {})
 
 
@@ -94,7 +93,7 @@ def _expand(path: Path, seen: set[Path], parts: Mapping[str, str]) -> str:
 
 
 def _included(path: Path, name: str) -> Path:
-    """The file that another one, at ``path``, includes by a name."""
+    """Return the path of the file that ``path`` includes as ``name``."""
     if name == PORTABLE:
         return FOLDER / "functions.metal.h"
     beside = path.parent / name
@@ -130,11 +129,11 @@ def _composed(path: Composed, backend: str) -> list[Kernel]:
 
 @functools.cache
 def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
-    """The kernel of whole rollouts: see ``acting/rollout.kernel.h`` and ``acting/rows.kernel.h``.
+    """Return the kernel of rollouts: see ``acting/rollout.kernel.h``, ``acting/rows.kernel.h``.
 
     Args:
-        layers: the text of the network's layers, ``layers.metal.h`` of its folder, or ROWS.
-        rules: the environment's.
+        layers: path of the network's ``layers.metal.h`` or ``rows.metal.h``.
+        rules: the environment's rules.
         backend: ``metal`` or ``cuda``.
     """
     form = "rows" if layers.name == ROWS else "rollout"
@@ -146,21 +145,21 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
 
 @functools.cache
 def environments(rules: Rules, backend: str) -> Kernel:
-    """The kernel of an environment's steps alone: see ``acting/environments.kernel.h``."""
+    """Return the kernel that only steps environments: see ``acting/environments.kernel.h``."""
     text = _expand(ENVIRONMENTS, set(), {"rules": in_namespace(rules)})
     (kernel,) = _kernels(text, backend)
     return kernel._replace(name=f"step_{rules.header.stem}", exact=True)
 
 
 def _around(layers: Path, kernel: str, parts: Mapping[str, str]) -> str:
-    """The text of a kernel of ``acting`` with these layers."""
+    """Return the text of a kernel in ``acting/`` with a network's layers."""
     seen: set[Path] = set()
     parts = {layers.name.partition(".")[0]: _expand(layers, seen, {}), **parts}
     return _expand(FOLDER / "acting" / kernel, seen, parts)
 
 
 def in_namespace(rules: Rules) -> str:
-    """An environment's header where its names can't meet the kernel's; its macros end with it."""
+    """Return an environment's header in a namespace, with its macros undefined at the end."""
     text = expand(rules.header)
     words = (line.replace("#", " # ").replace("(", " ").split() for line in text.splitlines())
     defined = {line[2] for line in words if line[:2] == ["#", "define"]}
@@ -172,13 +171,13 @@ def in_namespace(rules: Rules) -> str:
 
 
 def _head(backend: str) -> tuple[str, str]:
-    """What differs between the two: what goes before a kernel, and how its body begins."""
+    """Return a backend's code before a kernel and at the start of its body."""
     before, _, begin = (FOLDER / f"{backend}.h").read_text().partition(f"{_KERNEL}begin {{\n")
     return before, begin.removesuffix("}\n")
 
 
 def _kernels(text: str, backend: str) -> list[Kernel]:
-    """Those of a text without includes."""
+    """Return the kernels in a text whose includes are expanded."""
     before, begin = _head(backend)
     before += _renamed(text) if backend == "metal" else ""
     first, *texts = f"\n{text}".split(_KERNEL)
@@ -192,16 +191,16 @@ def _kernels(text: str, backend: str) -> list[Kernel]:
 
 
 def _renamed(text: str) -> str:
-    """Macros that give functions and structs names that no version of Metal's library has.
+    """Return macros that rename functions and structs to avoid conflicts with Metal's library.
 
-    MLX makes all of the library's names known, and newer languages add some (MSL 4.1: macOS 27).
+    MLX imports all names of the library, and new versions add names (MSL 4.1 in macOS 27).
     """
     names = sorted({_GAME, *filter(None, map(_defined, text.splitlines()))})
     return "".join(f"#define {name} puffer_{name}\n" for name in names)
 
 
 def _defined(line: str) -> str:
-    """The name of the function, struct, union or type that a line begins to define, or ``""``."""
+    """Return the name of the function, struct, union or type defined in a line, or ``""``."""
     if line.startswith(("FUNCTION ", "ENV_FN ", "RULE ", "CALLED ")) and "(" in line:
         return line.partition("(")[0].split()[-1].lstrip("*&")
     if line.startswith("struct alignas("):
@@ -217,13 +216,13 @@ def _kernel(head: str, before: str, body: str) -> Kernel:
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
     template = tuple(template.split(", ") if template else ())
-    # One block of a kernel that asks for memory fills a core of CUDA: it may have all registers.
+    # A block with a SHARED_POOL has a CUDA core for itself and may use all registers.
     pool, fast = "POOL" in template, "FAST" in template
     given = name, before, body, template, inputs, outputs
     return Kernel(*given, fast=pool or fast, resident=int(pool))
 
 
 def _arrays(text: str) -> dict[str, str]:
-    """Names and types: of ``Low x, float keep states``, say."""
+    """Parse a list of arrays such as ``Low x, float keep states`` into types by name."""
     groups = (group.split() for group in text.split(","))
     return {name: type_ for type_, *names in groups for name in names}

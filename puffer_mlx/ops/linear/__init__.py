@@ -1,8 +1,8 @@
-"""Linear layers, and what follows them, with their gradients.
+"""Linear layers with optional activations, and their gradients.
 
-By MLX, or by the extension, which threads a BLAS itself. Its ``dense`` is product, bias and
-activation in one node, for tanh and ReLU, whose slope follows from what they give: forward it is
-one node, and backward another makes three of the four gradients.
+They are computed by MLX or by the C++ extension, which runs a BLAS in its threads. The extension's
+``dense`` computes product, bias and activation in one node, for tanh and ReLU. Their slopes follow
+from the outputs. Backward, one node computes three of the four gradients.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,9 @@ def _extension() -> Any:
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Product x weight^T (..., M) of x (..., K) and weight (M, K), plus bias (M,).
+    """Compute x weight^T + bias (..., M), with x (..., K), weight (M, K) and bias (M,).
 
-    x is cast to the weight's dtype, which is the result's too.
+    x is cast to the weight's dtype, which the result also has.
     """
     return _linear(x.astype(weight.dtype), weight, bias)
 
@@ -49,7 +49,7 @@ def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
 
 
 def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Product weight x^T (M, n) of x (n, K) and weight (M, K), plus bias (M,): see ``linear``."""
+    """Compute weight x^T + bias (M, n), with x (n, K), weight (M, K) and bias (M,)."""
     return _columns(x.astype(weight.dtype), weight, bias)
 
 
@@ -63,13 +63,13 @@ def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
 
 @in_float32
 def plus(x: mx.array, y: mx.array) -> mx.array:
-    """Sum of which one part is broadcast: that one's gradient is a sum, taken in float32."""
+    """Add two arrays, one broadcast. Its gradient is a sum, which is computed in float32."""
     return x + y
 
 
 @float32_on_cpu
 def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
-    """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
+    """Return the gradient (n, K) by the input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
     if PRODUCT.choose() is not None:
         return _extension().linear_input_gradient(dy, weight, False, add)
     return dy @ weight if add is None else mx.addmm(add, dy, weight)
@@ -77,7 +77,7 @@ def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) 
 
 @float32_on_cpu
 def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
-    """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
+    """Return the gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
     if PRODUCT.choose() is not None:
         return _extension().linear_weight_gradient(dy, x, False)
     return dy.T @ x
@@ -85,13 +85,13 @@ def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
 
 @in_float32
 def bias_gradient(dy: mx.array) -> mx.array:
-    """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
+    """Return the gradient (M,) of ``linear`` by its bias: dy (n, M)."""
     fused = BIAS.choose()
     return mx.sum(dy, axis=0) if fused is None else fused(dy, False)
 
 
 def _threaded_linear(columns: bool) -> Any:
-    """``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
+    """Return ``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
 
     @mx.custom_function
     def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
@@ -110,17 +110,18 @@ def _threaded_linear(columns: bool) -> Any:
     return product
 
 
-# Made once: MLX may abort when a custom function goes while a compiled function refers to it.
+# Never deleted: MLX may abort if a compiled function refers to a deleted custom function.
 _linear_rows, _linear_columns = _threaded_linear(columns=False), _threaded_linear(columns=True)
 
 
-# MLX's own gradient of a product by what it transposes is of the transposed: to read it by rows, it
-# would be copied. That is the weight, and of columns the input. A bias' it would sum in its dtype.
+# MLX computes the transposed gradient of a transposed factor: the weight, or the input in
+# ``linear_columns``. Reading it by rows would need a copy. MLX also sums a bias' gradient in the
+# bias' dtype.
 
 
 @mx.custom_function
 def _rows_on_gpu(x: mx.array, weight: mx.array, *bias: mx.array) -> Any:
-    """``linear`` on a GPU."""
+    """Compute ``linear`` on a GPU."""
     return mx.addmm(bias[0], x, weight.T) if bias else x @ weight.T
 
 
@@ -134,7 +135,7 @@ def _rows_on_gpu_vjp(primals, dy, _):
 
 @mx.custom_function
 def _columns_on_gpu(x: mx.array, weight: mx.array) -> Any:
-    """``linear_columns`` without bias on a GPU."""
+    """Compute ``linear_columns`` without bias on a GPU."""
     return weight @ x.T
 
 
@@ -148,7 +149,7 @@ def _columns_on_gpu_vjp(primals, dy, _):
 
 
 def relu(x: mx.array) -> mx.array:
-    """What is above 0."""
+    """Return max(x, 0)."""
     return mx.maximum(x, 0)
 
 
@@ -159,14 +160,14 @@ ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
 }
 
 
-CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # of ops/cpu/activations.h; the first is none
+CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # as in ops/cpu/activations.h
 
 
 def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.array:
-    """f(x weight^T + bias) (n, M) of x (n, K), weight (M, K) and bias (M,).
+    """Compute f(x weight^T + bias) (n, M), with x (n, K), weight (M, K) and bias (M,).
 
-    x is cast to the weight's dtype, which is the result's too. ``activation`` is a name of
-    ``ACTIVATIONS``; GELU is exact, the extension's tanh off by at most 4e-7.
+    x is cast to the weight's dtype, which the result also has. ``activation`` is a name in
+    ``ACTIVATIONS``. GELU is exact; the error of the extension's tanh is at most 4e-7.
     """
     fused = FUSED.get(activation)
     if fused is None or DENSE.choose() is None:
@@ -188,6 +189,6 @@ def _fused_dense(code: int) -> Any:
     return float32_on_cpu(layer)  # type: ignore
 
 
-FUSED = {name: _fused_dense(CODES[name]) for name in ("tanh", "relu")}  # made once, as above
+FUSED = {name: _fused_dense(CODES[name]) for name in ("tanh", "relu")}  # never deleted, see above
 
 record(__name__)

@@ -1,4 +1,4 @@
-"""RMSNorm of a sum: by MLX, or in one pass over memory each way."""
+"""RMSNorm of a sum, by MLX or with one pass over memory forward and backward."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.plain_functions import record
 
-EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
+EPSILON = 1.1920929e-07  # float32's, the default of PyTorch's RMSNorm
 
 
 def _extension() -> Any:
@@ -25,7 +25,7 @@ def _fused(x: mx.array, residual: mx.array, weight: mx.array) -> Any:
 
 @_fused.vjp
 def _fused_vjp(primals, cotangents, outputs):
-    # The second output is for this function alone: its cotangent is 0.
+    # The second output is used only here, so its cotangent is 0.
     dx, dweight = _extension().add_rms_norm_backward(*primals, outputs[1], cotangents[0])
     return dx, dx, dweight
 
@@ -37,7 +37,7 @@ def _add_rms_norm_on_cpu(*arrays: mx.array) -> mx.array:
 @in_float32
 @partial(implementation, name="the extension's RMSNorm", cpu=_add_rms_norm_on_cpu)
 def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
-    """RMSNorm of a sum: weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) of each row.
+    """Compute weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) for each row.
 
     Args:
         x: (n, H).
@@ -45,7 +45,7 @@ def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
         weight: (H,).
 
     Returns:
-        (n, H), of x's dtype; what is in between is float32.
+        (n, H) of x's dtype. Intermediate results are float32.
     """
     return mx.fast.rms_norm(x + residual, weight, EPSILON)
 

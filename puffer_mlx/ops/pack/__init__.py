@@ -1,4 +1,4 @@
-"""Many arrays in one, or of another type: plain MLX, or one launch for each 24 of them."""
+"""Pack or cast many arrays, by plain MLX or with one launch per 24 arrays."""
 
 import functools
 import math
@@ -15,12 +15,12 @@ from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves
 
 TEXT = Path(__file__).with_name("pack.metal.h")
-INPUTS = 24  # of a launch; Metal has 31 arrays for a kernel
-BLOCK = 1024  # numbers of a block, whose sum of squares is one number
+INPUTS = 24  # per launch; Metal allows 31 arrays per kernel
+BLOCK = 1024  # numbers per block; each block has one sum of squares
 
 
 class Places(NamedTuple):
-    """Where arrays are among packed ones."""
+    """Offsets of arrays in a packed array, and its size."""
 
     starts: tuple[int, ...]
     total: int
@@ -28,7 +28,7 @@ class Places(NamedTuple):
 
 @functools.cache
 def places(sizes: tuple[int, ...], multiple: int = 1) -> Places:
-    """Where arrays of these sizes begin, each at a multiple of a number."""
+    """Return the offsets of arrays with these sizes, all multiples of ``multiple``."""
     starts, at = [], 0
     for size in sizes:
         starts.append(at)
@@ -37,7 +37,7 @@ def places(sizes: tuple[int, ...], multiple: int = 1) -> Places:
 
 
 def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
-    """``pack`` by a GPU's kernel."""
+    """Compute ``pack`` by a GPU kernel."""
     starts, total = places(tuple(array.size for array in arrays), multiple)
     packed = squares = nothing(mx.float32)
     first = 0
@@ -54,7 +54,7 @@ def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array
 def _filled(
     arrays: Sequence[mx.array], starts: Sequence[int], end: int
 ) -> tuple[list[int], list[mx.array]]:
-    """Of as many arrays as a launch has: where each begins and its size, and the arrays."""
+    """Fill a launch's inputs up to ``INPUTS``. Returns offsets with sizes, and the arrays."""
     some = [array.reshape(1) if array.ndim == 0 else array for array in arrays]
     at = [number for pair in zip(starts, (a.size for a in some), strict=True) for number in pair]
     missing = INPUTS - len(some)
@@ -63,14 +63,14 @@ def _filled(
 
 @functools.partial(implementation, name="the kernel that packs arrays", gpu=launch_pack)
 def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
-    """Arrays one after the other in one, each beginning at a multiple of a number.
+    """Concatenate arrays in one packed array.
 
     Args:
-        arrays: at least one, none of them empty.
-        multiple: what their places are multiples of; see ``places``. Zeros fill the gaps.
+        arrays: one or more non-empty arrays.
+        multiple: alignment of the arrays' offsets, in numbers. Gaps are filled with zeros.
 
     Returns:
-        The numbers (P,) float32, and the sum of the squares of each ``BLOCK`` of them.
+        The packed array (P,) float32, and the sums of squares of its blocks of ``BLOCK`` numbers.
     """
     sizes = [array.size for array in arrays]
     starts, total = places(tuple(sizes), multiple)
@@ -86,7 +86,7 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
 def unpack(
     packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
 ) -> list[mx.array]:
-    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
+    """Split a packed array into arrays of these shapes. They are views, without copies."""
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, _ = places(sizes, multiple)
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
@@ -96,15 +96,15 @@ def unpack(
 
 
 class PackedTree(dict):
-    """A tree of float32 arrays that are views of one array, and that array.
+    """A tree of float32 arrays that are views of one packed array.
 
     Other code sees a dict. ``tree_map`` and ``mx.compile`` return plain dicts, without the packed
     array.
 
     Args:
-        packed: (P,), the arrays in the tree's order, each at a multiple of ``BLOCK``.
+        packed: (P,), the arrays in the tree's order, aligned to ``BLOCK`` numbers.
         like: a tree of the same structure and shapes.
-        squares: (P / 256,), the sums of the squares of each 256 numbers; None if not computed.
+        squares: the sums of squares returned by ``pack``; None if not computed.
     """
 
     def __init__(self, packed: mx.array, like: Tree, squares: mx.array | None = None) -> None:
@@ -116,13 +116,13 @@ class PackedTree(dict):
 
     @property
     def packed(self) -> mx.array | None:
-        """The packed array; None if an array of the tree was replaced since."""
+        """The packed array, or None after an array of the tree was replaced."""
         pairs = zip(leaves(self), self._views, strict=True)
         return self._packed if all(array is view for array, view in pairs) else None
 
 
 def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:
-    """``cast`` by a GPU's kernel; ``whole``: one after the other, each 24 of them in one array."""
+    """Compute ``cast`` by a GPU kernel; with ``whole`` into one packed array per 24 arrays."""
     found: list[mx.array] = []
     for k in range(0, len(arrays), INPUTS):
         shapes = [array.shape for array in arrays[k:][:INPUTS]]
@@ -138,19 +138,19 @@ def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False
 
 @functools.partial(implementation, name="the kernel that casts many arrays", gpu=launch_cast)
 def cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
-    """Arrays in another type, none of them empty: float32 ones in a low type, or the reverse."""
+    """Cast non-empty arrays from float32 to a 16-bit type, or the reverse."""
     return [array.astype(dtype) for array in arrays]
 
 
 def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:
-    """Sums of squares that are together those of some arrays, in few launches.
+    """Return partial sums of squares, which add up to the arrays' sum of squares.
 
     Args:
-        arrays: as for ``pack``.
+        arrays: one or more non-empty arrays.
 
     Returns:
-        (n,) float32, of whatever parts: all finite if all numbers are, and none is beyond 1.8e19,
-        the root of what float32 holds.
+        (n,) float32; n depends on the device. All are finite if all numbers are finite and below
+        1.8e19, the square root of float32's maximum.
     """
     if pack.choose() is not None:
         return pack(arrays)[1]

@@ -1,6 +1,6 @@
-"""What recurrences share: steps in plain MLX, a weight's gradient, and the launch of kernels.
+"""Shared code of recurrences: steps in plain MLX, the weight's gradient, the launch of kernels.
 
-The weight multiplies a state at every step; ``walk.metal.h`` says how its kernels walk.
+A recurrent weight multiplies the state at every step. ``walk.metal.h`` documents the kernels.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ WEIGHT_GRADIENT = implementation(
     gemm=True,
 )
 ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
-ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
+ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # possible numbers of segments per block, besides 1
 CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
 
 
 def full_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...]) -> mx.array | None:
-    """What a fused form is given for None: on a CPU an array of one number, on a GPU None itself.
+    """Replace None by an array filled with ``value`` on a CPU.
 
-    A GPU's kernel neither reads nor needs such an array, and to fill one is a launch.
+    GPU kernels don't need the array, and filling it would take a launch, so None remains None.
     """
     if array is not None or backend() != "cpu":
         return array
@@ -41,14 +41,13 @@ def full_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...]) ->
 def recurrent_weight_gradient(
     dy: mx.array, states: mx.array, first: mx.array | None, keep: mx.array | None
 ) -> mx.array:
-    """Gradient by a weight that multiplies the state before each step.
+    """Return the gradient by a weight that multiplies the state before each step.
 
     Args:
         dy: (T, S, M), gradient by the products.
-        states: (T, S, H) float32, after each step.
-        first: (S, H) float32, before the first step; None is zeros.
-        keep: (T, S) float32, what a state is multiplied by before the step that follows it; None is
-            ones.
+        states: (T, S, H) float32, states after each step.
+        first: (S, H) float32, the state before the first step; None for zeros.
+        keep: (T, S) float32, factors of the state before each step; None for 1.
 
     Returns:
         (M, H), of dy's dtype.
@@ -68,7 +67,7 @@ def recurrent_weight_gradient(
 
 
 def steps_of(x: mx.array) -> list[mx.array]:
-    """The T steps of x (T, ...); ``x[t]`` would cost a full array for each t in the gradient."""
+    """Split x (T, ...) into T steps. The gradient of ``x[t]`` would fill an array for each t."""
     T = x.shape[0]
     if T == 1:
         return [x.squeeze(0)]
@@ -79,10 +78,10 @@ def steps_of(x: mx.array) -> list[mx.array]:
 
 
 def factors_of(keep: mx.array | None, T: int) -> list[mx.array | None]:
-    """What each of T steps multiplies its state by, (S, 1): keep (T, S), or nothing.
+    """Split keep (T, S) into the factors (S, 1) of each step; None if ``keep`` is None.
 
-    Slices, as no gradient goes through ``keep``: those of ``steps_of`` make MLX 0.32.4 fail to
-    compile two layers that take the same ones ("_Map_base::at").
+    Slices are fast here because ``keep`` has no gradient. With ``steps_of`` MLX 0.32.4 fails to
+    compile two layers that share the steps ("_Map_base::at").
     """
     return [None if keep is None else keep[t, :, None] for t in range(T)]
 
@@ -93,18 +92,18 @@ def factors_of(keep: mx.array | None, T: int) -> list[mx.array | None]:
 def first_and_keep(
     first: Sequence[mx.array | None], keep: mx.array | None
 ) -> tuple[list[mx.array], tuple[int, int]]:
-    """What a kernel is given of first states and ``keep``, which may be None: zeros, and ones.
+    """Return a kernel's inputs for first states and ``keep``, with None as zeros and ones.
 
-    For None nothing is filled: the kernel gets an array whose first number stands for all. It has
-    eight, as a smaller one would be in another place on Metal, for which MLX compiles anew.
+    None becomes a small array, of which the kernel reads the first number with stride 0. It has
+    eight numbers because Metal puts smaller arrays into other memory, for which MLX would compile
+    another kernel.
 
     Args:
-        first: arrays (S, H), or None for each.
+        first: states (S, H) before the first step, or None.
         keep: (T, S), or None.
 
     Returns:
-        All of them in their order, keep behind; and how far numbers of the first states, and of
-        ``keep``, are apart: 1, or 0.
+        The inputs, ``keep`` last, and the strides of the first states and of ``keep``, 1 or 0.
     """
     zeros, ones = numbers(*[0.0] * 8), numbers(*[1.0] * 8)
     states = [zeros if array is None else array for array in first]
@@ -113,13 +112,13 @@ def first_and_keep(
 
 
 def rows_of_block(S: int, H: int, gates: int) -> int:
-    """R, the segments that a block of such a kernel walks through time with.
+    """Return R, the number of segments per block of a recurrent kernel.
 
-    More of them read the weights less often; fewer make more blocks. What a block shares, R H
-    numbers for each gate, must fit.
+    A larger R reads the weights less often; a smaller R gives more blocks. Shared memory must hold
+    R H numbers for each gate.
 
     Raises:
-        UserError: not even one segment's fit.
+        UserError: shared memory is too small for one segment.
     """
     chunk = 4 * CHUNK[launch.backend()]
     room = SHARED_BYTES // (4 * -(-gates * H // chunk) * chunk)
@@ -142,28 +141,26 @@ def launch_recurrence(
     outputs: Sequence[Shape],
     gates: int,
 ) -> list[mx.array]:
-    """Run a kernel that multiplies something of each step with weights of ``gates`` gates.
+    """Run a kernel of a recurrence, forward or backward. Returns its outputs.
+
+    The kernel's inputs are ``before``, ``first``, ``keep``, ``behind`` and its sizes.
 
     Args:
-        path: see ``launch``.
-        name: see ``launch``.
-        before: the first inputs in the text's order.
-        first: the next ones, first states (S, H); they and ``keep`` are as for ``first_and_keep``.
-        keep: the next one, (T, S).
-        behind: the last inputs but for ``sizes``. If there are any, the kernel is a backward one,
-            which multiplies a step's gradients (``gates`` H), and the last is the gradient by the
-            states (T, S, H). Else it multiplies a step's state (H), and the first output has that
-            shape.
-        outputs: shapes in the text's order.
-        gates: how many rows of the weight belong to a channel.
-
-    Returns:
-        The outputs.
+        path: file of the kernel's source.
+        name: name of the kernel.
+        before: inputs before the first states.
+        first: states (S, H) before the first step, or None.
+        keep: (T, S), or None.
+        behind: further inputs of a backward kernel, which multiplies gradients (``gates`` H) by the
+            weight; the last one is the gradient by the states (T, S, H). Empty for a forward
+            kernel, which multiplies states (H); its first output has the shape (T, S, H).
+        outputs: shapes of the outputs.
+        gates: number of gates, the weight's rows per channel.
     """
     T, S, H = behind[-1].shape if behind else outputs[0]
     R, block = rows_of_block(S, H, gates), min(launch.THREADS, -(-H // 32) * 32)
     chunk = CHUNK[launch.backend()]
-    # weights of one input for one channel, inputs, and how many of them are a chunk
+    # weights per input and channel, number of inputs, inputs per chunk
     G, D, U = (1, gates * H, 4 * chunk) if behind else (gates, H, chunk)
     shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
     states, steps = first_and_keep(first, keep)

@@ -1,4 +1,4 @@
-"""A minibatch's segments: gathered, and what was computed of them written back."""
+"""Gather the segments of a minibatch, and write results back."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,12 +13,12 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
 FOLDER = Path(__file__).parent
-LANES = 32  # neighbouring threads that copy one step of one segment, at most
-SEVERAL = 4  # arrays that one launch gathers from
+LANES = 32  # maximum number of adjacent threads that copy one step of a segment
+SEVERAL = 4  # source arrays per launch
 
 
 def launch_take_rows(source, rows, steps):
-    """As ``launch_take_several``."""
+    """Compute ``take_rows`` by a GPU kernel: see ``launch_take_several``."""
     return launch_take_several([source], rows, steps)[0]
 
 
@@ -40,8 +40,8 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
 
 
 def launch_take_several(sources, rows, steps):
-    """In one launch for each four of them; a row outside [0, N) reads row 0 or N - 1."""
-    if min(array.nbytes for array in sources) < FEWEST:  # a kernel's pointers are to more on Metal
+    """Gather with one launch per four arrays. Rows outside [0, N) read row 0 or N - 1."""
+    if min(array.nbytes for array in sources) < FEWEST:  # too small for a kernel on Metal
         return [mx.take(array[:steps], rows, axis=1) for array in sources]
     S, found = rows.size, []
     for k in range(0, len(sources), SEVERAL):
@@ -66,18 +66,18 @@ def launch_take_several(sources, rows, steps):
 
 @partial(implementation, name="the kernel that gathers several arrays", gpu=launch_take_several)
 def take_several(sources: Sequence[mx.array], rows: mx.array, steps: int) -> list[mx.array]:
-    """``take_rows`` of arrays (T or more, N, ...) with the same N and rows."""
+    """Gather the same segments of several arrays (T or more, N, ...): see ``take_rows``."""
     return [take_rows(source, rows, steps) for source in sources]
 
 
 def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
-    """All segments in their order: ``source[:steps, k * size : (k + 1) * size]`` for each k.
+    """Split all segments in order: ``source[:steps, k * size : (k + 1) * size]`` for each k.
 
-    On a GPU they are views of one array, which takes one launch, or none if they are one part.
+    On a GPU the results are views of one array, which takes one launch, or no launch if S is N.
 
     Args:
         source: (T or more, N, ...), any dtype.
-        size: S, of which N is a multiple.
+        size: S, a divisor of N.
         steps: T.
 
     Returns:
@@ -96,7 +96,7 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
 
 
 def launch_take_targets(logprobs, values, adv, finals, rows, weights):
-    """In one launch."""
+    """Compute ``take_targets`` in one launch."""
     T, S = len(adv), rows.size
     sizes = numbers(T, S, adv.shape[1], int(finals is not None))
     arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
@@ -115,21 +115,21 @@ def take_targets(
     rows: mx.array,
     weights: mx.array,
 ) -> list[mx.array]:
-    """Gather what a minibatch's steps are compared with.
+    """Gather the loss's targets for the steps of a minibatch.
 
     Args:
-        logprobs: (T, N) float32, as are ``values`` and ``adv``.
-        values: see above.
-        adv: see above.
-        finals: (T or more, N) float32, above 0 where an observation is an episode's last, so that
-            the action chosen from it had no effect; None: nowhere.
-        rows: (S,) int32, each in [0, N).
-        weights: (S,) float32, of the rows.
+        logprobs: log-probabilities (T, N) float32.
+        values: (T, N) float32.
+        adv: advantages (T, N) float32.
+        finals: (T or more, N) float32, above 0 at an episode's final observation, where the action
+            had no effect; None for no such steps.
+        rows: the minibatch's segments, (S,) int32, each in [0, N).
+        weights: weights of the segments, (S,) float32.
 
     Returns:
-        The rows' log-probabilities, values and advantages, and their steps' weights, which are 0 at
-        last observations: each (T*S,) float32, time-major. A GPU's kernel also gives the moments
-        (3, G) of the advantages, as ``ppo.closed_form.moments``, since it has them at hand.
+        Log-probabilities, values, advantages and weights of the steps, each (T*S,) float32,
+        time-major. Weights are 0 at final observations. The GPU kernel also returns the moments
+        (3, G) of the advantages, see ``ppo.closed_form.moments``.
     """
     T = values.shape[0]
     weight = mx.broadcast_to(weights, (T, rows.shape[0]))
@@ -144,7 +144,7 @@ def take_targets(
 
 
 def launch_put_rows(values, *back):
-    """By the kernel of advantages, which does it on the way."""
+    """Compute ``put_rows`` by the kernel of advantages, which includes it."""
     numbers = dict.fromkeys(("gamma", "gae_lambda", "rho_clip", "c_clip", "reward_clip"), 0.0)
     walked = launch_advantages(
         *(values, values, values, None, None), form="V", bootstrap=True, back=back, **numbers
@@ -161,18 +161,18 @@ def put_rows(
     new_ratios: mx.array,
     ok: mx.array,
 ) -> list[mx.array]:
-    """Replace the columns of some rows, if their minibatch counted.
+    """Write a minibatch's values and ratios back, unless the minibatch was skipped.
 
     Args:
-        values: (T, N) float32, as are ``ratios``.
-        ratios: see above.
-        rows: (S,) int32, each in [0, N); of those that are there twice, the last counts.
-        new_values: (T, S) float32, as are ``new_ratios``.
-        new_ratios: see above.
-        ok: whether the minibatch counted: a scalar, a bool or a number that is 0 or 1.
+        values: (T, N) float32.
+        ratios: (T, N) float32.
+        rows: the minibatch's segments, (S,) int32, each in [0, N). The last duplicate wins.
+        new_values: (T, S) float32.
+        new_ratios: (T, S) float32.
+        ok: scalar, a bool or 0 or 1; false if the minibatch was skipped.
 
     Returns:
-        Values and ratios, (T, N).
+        The new values and ratios, each (T, N).
     """
     column = mx.broadcast_to(rows[None], new_values.shape)
     changed_values = mx.put_along_axis(values, column, new_values, axis=1)

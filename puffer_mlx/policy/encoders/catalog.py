@@ -27,7 +27,7 @@ def forms_of(encoder: Any) -> Forms:
 
 
 def encoder_activation(encoder: Any) -> str | None:
-    """Return the activation after a linear encoder, or ""; None if the encoder isn't linear."""
+    """Return a linear encoder's activation, "" for no activation. Other encoders return None."""
     activation = forms_of(encoder).activation
     return None if activation is None else activation(encoder)
 

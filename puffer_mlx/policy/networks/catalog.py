@@ -18,9 +18,10 @@ FORMS: dict[str, Forms] = {
 
 
 def forms_of(network: Any) -> Forms:
-    """Return a network's forms; none for a class that isn't in ``NETWORKS``.
+    """Return a network's forms.
 
-    A subclass of one has none either, since it may compute something else.
+    Classes that aren't in ``NETWORKS`` have no forms. This includes subclasses of a network, which
+    may compute something else.
     """
     cls = type(network)
     return FORMS.get(cls.__name__, NONE) if NETWORKS.get(cls.__name__) is cls else NONE
