@@ -137,14 +137,9 @@ def verified(
         context: text that identifies the operations of the function, part of the cache key.
         kind: the precision of products: ``fp32``, ``bf16`` or ``fp16``.
         view: maps the arguments and the result to the tree that is compared.
-<<<<<<< HEAD
-        draws: whether results depend on draws, of which a few may differ; if they are integers,
-            this need not be said.
-        example: maps the arguments of the call to those that the results are compared for.
-=======
         draws: True if results depend on draws, so that a few may differ. Implied by results that
             are integers.
->>>>>>> h-d2
+        example: maps the arguments of the call to those that the results are compared for.
     """
     return Verified(raw, run or raw, context, kind, view, draws, example)
 
