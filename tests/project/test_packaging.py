@@ -25,7 +25,7 @@ from puffer_mlx.system import blas, prebuilt
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPILERS = {"nvidia-cuda-nvrtc", "ziglang"}
-SHIPPED = {".py", ".json", ".c", ".cpp", ".h", ".ini", ".typed"}
+SHIPPED = {".py", ".json", ".c", ".cpp", ".h", ".ini", ".txt", ".typed"}
 
 
 def built(kind: str, directory: Path, **told: str) -> Path:

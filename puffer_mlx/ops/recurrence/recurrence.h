@@ -1,4 +1,4 @@
-// Shared code of recurrences that multiply their state with a matrix at every step (LSTM, GRU).
+// Shared code of recurrences that multiply their state with a matrix at every step.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Time loop of a kernel whose recurrence multiplies its state with a matrix (LSTM, GRU).
+// Time loop of a kernel whose recurrence multiplies its state with a matrix.
 //
 // A block owns R segments; each of its THREADS threads owns C channels (C THREADS >= H). Threads exchange states through shared
 // memory at barriers. Neighbouring threads read neighbouring numbers. A surplus thread repeats the last channel and stores nothing.

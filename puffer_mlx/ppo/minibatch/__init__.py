@@ -1,7 +1,7 @@
 """A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
 
 ``minibatch.kernel.h`` keeps all activations in a block's shared memory. It needs a network with
-kernels for matrix units (MinGRU), a linear encoder, fp32 or bf16, and enough shared memory. For
+kernels for matrix units, a linear encoder, fp32 or bf16, and enough shared memory. For
 wider layers, up to 256 in bf16 on CUDA, a block of ``wide.kernel.h`` streams the weights and stores
 the factors of their gradients. ``ppo/gradients.py`` computes all other cases, and the tests compare
 both kernels with it. On CUDA, fp32 products use TF32, as in MLX, unless ``MLX_ENABLE_TF32=0``.

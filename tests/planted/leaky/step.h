@@ -14,7 +14,7 @@ class LeakyLayer : public Stage {
     multiply_block(block.count, panels_, kLanes, x, [=, this, &block](int row, int channel, const Lanes* sums) {
       Channels at(channel, H_);
       float* state = block.state(state_, row, H_);
-      Lanes s = leaky_cell<Lanes>(sums[0], lanes_at(x[row], channel), block.keep[row] * at.load(state));
+      Lanes s = leaky_cell<Lanes>(sums[0], lanes_at(x[row], channel), block.not_done[row] * at.load(state));
       at.store(state, s);
       lanes_at(to + int64_t(row) * padded(H_), channel) = s;
     });
