@@ -1,4 +1,4 @@
-"""What ``bench`` measures and prints, once its words are understood."""
+"""Run the benchmarks of ``bench``, print the results and write the record."""
 
 import argparse
 import copy
@@ -42,16 +42,17 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     select_device(config.base.device)
     voice.note(kernels_note(), error=True)
     load = os.getloadavg()
+    fastest = ""
     if options.env_only:
         results = bench_environment(config, options)
     elif options.placements:
-        results = bench_placements(config, options)
+        results, fastest = bench_placements(config, options)
     else:
         results = bench_training(config, options)
     record = {"environment": config.env_name, "machine": machine(load), "results": results}
     print(table(record))
-    if options.placements:
-        print(f"\nfastest: {fastest_placement(results)}")
+    if fastest:
+        print(f"\nfastest: {fastest}")
     if options.json:
         write_json(record, options.json)
 
@@ -151,15 +152,16 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
     return results
 
 
-def bench_placements(config: Config, options: argparse.Namespace) -> dict[str, Any]:
-    """Return milliseconds of an epoch and steps per second of each possible placement.
+def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Measure each possible placement in several runs, alternating with the others.
 
-    The placements take turns, each in runs of its own. The results are named by the options that
-    choose a placement.
+    Returns:
+        Milliseconds of an epoch and steps per second of each placement, and the options that choose
+        the fastest one.
     """
     devices = ["cpu", "gpu", WHOLE] if mx.default_device() == mx.gpu else ["cpu"]
     placements = [(device, overlap) for device in devices for overlap in (False, True)]
-    speeds: dict[str, list[float]] = {}
+    speeds: dict[tuple[str, int], list[float]] = {}
     for _ in range(TURNS):
         for device, overlap in placements:
             tried = copy.deepcopy(config)
@@ -171,20 +173,15 @@ def bench_placements(config: Config, options: argparse.Namespace) -> dict[str, A
             except UserError as error:
                 voice.note(f"puffer_mlx: {device} is impossible: {error}", error=True)
                 continue
-            name = f"{device}, overlap {int(overlap)}"
-            speeds.setdefault(name, []).extend(log["SPS"] for log in logs[options.warm_up :])
+            measured = speeds.setdefault((device, int(overlap)), [])
+            measured += [log["SPS"] for log in logs[options.warm_up :]]
     results = {}
-    for name, values in speeds.items():
+    for (device, overlap), values in speeds.items():
+        name = f"{device}, overlap {overlap}"
         results[f"{name}, epoch ms"] = spread([1000 * config.batch_size / v for v in values])
         results[f"{name}, steps/s"] = spread(values)
-    return results
-
-
-def fastest_placement(results: dict[str, Any]) -> str:
-    """Return the options that choose the placement with the most steps per second."""
-    speeds = {name: value["median"] for name, value in results.items() if "steps/s" in name}
-    device, overlap, _ = max(speeds, key=lambda name: speeds[name]).split(", ")
-    return f"--train.rollout-device {device} --train.overlap {overlap.split()[1]}"
+    device, overlap = max(speeds, key=lambda placement: statistics.median(speeds[placement]))
+    return results, f"--train.rollout-device {device} --train.overlap {overlap}"
 
 
 def table(record: dict[str, Any]) -> str:

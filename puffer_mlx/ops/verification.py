@@ -1,20 +1,18 @@
 """Verify GPU implementations where they run: each must compile, launch and agree with plain MLX.
 
 ``verified(function, ...)`` wraps a function that uses implementations. Its first call on a GPU is
-computed twice, from the arguments of that call: by plain MLX, and by our kernels. If a
-kernel doesn't compile or launch, or a result differs by more than rounding, the implementations
-that cause it are refused: plain MLX computes their operations from then on. The verdict is stored
-in the cache folder by GPU, system, MLX, kernel texts and the arguments' shapes.
+computed twice from the arguments of that call: by plain MLX, and by our kernels. If a kernel
+doesn't compile or launch, or a result differs by more than rounding, the implementations that
+cause it are refused, and plain MLX computes their operations instead. The verdict is stored in the
+cache folder by GPU, system, MLX, kernel texts and the arguments' shapes.
 """
 
 import contextlib
 import functools
-import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -28,7 +26,6 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.prebuilt import digest_of
 from puffer_mlx.system.private_folders import cache_directory
 
-PACKAGE = Path(__file__).parents[1]
 UNIT = {"fp32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}  # fp32 products may be of TF32
 SOURCES = {".h", ".py"}
 FEW = 0.02  # share of numbers that may differ if draws do: rounding can change a draw
@@ -116,7 +113,7 @@ class Verified:
     def _signature(self, arguments: tuple) -> str:
         found = [leaf for _, leaf in tree_flatten(list(arguments))]
         shapes = [(a.shape, str(a.dtype)) if isinstance(a, mx.array) else a for a in found]
-        return hashlib.sha256(f"{machine()} {self._context} {shapes}".encode()).hexdigest()[:24]
+        return digest_of([machine(), self._context, str(shapes)])
 
 
 def verified(
@@ -161,7 +158,7 @@ def machine() -> str:
     """Return a text of all of this machine that decides what a kernel computes."""
     gpu = mx.device_info(mx.gpu) if mx.cuda.is_available() or mx.metal.is_available() else {}
     name = gpu.get("device_name", ""), gpu.get("architecture", "")
-    rooms = [PACKAGE / room for room in ("ops", "policy", "ppo")]
+    rooms = [implementation.PACKAGE / room for room in ("ops", "policy", "ppo")]
     paths = [path for room in rooms for path in sorted(room.rglob("*")) if path.suffix in SOURCES]
     texts = digest_of([path.read_bytes() for path in paths])
     return f"{name} {platform.platform()} {version('mlx')} {texts}"

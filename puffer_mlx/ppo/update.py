@@ -64,24 +64,19 @@ def compile_update(
         algorithm: decides what minibatches are, and their loss.
         summed: turns the function of one process's gradients into that of all processes' mean.
     """
-    kind = config.train.precision
-    check = _verifying(policy, config)
-
-    def compiled(step: Step) -> Step:
-        function = step.function
-        run = compile_on_gpu(function) if step.compiled else function
-        return step._replace(function=check(function, run, view=step.view))
-
-    gather = partial(sections.gather, policy)
-    plain = gradients(policy, kind, algorithm.loss)
-    both = _in_one(policy, config, algorithm, plain)
-    optimise = _optimiser(config, algorithm)
-    return UpdateFunctions(
-        gather=check(gather, compile_on_gpu(gather)),
-        gradients=check(both, mx.compile(summed(both)), example=_with_rewards),
-        optimise=check(optimise, compile_on_gpu(optimise), view=_change),
-        steps={name: compiled(step) for name, step in algorithm.steps.items()},
+    plain = gradients(policy, config.train.precision, algorithm.loss)
+    raw = _uncompiled(policy, config, algorithm, plain)
+    steps = {
+        name: step._replace(function=compile_on_gpu(step.function)) if step.compiled else step
+        for name, step in raw.steps.items()
+    }
+    compiled = UpdateFunctions(
+        gather=compile_on_gpu(raw.gather),
+        gradients=mx.compile(summed(raw.gradients)),
+        optimise=compile_on_gpu(raw.optimise),
+        steps=steps,
     )
+    return _verified(policy, config, raw, compiled)
 
 
 class TooLarge(Exception):
@@ -102,24 +97,49 @@ def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> Upd
             raise TooLarge
         return plain(*arguments)
 
-    check = _verifying(policy, config)
-    steps = algorithm.steps.items()
+    raw = _uncompiled(policy, config, algorithm, limited, counts=not counts_at_once(config))
+    return _verified(policy, config, raw, raw)
+
+
+def _uncompiled(
+    policy: Policy, config: Config, algorithm: Algorithm, plain: Function, counts: bool = True
+) -> UpdateFunctions:
+    """Return the functions of an update without ``mx.compile``.
+
+    Args:
+        policy: the trained policy.
+        config: a valid configuration; section [train] counts.
+        algorithm: decides what minibatches are, and their loss.
+        plain: gradients in several launches.
+        counts: True to count skipped minibatches in ``optimise``.
+    """
+    train = config.train
     return UpdateFunctions(
-        gather=check(partial(sections.gather, policy)),
-        gradients=check(_in_one(policy, config, algorithm, limited), example=_with_rewards),
-        optimise=check(
-            _optimiser(config, algorithm, counts=not counts_at_once(config)), view=_change
+        gather=partial(sections.gather, policy),
+        gradients=minibatch.in_one(
+            plain, policy, train.precision, algorithm.scoring, train.one_launch
         ),
-        steps={
-            name: step._replace(function=check(step.function, view=step.view))
-            for name, step in steps
-        },
+        optimise=_optimiser(config, algorithm, counts),
+        steps=dict(algorithm.steps),
     )
 
 
-def _verifying(policy: Policy, config: Config) -> Callable[..., Any]:
-    """Return ``verified`` for this policy and configuration."""
-    return partial(verified, context=f"{policy} {config.train}", kind=config.train.precision)
+def _verified(
+    policy: Policy, config: Config, raw: UpdateFunctions, run: UpdateFunctions
+) -> UpdateFunctions:
+    """Return functions that run as ``run``, whose kernels are verified in ``raw``."""
+    train = config.train
+    check = partial(verified, context=f"{policy} {train}", kind=train.precision)
+    steps = {
+        name: step._replace(function=check(step.function, run.steps[name].function, view=step.view))
+        for name, step in raw.steps.items()
+    }
+    return UpdateFunctions(
+        gather=check(raw.gather, run.gather),
+        gradients=check(raw.gradients, run.gradients, example=_with_rewards),
+        optimise=check(raw.optimise, run.optimise, view=_change),
+        steps=steps,
+    )
 
 
 def _with_rewards(arguments: tuple) -> tuple:
@@ -177,12 +197,7 @@ def compile_on_gpu(function: Function) -> Function:
     return mx.compile(function) if backend() != "cpu" else function
 
 
-def _in_one(policy: Policy, config: Config, algorithm: Algorithm, plain: Function) -> Function:
-    train = config.train
-    return minibatch.in_one(plain, policy, train.precision, algorithm.scoring, train.one_launch)
-
-
-def _optimiser(config: Config, algorithm: Algorithm, counts: bool = True) -> Function:
+def _optimiser(config: Config, algorithm: Algorithm, counts: bool) -> Function:
     optimizer = optimizers.from_config(config)
     move = partial(optimizer.step, **optimizer.numbers(config.train))
     kind = config.train.precision if counts else None

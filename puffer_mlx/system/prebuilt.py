@@ -91,7 +91,7 @@ def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], librar
 
 
 def digest_of(texts: Iterable[str | bytes]) -> str:
-    """What says that sources are the same."""
+    """Return a short hash of texts, the same for equal texts in the same order."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode(errors="surrogateescape") if isinstance(text, str) else text

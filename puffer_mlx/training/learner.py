@@ -320,10 +320,10 @@ class Update:
         inputs = fields, states, self.draws, tuple(self.scheduled.as_arrays())
         assert learner.graph is not None
         try:
-            if learner.unverified is not None and verification.applies():
-                epoch, learner.unverified = learner.unverified, None
-                epoch(self.compares, *inputs, *self.before)
             with building:
+                if learner.unverified is not None and verification.applies():
+                    learner.unverified(self.compares, *inputs, *self.before)
+                    learner.unverified = None
                 trees, packed, arrays = learner.graph(self.compares, *inputs, *self.before)
         except TooLarge:
             learner.graph = None

@@ -1,15 +1,13 @@
 """IMPALA's encoder in PyTorch, with the keys of PufferLib 4.0, and in ONNX."""
 
-from functools import partial
 from typing import Any
 
-from puffer_mlx.export.encoders import ExportForms, TorchForm
+from puffer_mlx.export.encoders import ExportForms
 from puffer_mlx.export.encoders.images import (
-    channels_first,
-    channels_last,
     onnx_convolution,
     onnx_features,
     onnx_pixels,
+    torch_form,
 )
 from puffer_mlx.policy.encoders.impala import IMPALA, Impala
 
@@ -53,13 +51,7 @@ def _torch_module(encoder: Any) -> Any:
 FORMS = {
     Impala: ExportForms(
         _onnx,
-        torch=TorchForm(
-            _torch_module,
-            _torch_key,
-            "network.5.weight",
-            partial(channels_first, channels=IMPALA[-1]),
-            partial(channels_last, channels=IMPALA[-1]),
-        ),
+        torch=torch_form(_torch_module, _torch_key, "network.5.weight", IMPALA[-1]),
         mark="blocks.",
     )
 }

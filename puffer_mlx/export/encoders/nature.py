@@ -1,15 +1,13 @@
 """The Nature encoder in PyTorch, with the keys of PufferLib 4.0, and in ONNX."""
 
-from functools import partial
 from typing import Any
 
-from puffer_mlx.export.encoders import ExportForms, TorchForm
+from puffer_mlx.export.encoders import ExportForms
 from puffer_mlx.export.encoders.images import (
-    channels_first,
-    channels_last,
     onnx_convolution,
     onnx_features,
     onnx_pixels,
+    torch_form,
 )
 from puffer_mlx.policy.encoders.nature import NATURE, Nature
 
@@ -47,13 +45,7 @@ def _torch_module(encoder: Any) -> Any:
 FORMS = {
     Nature: ExportForms(
         _onnx,
-        torch=TorchForm(
-            _torch_module,
-            _torch_key,
-            "network.7.weight",
-            partial(channels_first, channels=NATURE[-1][0]),
-            partial(channels_last, channels=NATURE[-1][0]),
-        ),
+        torch=torch_form(_torch_module, _torch_key, "network.7.weight", NATURE[-1][0]),
         mark="convs.",
     )
 }

@@ -216,7 +216,7 @@ def _kernel(head: str, before: str, body: str) -> Kernel:
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
     template = tuple(template.split(", ") if template else ())
-    # A block with a SHARED_POOL has a CUDA core for itself and may use all registers.
+    # A block with a SHARED_POOL is alone on its CUDA core and may use all registers.
     pool, fast = "POOL" in template, "FAST" in template
     given = name, before, body, template, inputs, outputs
     return Kernel(*given, fast=pool or fast, resident=int(pool))

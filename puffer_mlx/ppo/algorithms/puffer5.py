@@ -46,7 +46,7 @@ FACTS = Facts(
 
 
 class Segments(NamedTuple):
-    """What S rows are compared with, all float32."""
+    """Targets of S segments, all float32."""
 
     old_logprob: mx.array
     """(T*S,), time-major; of the rollout's policy, as the next."""
