@@ -106,7 +106,7 @@ def _network(tensors: Collection[str], layers_of: Mapping[str, Layers | None]) -
 
     Args:
         tensors: names of the policy's tensors.
-        layers_of: of each network, (names) -> number of layers.
+        layers_of: for each network, (names) -> number of layers.
     """
     names = {name.removeprefix("network.") for name in tensors if name.startswith("network.")}
     pairs = layers_of.items()

@@ -36,7 +36,7 @@ Outputs = Any  # Tensor, or a tuple of two
 State = tuple[Tensor, ...]  # each (L, n, H)
 
 
-# ---- what is applied before and behind -----------------------------------------------------------
+# ---- scaling of observations and actions ---------------------------------------------------------
 
 
 def buffers(**tensors: Tensor) -> nn.Module:
@@ -59,12 +59,12 @@ def normalization(size: int) -> nn.Module:
 
 
 class Network(nn.Module):
-    """A network with the submodules that its class in another program has.
+    """A network with the same submodules as its class in another program.
 
     Args:
-        network: its functions in PyTorch.
-        hidden: H.
-        layers: L.
+        network: functions that compute the network in PyTorch.
+        hidden: number of features H.
+        layers: number of layers L.
     """
 
     def __init__(self, network: TorchNetwork, hidden: int, layers: int) -> None:

@@ -1,1 +1,1 @@
-"""Where time goes: phases of an epoch, timelines, Metal captures."""
+"""Measure time: phases of an epoch, timelines, Metal captures."""

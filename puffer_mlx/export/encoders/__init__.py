@@ -42,15 +42,14 @@ class TorchForm:
 
 @dataclass(frozen=True)
 class ExportForms:
-    """An encoder in other programs; None where a program has no such encoder.
+    """The forms of an encoder in other programs. A form is None if a program has no such encoder.
 
     Args:
         onnx: (graph, encoder, observations) -> features: adds nodes to an ``onnx_graph.Graph``.
         torch: the class of PufferLib 4.0.
         puffer3: (tensor's name) -> its key in PufferLib 3.0's wrapper.
         sb3: (tensor's name) -> its key in a sequence of Stable-Baselines3's policy.
-        mark: how names of some of its tensors begin, and of no other encoder's; empty for the
-            default encoder.
+        mark: start of tensor names that only this encoder has; empty for the default encoder.
         to_dialect: (encoder, weights, dialect) -> both in another dialect; None if all dialects
             have the same encoder.
     """
@@ -75,5 +74,5 @@ def export_forms() -> dict[type, ExportForms]:
 
 
 def export_forms_of(encoder: Any) -> ExportForms:
-    """Return an encoder's forms; none for a class of the user's own."""
+    """Return the forms of an encoder. A custom class has no forms."""
     return export_forms().get(type(encoder), NONE)

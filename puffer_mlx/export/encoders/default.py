@@ -1,4 +1,4 @@
-"""Encoders of one product in PyTorch, with others' keys, and in ONNX; and between dialects."""
+"""Forms of encoders with one linear layer, and their conversion between dialects."""
 
 from collections import OrderedDict
 from functools import partial

@@ -25,7 +25,7 @@ class ImageEncoder(nn.Module):
 
 
 def last_columns(encoder: Any) -> int:
-    """F: what the last product takes."""
+    """Return F, the number of inputs of the last product."""
     return encoder.init(mx.random.key(0))["linear"]["weight"].shape[1]  # only a shape
 
 

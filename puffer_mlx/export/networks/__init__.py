@@ -84,7 +84,7 @@ class Sb3Form:
 
 @dataclass(frozen=True)
 class ExportForms:
-    """A network in other programs; None where a program has no such network.
+    """The forms of a network in other programs. A form is None if a program has no such network.
 
     Args:
         onnx: (graph, network, features, states) -> features and next states: adds one step's nodes
@@ -112,6 +112,6 @@ def export_forms() -> dict[str, ExportForms]:
 
 
 def export_forms_of(network: Any) -> ExportForms:
-    """Return a network's forms; none for a class that isn't one of ``NETWORKS``."""
+    """Return the forms of a network. A class that isn't in ``NETWORKS`` has no forms."""
     name = type(network).__name__
     return export_forms().get(name, NONE) if NETWORKS.get(name) is type(network) else NONE

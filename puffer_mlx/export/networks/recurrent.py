@@ -17,7 +17,7 @@ def gated_keys(prefix: str, stack: str, layers: int) -> dict[str, list[str]]:
     """Return the keys of each layer's tensors: the stack's, then the cell's.
 
     Args:
-        prefix: how the names of tensors begin.
+        prefix: start of the tensors' names.
         stack: the key of the module with all layers.
         layers: number of layers.
     """
