@@ -210,10 +210,11 @@ def _cpu(name: str, words: str, kernels: str, **more: Any) -> Row:
     return Row(name, words, kernels, device="cpu", **more)
 
 
-CPU, MLP = "breakout-cpu", "breakout-cpu --torch.network MLP"
+CPU = "breakout-cpu"
+SB3 = "cartpole --train.algorithm ppo --torch.network MLP --policy.dialect sb3"
 ROWS += [
     _cpu("the policy's step in C", CPU, COLLECT_IN_C, instead=dict.fromkeys(ACTORS, nothing)),
-    _cpu("the epoch in one operation of ppo/small_networks", "cartpole", "ppo_epoch"),
+    _cpu("the epoch in one operation of ppo/small_networks", "gym:CartPole-v1", "ppo_epoch"),
     _cpu("MinGRU in one pass", CPU, "mingru_(for|back)ward"),
     _cpu("LSTM in one pass", f"{CPU} {LSTM}", "lstm_(for|back)ward"),
     _cpu("GRU in one pass", f"{CPU} {GRU}", "gru_(for|back)ward"),
@@ -222,8 +223,8 @@ ROWS += [
     _cpu("Muon in one call", CPU, "muon_step"),
     _cpu("Adam in one call", f"{CPU} --train.optimizer adam", "adam_step"),
     _cpu("the extension's product of matrices", CPU, "^linear$"),
-    _cpu("the extension's sum over rows", f"{CPU} {LSTM}", "linear_bias_gradient"),
-    _cpu("the extension's dense layer", MLP, "dense_gradients"),
+    _cpu("the extension's sum over rows", f"{CPU} {GRU}", "linear_bias_gradient"),
+    _cpu("the extension's dense layer", SB3, "dense_gradients"),
     _cpu("GELU in one pass", f"{CPU} --policy.dialect puffer3", "gelu_"),
     _cpu("the extension's RMSNorm", f"{CPU} {GRU}", "add_rms_norm"),
     _cpu("the gather of segments in one call", "connect4", "take_rows"),
