@@ -8,7 +8,7 @@ minibatch, no graph of the epoch, and with Metal's limits for blocks.
 
 First all rows are compiled in parallel, and the launches of one epoch are counted. A row whose
 kernels aren't launched, or are launched as often without the implementation, isn't measured. Then
-the rows are measured one after the other, each in a process of its own.
+the rows are measured one after the other, each in a separate process.
 
 ``--dry-run`` counts launches only. Without a GPU it builds the graphs for CUDA and computes none.
 """
@@ -56,7 +56,7 @@ from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.training.trainer import Trainer
 
 ROOMS = "ops", "policy", "ppo", "rollout"  # folders that declare implementations
-WARM_UP = 3  # epochs, of which the first compiles
+WARM_UP = 3  # number of epochs; the first compiles
 WARM_UP_SECONDS = 6.0  # then no further epoch of the warm-up
 COMMON = "--train.total-timesteps 1000000000000 --train.overlap 0 --base.profile 0"
 PACKAGE = "puffer_mlx."
@@ -96,7 +96,7 @@ class Row(NamedTuple):
         name: name of the implementation, as in the package.
         words: command line of the configuration.
         kernels: pattern of the names of its kernels, or of its functions in C++.
-        form: name of the measured form; empty if there is one.
+        form: name of the measured form; empty if the implementation has one form.
         instead: functions that are replaced without it, by path. Empty to refuse the
             implementation.
         without: what computes the same without it. ``EAGER`` where compiling takes minutes.
@@ -120,7 +120,7 @@ class Row(NamedTuple):
 
     @property
     def device(self) -> str:
-        """Where the row is measured: ``gpu`` or ``cpu``."""
+        """Device on which the row is measured: ``gpu`` or ``cpu``."""
         return "cpu" if self.platform == "cpu" else "gpu"
 
     @property
@@ -247,7 +247,7 @@ def declared() -> set[str]:
     return names
 
 
-# ---- a row, in a process of its own --------------------------------------------------------------
+# ---- a row, in a separate process ----------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -437,7 +437,7 @@ def _warmed_up(trainer: Trainer) -> float:
 
 
 def child(number: int, task: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Run a task of a row in a process of its own.
+    """Run a task of a row in a separate process.
 
     Returns:
         What it printed as JSON, or the key ``fault`` with the reason.
