@@ -204,6 +204,7 @@ ROWS = [
     Row("the kernel that counts minibatches", "breakout", "next_scaler"),
     Row("the kernel that packs arrays", "breakout", "^pack$"),
     Row(TWO, A, "mingru_minibatch", platform=CUDA),
+    Row(TWO, D, "minibatch_wide", "wide", platform=CUDA),
     Row(TWO, WIDE, "minibatch_wide", "wide", platform=CUDA),
 ]
 
