@@ -20,7 +20,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
-from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.advantage import rollout_advantages
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
@@ -53,7 +53,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
 
     def targets(fields: Fields, values):
         """Advantages (T, N), without importance ratios."""
-        return of_rollout(fields, values, None, numbers, function)
+        return rollout_advantages(fields, values, None, numbers, function)
 
     fits = one_cpu and small_networks.fits(policy, train, *functions(config))
     return Algorithm(
