@@ -13,7 +13,7 @@ from puffer_mlx.policy.encoders.default import Linear
 
 def test_a_linear_encoder_instead_of_ones_own_is_said():
     note = plainer_note("nmmo3", Linear(1707, 8))
-    assert "PufferLib has an encoder of its own for it" in note and "a linear one" in note
+    assert "PufferLib has a special encoder for it" in note and "a linear one" in note
     assert plainer_note("breakout", Linear(118, 8)) == ""
     assert plainer_note("nmmo3", object()) == ""  # somebody named another
 

@@ -46,7 +46,7 @@ FACTS = Facts(
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
-    train, K, by_segment = config.train, config.minibatches, policy.has_memory
+    train, K, by_segment = config.train, config.minibatches, policy.is_recurrent
     size = config.segments if by_segment else train.minibatch_size
     passes = Pass.of(by_segment, size, agents if by_segment else agents * train.horizon, K)
     numbers, function = discounts(train)._replace(rho_clip=1.0, c_clip=1.0), find_advantages(config)
@@ -135,7 +135,7 @@ def _shuffle(
         learned: (T, N) float32, 1 for steps that are learned from.
         order: (K, M) int32 of samples; for a network with memory (K, S) of agents.
     """
-    if not policy.has_memory:
+    if not policy.is_recurrent:
         return samples(fields, adv, order)
     agents = mx.split(order, len(order))
     return [segments(policy, fields, adv, learned, states, rows.reshape(-1)) for rows in agents]

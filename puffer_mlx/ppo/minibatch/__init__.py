@@ -30,7 +30,7 @@ from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
 from puffer_mlx.ops.implementation import implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, places
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
-from puffer_mlx.policy.policy import Policy, training_of
+from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
     LAYERS,
     MOST_NUMBERS,
@@ -139,7 +139,7 @@ def is_wanted(
         and policy.network.layers <= LAYERS  # type: ignore
         and has_linear_encoder_and_decoder(policy)
         and (wanted != "auto" or gpu_backend() == "cuda")
-        and GRADIENTS_IN_TWO.choose(*training_of(policy))
+        and GRADIENTS_IN_TWO.choose(*training_functions(policy))
     )
 
 

@@ -21,7 +21,7 @@ from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import Policy, training_of
+from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import Coefficients, largest_kl
 from puffer_mlx.trees import leaves
@@ -56,8 +56,8 @@ def fits(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
         and forms_of(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
         and policy.decoder.limits == UNBOUNDED
-        and not policy.has_memory
-        and EPOCH.choose(*functions, optimizer.step, *training_of(policy)) is not None
+        and not policy.is_recurrent
+        and EPOCH.choose(*functions, optimizer.step, *training_functions(policy)) is not None
     )
 
 
