@@ -12,7 +12,7 @@ policy's weights, and recurrent states are stored in the order of the blocks (``
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from puffer_mlx.trees import leaves
 Weights = Any  # a tree of mx.array
 State = Any  # a tree of mx.array
 
-WIDEST = 256  # maximum H; for larger H MLX is faster
+MAX_HIDDEN = 256  # maximum H; for larger H MLX is faster
 AGENTS_PER_THREAD = 4  # agents for which a thread computes one channel; R in the kernels
 BLOCKS = (16, 8, 4)  # possible numbers of agents per block
 ENOUGH_BLOCKS = 128  # keeps the cores of a large GPU busy
@@ -80,21 +80,23 @@ def choose_layout(
     step: GPUStep,
     n: int,
     blocks: Sequence[int] = BLOCKS,
-    extra_bytes: Callable[[Layout], int] = lambda layout: 0,
+    agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
 ) -> Layout | None:
-    """Return the layout for n agents, or None if shared memory is too small.
+    """Return the layout for n agents, or None when shared memory is too small.
 
     Args:
         policy: the acting policy.
         step: the network's kernel.
         n: the number of agents. More agents get larger blocks.
         blocks: possible numbers of agents per block, in descending order.
-        extra_bytes: returns the additional bytes of shared memory that a block needs.
+        agent_bytes: additional bytes of shared memory per agent of a block.
         max_bytes: maximum bytes of shared memory per block.
     """
     layouts = [layout(policy, step, agents) for agents in blocks]
-    fitting = [each for each in layouts if 16 * each.shared + extra_bytes(each) <= max_bytes]
+    fitting = [
+        each for each in layouts if 16 * each.shared + each.agents * agent_bytes <= max_bytes
+    ]
     enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
     return next(enough, fitting[-1] if fitting else None)
 
@@ -111,10 +113,10 @@ class PolicyBlocks(NamedTuple):
 
 
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return the kernel for the policy's step, or None if the policy isn't supported.
+    """Return the kernel for the policy's step, or None when the policy isn't supported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
-    classes, H above ``WIDEST``, and policies that exceed a block's shared memory. Such policies
+    classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
     act through MLX.
     """
     step = forms_of(policy.network).gpu_step
@@ -124,7 +126,7 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
         return None
     if type(policy.decoder) not in (Fused, Separate):
         return None
-    if policy.network.hidden > WIDEST or choose_layout(policy, step, 1) is None:
+    if policy.network.hidden > MAX_HIDDEN or choose_layout(policy, step, 1) is None:
         return None
     unchanged = ON_GPU.unchanged(*acting_functions(policy), report=backend() != "cpu")
     return StepOnGPU(policy, step) if unchanged and not ON_GPU.is_refused else None
@@ -136,7 +138,7 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     Args:
         policy: the acting policy.
         step: the policy's kernel.
-        agents: number of agents, of which at most 64 are compared.
+        agents: number of agents. At most 64 are compared.
     """
     if not verification.applies():
         return True
@@ -149,37 +151,21 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     )
     terminals = (mx.random.uniform(shape=(n,), key=keys[3]) < 0.25).astype(mx.float32)
 
-    def act(weights: Weights, *inputs: Any) -> list[mx.array]:
+    def act(weights: Weights, observations, state, noise, terminals) -> list[mx.array]:
         if ON_GPU.choose(*acting_functions(policy)) is None:
-            observations, state, noise, terminals = inputs
             not_done = policy.not_done(terminals)
             *chosen, after = policy.act(weights, observations, state, noise, None, not_done)
             return [*chosen, *leaves(after)]
-        return _act_by_kernel(step, weights, *inputs)
+        chosen: Any = [mx.zeros(noise.shape), mx.zeros(n), mx.zeros(n)]
+        mx.eval(chosen)  # output memory of the kernel
+        packed = step.weights(weights), step.state(state), noise, observations, None, terminals
+        after = step.act(*packed, chosen[0], chosen[1], chosen[2], None)
+        mx.eval(after)
+        return [*chosen, *leaves(step.state_after(after))]
 
     inputs = policy.init(keys[4]), observations, state, noise, terminals
     verification.verified(act, context=f"act {policy}", draws=True).verify(inputs)
     return not ON_GPU.is_refused
-
-
-def _act_by_kernel(
-    step: "StepOnGPU",
-    weights: Weights,
-    observations: mx.array,
-    state: State,
-    noise: mx.array,
-    terminals: mx.array,
-) -> list[mx.array]:
-    """Run the kernel once. Returns actions, log-probabilities, values and the next state."""
-    n = len(observations)
-    actions = mx.zeros(noise.shape)
-    logprobs = mx.zeros(n)
-    values = mx.zeros(n)
-    mx.eval(actions, logprobs, values)  # output memory of the kernel
-    inputs = step.weights(weights), step.state(state), noise, observations, None, terminals
-    after = step.act(*inputs, actions, logprobs, values, None)
-    mx.eval(after)
-    return [actions, logprobs, values, *leaves(step.state_after(after))]
 
 
 class StepOnGPU:

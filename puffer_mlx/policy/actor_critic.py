@@ -30,6 +30,7 @@ from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.custom import PerThread
 from puffer_mlx.policy.decoders import Decoder
 from puffer_mlx.policy.distributions import ActionBounds
+from puffer_mlx.policy.networks import NotDone
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import leaves
@@ -133,7 +134,7 @@ class ModuleNetwork:
         return self._module.initial_state(n) if self._is_recurrent else []  # type: ignore
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: (T, S, D) -> (T, S, A + 1) and the last state."""
         T, S = h.shape[:2]
@@ -147,7 +148,7 @@ class ModuleNetwork:
         return mx.stack(steps), tree_map(mx.stop_gradient, state)
 
     def step(
-        self, weights: Weights, h: mx.array, state: State, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute one step of n agents: (n, D) -> (n, A + 1) and the next state."""
         module = self._per_thread.module
@@ -175,9 +176,7 @@ class ModuleNetwork:
             raise UserError(f"{self._name} has no weights: nothing can be trained", "add a layer")
         shape = self._spec.observation_shape or (self._spec.observation_size,)
         observations = mx.zeros((n, *shape))
-        arguments = (observations,)
-        if self._is_recurrent:
-            arguments = (observations, self.initial_state(n))
+        arguments = (observations, self.initial_state(n)) if self._is_recurrent else (observations,)
         call = CALL_WITH_STATE if self._is_recurrent else CALL
         try:
             result = self._module(*arguments)  # type: ignore

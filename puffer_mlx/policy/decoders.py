@@ -8,11 +8,10 @@ Outputs and values are float32 for all types of weights, because losses need the
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
 from puffer_mlx.policy.activations import orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.distributions import (
@@ -107,36 +106,9 @@ class Fused(Decoder):
         )
 
 
-def refuse_bias(name: str, bias: mx.array) -> None:
-    """Refuse to leave out a bias that isn't 0.
-
-    Args:
-        name: tensor name for the message.
-        bias: bias values.
-
-    Raises:
-        UserError: If a value isn't 0.
-    """
-    largest = mx.max(mx.abs(bias)).item()
-    if largest:
-        raise UserError(
-            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
-            "keep the torch dialect; its files are --to torch, safetensors and onnx",
-        )
-
-
-class Gains(NamedTuple):
-    """Gains of the orthogonal initial weights; biases start at 0."""
-
-    actions: float
-    value: float
-
-
-GAINS = {  # by dialect; "puffer3": as initialized by PufferLib 3.0's recurrent wrapper
-    "torch": None,
-    "puffer3": Gains(1.0, 1.0),
-    "sb3": Gains(0.01, 1.0),
-}
+# Gains of the orthogonal initial weights of actions and value; biases start at 0. None: uniform.
+# PufferLib 3.0's are those of its recurrent wrapper.
+GAINS = {"torch": None, "puffer3": (1.0, 1.0), "sb3": (0.01, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -146,17 +118,14 @@ class Separate(Decoder):
     Initial weights are orthogonal with ``gains``, or uniform within ±1/sqrt(H) if it is None.
     """
 
-    gains: Gains | None = None
+    gains: tuple[float, float] | None = None
 
     def init(self, key: mx.array) -> Weights:
         """Return weights (A, H) and (1, H), biases (A,) and (1,)."""
-        actions, value = mx.random.split(key)
+        keys = mx.random.split(key)
         gains = self.gains or (None, None)
-        return {
-            **self._deviations(),
-            "actions": self._head(actions, self.action.logits, gains[0]),
-            "value": self._head(value, 1, gains[1]),
-        }
+        actions = self._head(keys[0], self.action.logits, gains[0])
+        return {**self._deviations(), "actions": actions, "value": self._head(keys[1], 1, gains[1])}
 
     def _head(self, key: mx.array, rows: int, gain: float | None) -> dict[str, mx.array]:
         shape = rows, self.hidden

@@ -1,5 +1,9 @@
 """Action distributions: sampling, log-probabilities and entropies of a decoder's outputs.
 
+``noise(key, shape)`` returns the random numbers (*shape, heads) that ``sample`` needs. ``sample``
+returns actions (n, heads) float32 and their joint log-probabilities (n,); without noise it takes
+the most probable actions. Masks are (n, A) uint8, non-zero where legal.
+
 Arrays are *action-first*: logits are (A, n). On MLX's CPU backend, reductions over the first axis
 are several times faster than over a short last axis; on a GPU they are no slower.
 """
@@ -7,7 +11,7 @@ are several times faster than over a short last axis; on a GPU they are no slowe
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -53,33 +57,6 @@ def clamp(x: mx.array, lowest: float, highest: float) -> mx.array:
     return x if math.isinf(highest) else _clamp(x, lowest, highest)  # type: ignore
 
 
-class Distribution(Protocol):
-    """Action distribution over a decoder's ``outputs`` of n samples."""
-
-    action: ActionSpec
-
-    def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Return the (*shape, heads) random numbers that ``sample`` needs."""
-        ...
-
-    def sample(self, outputs, noise, mask=None) -> tuple[mx.array, mx.array]:
-        """Sample actions.
-
-        Args:
-            outputs: the decoder's outputs for n samples.
-            noise: (n, heads), from ``noise``. None takes the most probable action.
-            mask: (n, A) uint8, non-zero where legal, or None.
-
-        Returns:
-            Actions (n, heads) float32 and their joint log-probability (n,).
-        """
-        ...
-
-    def log_prob_entropy(self, outputs, actions, mask=None) -> tuple[mx.array, mx.array]:
-        """Return joint log-probabilities (n,) of actions (n, heads), and entropies (n,)."""
-        ...
-
-
 def log_softmax(logits: mx.array) -> mx.array:
     """Return log-probabilities (A, n) of logits (A, n), normalised over the first axis."""
     top = mx.stop_gradient(mx.max(logits, axis=0, keepdims=True))
@@ -99,7 +76,7 @@ class Categorical:
     def sample(
         self, outputs: mx.array, noise: mx.array | None, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Sample integer actions by inverting the cumulative distribution: see ``Distribution``.
+        """Sample integer actions by inverting the cumulative distribution.
 
         As upstream, NaN logits count as 0 and infinite ones as ±3.4e38. If by rounding no
         cumulative probability exceeds the uniform, the result is the last legal action.
@@ -119,7 +96,7 @@ class Categorical:
     def log_prob_entropy(
         self, outputs: mx.array, actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Return log-probabilities and entropies of integer actions: see ``Distribution``."""
+        """Return joint log-probabilities (n,) of actions (n, heads), and entropies (n,)."""
         logprob = mx.zeros(outputs.shape[1])
         entropy = mx.zeros(outputs.shape[1])
         for head, (logp, _) in enumerate(self._heads(outputs, mask)):
@@ -175,7 +152,7 @@ class Gaussian:
         noise: mx.array | None,
         mask: mx.array | None = None,
     ) -> tuple[mx.array, mx.array]:
-        """Return mean + std * noise: see ``Distribution``. NaN means count as 0."""
+        """Return mean + std * noise and its log-probability. NaN means count as 0."""
         mean, logstd = outputs
         mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
         actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
@@ -185,7 +162,7 @@ class Gaussian:
     def log_prob_entropy(
         self, outputs: tuple[mx.array, mx.array], actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Return log-probabilities and entropies, summed over dimensions: see ``Distribution``.
+        """Return log-probabilities (n,) and entropies (n,), summed over dimensions.
 
         In one dimension log p(x) = -((x - mean) / std)^2 / 2 - log(2 pi) / 2 - logstd, and the
         entropy is 1/2 + log(2 pi) / 2 + logstd.

@@ -33,7 +33,7 @@ from puffer_mlx.policy.distributions import ActionBounds, Categorical, Gaussian
 from puffer_mlx.policy.encoders import Encoder
 from puffer_mlx.policy.encoders.catalog import make_encoder
 from puffer_mlx.policy.encoders.combined import Combined
-from puffer_mlx.policy.networks import Network
+from puffer_mlx.policy.networks import Network, NotDone
 from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend
@@ -103,11 +103,7 @@ class Policy:
         return (1 if backend() == "cpu" else ones(terminals.shape)) - terminals
 
     def scan(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State | None,
-        not_done: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate T steps of S segments.
 
@@ -124,22 +120,14 @@ class Policy:
         return *self.decoder.split(weights["decoder"], y), state
 
     def product(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State | None,
-        not_done: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Run ``scan`` without ``decoder.split``. Returns the product (A + 1, T*S), next state."""
         h, value_features, state = self.features(weights, observations, state, not_done)
         return self.decoder.product(weights["decoder"], h, value_features), state
 
     def features(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State | None,
-        not_done: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, mx.array | None, State]:
         """Run ``scan`` without the decoder.
 
@@ -160,11 +148,7 @@ class Policy:
         return self._of_parts(weights, state, scanned)
 
     def step(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State,
-        not_done: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate one step of n agents: see ``act``. Returns outputs, values (n,), next state."""
 
@@ -195,7 +179,7 @@ class Policy:
         state: State,
         noise: mx.array | None,
         mask: mx.array | None = None,
-        not_done: mx.array | None = None,
+        not_done: NotDone = None,
     ) -> tuple[mx.array, mx.array, mx.array, State]:
         """Choose actions for one step of n agents.
 

@@ -12,12 +12,13 @@ memory. They round as in training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
+    SHARED_BYTES,
     SHARED_ON_CUDA,
     backend,
     exact_products,
@@ -42,7 +43,7 @@ from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
-LAYERS = 4  # maximum number of layers on matrix units; the kernel has an array per layer
+LAYERS = 4  # maximum number of layers on matrix units. The kernel has an array per layer.
 ROWS_OF_A_BLOCK = (64, 32, 16)  # possible numbers of agents per block, on matrix units
 TILE = 64  # columns read at a time if the layers' weights don't fit into shared memory
 ENOUGH_BLOCKS = 128  # keeps the cores of an H200 busy
@@ -52,7 +53,7 @@ REGISTERS = 255  # registers of a thread, 4 bytes each. Larger structs are store
 # spill; with fewer the core waits for memory. Large structs are in memory and need more threads.
 RESIDENT = 512
 RESIDENT_LARGE = 1024
-MOST_NUMBERS = 2**31  # limit of an output array's size, because kernels have 32-bit indices
+MAX_ELEMENTS = 2**31  # limit of an output array's size, because kernels have 32-bit indices
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def rollout_on_gpu(
     environments: int = 1,
     policy_blocks: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Return the kernel for rollouts of a policy in an environment, or None if it isn't supported.
+    """Return the kernel for rollouts of a policy in an environment, or None if unsupported.
 
     It isn't supported if ``step_on_gpu`` doesn't support the policy, if an environment with several
     agents has a large struct, or if a block's shared memory is too small.
@@ -167,7 +168,7 @@ def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
 
 
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
-    """Return the template constants of acting/rows.kernel.h for n agents, or None if none fit.
+    """Return the template constants of acting/rows.kernel.h for n agents, or None when none fit.
 
     Blocks have as many agents as possible without leaving cores idle. Shared memory holds all
     weights if they fit. Otherwise in float32 the encoder's weights are read from memory at every
@@ -175,19 +176,18 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     """
     if forms_of(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(policy):
         return None
-    D = spec.observation_size
     H = policy.network.hidden
     L = policy.network.layers  # type: ignore
     A = spec.action.logits
-    heads = spec.action.heads
-    wide = -(-D // 32) * 32
+    wide = -(-spec.observation_size // 32) * 32
     out = -(-(A + 1) // 16) * 16
     threads, shared_bytes = pool_block()
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
-        observations = -(-rows * D * spec.observation_dtype.itemsize // 4)
-        floats = -(-(observations + rows * (out + 1 + L * H + 1 + heads + 2)) // 32) * 32
+        observations = -(-rows * spec.observation_size * spec.observation_dtype.itemsize // 4)
+        numbers_of_rows = rows * (out + 1 + L * H + 1 + spec.action.heads + 2)
+        floats = -(-(observations + numbers_of_rows) // 32) * 32
         for kept in (2, 1, 0):
             lows = rows * 5 * H + out * H
             if kept:
@@ -198,14 +198,14 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
                 possible = low and H % 128 == 0 and rows <= 32 and wide <= 2 * TILE
             pool = floats + (-(-lows // 2) if low else lows)
             if possible and 4 * pool + rows * max(1, spec.mask_size) <= shared_bytes:
-                sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
                 columns = tiles_side_by_side(H, rows, threads)
+                sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
                 return {**sizes, "HIDDEN_C": columns, "H": H, "L": L, "A": A}
     return None
 
 
 def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) -> Layout | None:
-    """Return the layout of a rollout's blocks, or None if shared memory is too small.
+    """Return the layout of a rollout's blocks, or None when shared memory is too small.
 
     Besides the memory of ``choose_layout`` a block needs one row of each agent's arrays.
 
@@ -219,16 +219,14 @@ def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) 
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
-
-    def extra_bytes(layout: Layout) -> int:
-        return layout.agents * each * row + 64  # 64: alignment of five arrays
-
-    chosen = choose_layout(policy, step, n, BLOCKS, extra_bytes)
-    if chosen is None and backend() == "cuda":
-        chosen = choose_layout(policy, step, n, BLOCKS, extra_bytes, SHARED_ON_CUDA)
-    return chosen
+    limits = (SHARED_BYTES, SHARED_ON_CUDA) if backend() == "cuda" else (SHARED_BYTES,)
+    for limit in limits:  # less 64: alignment of five arrays
+        if layout := choose_layout(policy, step, n, BLOCKS, each * row, limit - 64):
+            return layout
+    return None
 
 
+@dataclass(eq=False)
 class RolloutOnGPU:
     """The kernel that runs a policy's rollouts in an environment.
 
@@ -237,43 +235,29 @@ class RolloutOnGPU:
         step: the policy's step, which packs weights and states.
         spec: the environment's observations and actions.
         game: the environment's GPU code.
-        precision: the precision of training, "fp32" or "bf16"; "" to act in float32.
+        training: the precision of training, "fp32" or "bf16"; "" to act in float32.
         blocks: the blocks with their policies, for environments with several agents. In self-play
             the weights are a list with one entry per policy.
     """
 
-    form = "in one launch"
-    acting_precision = "fp32"  # precision of the weights passed in
-
-    def __init__(
-        self,
-        policy: Policy,
-        step: StepOnGPU,
-        spec: EnvSpec,
-        game: DeviceEnv,
-        precision: str = "",
-        blocks: PolicyBlocks | None = None,
-    ) -> None:
-        self.step = step
-        self.game = game
-        self._policy = policy
-        self._spec = spec
-        self._precision = precision
-        self._blocks = blocks
-        self._rows: dict[int, dict[str, int] | None] = {}  # cached by n
+    policy: Policy
+    step: StepOnGPU
+    spec: EnvSpec
+    game: DeviceEnv
+    training: str = ""
+    blocks: PolicyBlocks | None = None
+    form: ClassVar[str] = "in one launch"
+    acting_precision: ClassVar[str] = "fp32"  # precision of the weights passed in
 
     def rows(self, n: int) -> dict[str, int] | None:
-        """Return the constants of the matrix-unit kernel for n agents, or None if it isn't used."""
-        if self._precision not in ("fp32", "bf16") or self._blocks:
+        """Return the constants of the matrix-unit kernel for n agents, or None to not use it."""
+        if self.training not in ("fp32", "bf16") or self.blocks:
             return None
-        if n not in self._rows:
-            low = self._precision == "bf16"
-            self._rows[n] = choose_rows(self._policy, self._spec, n, low)
-        return self._rows[n]
+        return choose_rows(self.policy, self.spec, n, self.training == "bf16")
 
     def precision(self, n: int) -> str:
         """Return the precision in which n agents act, "fp32" or "bf16"."""
-        return "fp32" if self.rows(n) is None else self._precision
+        return "fp32" if self.rows(n) is None else self.training
 
     def weights(self, weights: Any, n: int) -> Any:
         """Return the policy's weights in the form that ``launch`` expects for n agents."""
@@ -286,20 +270,20 @@ class RolloutOnGPU:
 
     def state(self, *groups: Any) -> mx.array:
         """Pack the recurrent states of groups of agents for ``launch``."""
-        return self.step.in_blocks(self.step.state(*groups), self._blocks)
+        return self.step.in_blocks(self.step.state(*groups), self.blocks)
 
     def state_after(self, states: mx.array) -> Any:
         """Unpack the recurrent state that ``launch`` returned."""
-        return self.step.state_after(self.step.by_rows(states, self._blocks))
+        return self.step.state_after(self.step.by_rows(states, self.blocks))
 
     def fits(self, horizon: int, agents: int) -> bool:
         """Return True if array sizes are within the limits of 32-bit indices and Metal."""
-        row = max(self._spec.observation_size, self._spec.mask_size)
-        return agents >= FEWEST and (horizon + 1) * agents * row < MOST_NUMBERS
+        row = max(self.spec.observation_size, self.spec.mask_size)
+        return agents >= FEWEST and (horizon + 1) * agents * row < MAX_ELEMENTS
 
     def launch(
         self,
-        horizon: int,
+        T: int,
         weights: Any,
         states: mx.array,
         noise: mx.array,
@@ -309,17 +293,16 @@ class RolloutOnGPU:
         """Run T steps of N agents.
 
         Args:
-            horizon: the number of steps, T.
+            T: the number of steps.
             weights: weights returned by the method ``weights``.
             states: recurrent states returned by the method ``state``.
             noise: (T, N, heads) float32, from ``distribution.noise``.
             structs: the environments' structs, (E, words) int32.
             first: outputs of the environments when the rollout starts.
         """
-        spec = self._spec
-        T = horizon
+        spec = self.spec
+        game = self.game
         N = len(first.rewards)
-        D = spec.observation_size
         heads = spec.action.heads
         legal = max(1, spec.mask_size)
         masked = first.masks is not None
@@ -334,8 +317,8 @@ class RolloutOnGPU:
             "horizon": numbers(T, N, *[0] * (FEWEST - 2)),
         }
         outputs = {
-            "all_observations": (T, N, D),
-            "last_observations": (N, D),
+            "all_observations": (T, N, spec.observation_size),
+            "last_observations": (N, spec.observation_size),
             "all_rewards": (T + 1, N),
             "all_terminals": (T + 1, N),
             "all_masks": (T + 1, N, legal) if masked else (FEWEST,),
@@ -345,8 +328,7 @@ class RolloutOnGPU:
             "games_after": structs.shape,
             "after": states.shape,
         }
-        game = self.game
-        constants = {"SEEN": D, "HEADS": heads, "LEGAL": legal}
+        constants = {"SEEN": spec.observation_size, "HEADS": heads, "LEGAL": legal}
         constants |= {"WORDS": game.words, "LARGE": int(game.large)}
         constants |= {"LOG": game.log, "LOGS": game.logs}
         rows = self.rows(N)
@@ -369,12 +351,12 @@ class RolloutOnGPU:
     ) -> list[mx.array]:
         """Launch the float32 kernel, which has further inputs and template constants."""
         game = self.game
-        layout = choose_rollout_layout(self._policy, self._spec, len(inputs["games"]), game.agents)
-        gpu_step = forms_of(self._policy.network).gpu_step
+        layout = choose_rollout_layout(self.policy, self.spec, len(inputs["games"]), game.agents)
+        gpu_step = forms_of(self.policy.network).gpu_step
         assert layout is not None and gpu_step is not None
-        block_rows = self._blocks.block_rows if self._blocks else nothing(mx.int32)
+        block_rows = self.blocks.block_rows if self.blocks else nothing(mx.int32)
         N = len(inputs["first_rewards"])
-        slots = len(block_rows) * layout.agents if self._blocks else N
+        slots = len(block_rows) * layout.agents if self.blocks else N
         sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
         return launch(
             *(gpu_step.layers, game.rules),
@@ -382,7 +364,7 @@ class RolloutOnGPU:
             outputs,
             **layout.launch(slots // game.agents),
             **constants,
-            SEATS=game.agents if self._blocks else 0,
+            SEATS=game.agents if self.blocks else 0,
             RESIDENT=RESIDENT_LARGE if game.large else RESIDENT,
         )
 
@@ -397,12 +379,12 @@ class RolloutOnGPU:
         constants: dict[str, int],
     ) -> list[mx.array]:
         """Launch the matrix-unit kernel, which has further inputs and template constants."""
-        logstd = self._policy.decoder.logstd(weights["decoder"])
-        layout = choose_rollout_layout(self._policy, self._spec, N)
-        gpu_step = forms_of(self._policy.network).gpu_step
+        logstd = self.policy.decoder.logstd(weights["decoder"])
+        layout = choose_rollout_layout(self.policy, self.spec, N)
+        gpu_step = forms_of(self.policy.network).gpu_step
         assert layout is not None and gpu_step is not None
         layers = [layer["weight"] for layer in weights["network"]]
-        low = mx.bfloat16 if self._precision == "bf16" else mx.float32
+        low = mx.bfloat16 if self.training == "bf16" else mx.float32
         inputs = {
             **inputs,
             "encoder": weights["encoder"]["weight"],

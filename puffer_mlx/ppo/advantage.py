@@ -142,11 +142,9 @@ def rollout_advantages(
         The result of ``function``.
     """
     T = len(values)
-    finals = fields.get("finals")
-    finals = None if finals is None else finals[:T]
-    rewards = fields["rewards"][:T]
-    terminals = fields["terminals"][:T]
-    return function(values, rewards, terminals, ratios, finals=finals, **discounts._asdict())
+    inputs = values, fields["rewards"][:T], fields["terminals"][:T], ratios
+    finals = None if fields.get("finals") is None else fields["finals"][:T]
+    return function(*inputs, finals=finals, **discounts._asdict())
 
 
 def after_minibatch(
@@ -168,7 +166,7 @@ def after_minibatch(
             minibatch.
         discounts: coefficients of the advantages.
         vtrace: False to compute advantages with ratios of 1.
-        function: see ``rollout_advantages``.
+        function: ``advantages``, or a custom function with the same arguments.
 
     Returns:
         Values, ratios and advantages (T, N); and the advantages again, or on a GPU their sums of

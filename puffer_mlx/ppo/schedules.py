@@ -18,7 +18,7 @@ SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
     "linear": lambda first, last, progress: first + (last - first) * progress,
 }
 ADAPTIVE = "adaptive"
-FACTOR = 1.5  # by which the adaptive learning rate changes
+FACTOR = 1.5  # factor of a change of the adaptive learning rate
 # Bounds relative to the first learning rate. rsl_rl: 1e-5 to 1e-2, relative to 1e-3.
 LOWEST = 0.01
 HIGHEST = 10

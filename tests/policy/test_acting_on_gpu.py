@@ -15,7 +15,7 @@ from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights
 
 from puffer_mlx.ops.gpu import text
 from puffer_mlx.policy import acting_on_gpu
-from puffer_mlx.policy.acting_on_gpu import WIDEST, choose_layout, layout, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MAX_HIDDEN, choose_layout, layout, step_on_gpu
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
 
 METALS = 32768  # bytes of a block's shared memory
@@ -183,7 +183,7 @@ def test_a_step(compiled, name):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_memory_and_threads_of_all_sizes(network):
     """Whatever is taken fits, by the text's own account of what it shares."""
-    sizes = [1, 64, 100, 255, WIDEST], [1, 127, 20000], [1, 18, 300, 5000]
+    sizes = [1, 64, 100, 255, MAX_HIDDEN], [1, 127, 20000], [1, 18, 300, 5000]
     for H, D, A in itertools.product(*sizes):
         policy = policy_of(network, (A + 1,), D, H)
         step, kernel = step_on_gpu(policy), forms_of(policy.network).gpu_step
@@ -209,5 +209,5 @@ def test_memory_and_threads_of_all_sizes(network):
 
 def test_policies_without_such_a_kernel():
     assert not any(map(step_on_gpu, unknown_policies())) and step_on_gpu(policy_of())
-    assert step_on_gpu(policy_of(H=WIDEST)) and step_on_gpu(policy_of(H=WIDEST + 1)) is None
+    assert step_on_gpu(policy_of(H=MAX_HIDDEN)) and step_on_gpu(policy_of(H=MAX_HIDDEN + 1)) is None
     assert step_on_gpu(policy_of(sizes=(5000,))) is None

@@ -88,7 +88,7 @@ def test_upstream(fixtures, name):
 def test_limits():
     """Threads of a block, arrays of a kernel, and its shared memory on Metal."""
     assert THREADS == 256
-    assert 4 * (256 + 2 * 512 * 4) <= 32 * 1024  # muon_step
+    assert 4 * (256 + 2 * 512 * 4) <= 32 * 1024  # muon_by_cluster
     fits = [
         muon_file.layout((shape,)).fits_block for shape in ((64, 256), (65, 256), (64, 257), (7,))
     ]

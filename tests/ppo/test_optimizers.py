@@ -175,7 +175,7 @@ def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
     kernels = Functions(backend, tmp_path, {case: (step, *given)})
     assert len(kernels.calls[case]) == 2  # one of them packs
     names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert names[1].startswith("muon_step")
+    assert names[1].startswith("muon_by_cluster")
 
     def form(*_, **__):
         found, count = kernels.run(case, *given), len(SHAPES[case])
@@ -192,7 +192,7 @@ def test_muon_spread_over_a_cluster(case, tmp_path):
     step, given = stepping("muon", case, low=True), arguments(trees)
     kernels = Functions("cuda", tmp_path, {case: (step, *given)}, cluster=8)
     names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert len(names) == 2 and names[1].startswith("muon_spread")
+    assert len(names) == 2 and names[1].startswith("muon_cluster_bf16")
 
     def form(*_, loss=1.0, **__):
         now = arguments(trees, loss)

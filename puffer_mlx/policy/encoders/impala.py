@@ -12,13 +12,7 @@ from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
-from puffer_mlx.policy.encoders.images import (
-    Layer,
-    Shape,
-    features,
-    for_bytes,
-    image_shape,
-)
+from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
 from puffer_mlx.spec import EnvSpec
 
 NAME = "ImpalaEncoder"
@@ -88,7 +82,9 @@ class Impala:
         blocks = []
         for channels, k in zip(IMPALA, keys, strict=True):
             blocks.append(_block(c, channels, k))
-            h, w, c = -(-h // 2), -(-w // 2), channels
+            h = -(-h // 2)
+            w = -(-w // 2)
+            c = channels
         return {"blocks": blocks, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:

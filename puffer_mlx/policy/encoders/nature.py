@@ -14,13 +14,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
-from puffer_mlx.policy.encoders.images import (
-    Layer,
-    Shape,
-    features,
-    for_bytes,
-    image_shape,
-)
+from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
 from puffer_mlx.spec import EnvSpec
 
 NAME = "NatureEncoder"
@@ -94,7 +88,9 @@ class Nature:
         convs = []
         for (channels, size, stride), k in zip(NATURE, keys, strict=True):
             convs.append(uniform_layer(k, (channels, size, size, c)))
-            h, w, c = (h - size) // stride + 1, (w - size) // stride + 1, channels
+            h = (h - size) // stride + 1
+            w = (w - size) // stride + 1
+            c = channels
         return {"convs": convs, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:

@@ -31,6 +31,7 @@ import mlx.core as mx
 Shape = tuple[int, ...]
 Weights = Any  # a tree of arrays, as ``Network.init`` returns it
 State = Any  # a tree of arrays (n, ...), one row for each agent
+NotDone = mx.array | None  # factors of the states, (T, S) or (n,): 0 after an episode's end, or 1
 
 
 class Network(Protocol):
@@ -50,7 +51,7 @@ class Network(Protocol):
         ...
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments.
 
@@ -67,7 +68,7 @@ class Network(Protocol):
         ...
 
     def step(
-        self, weights: Weights, h: mx.array, state: State, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute one step of n agents. Returns outputs (n, H) and the next state."""
         ...
@@ -121,7 +122,7 @@ class Forms:
 
     Args:
         with_activation: (network, activation) -> the network of the sb3 dialect, with its
-            activation and initial weights; None if all dialects have the same network.
+            activation and initial weights; None when all dialects have the same network.
         add_c_layers: (step, network, weights) adds the layers to a compiled step, a
             ``rollout.acting_in_c.Layers``.
         gpu_step: the layers in the GPU kernels that act.
@@ -130,7 +131,7 @@ class Forms:
             have a layer in the minibatch kernel, ``walks.metal.h`` the recurrence of wide layers. A
             layer has one tensor, ``weight`` (3H, H), one state and a highway.
         puffer3: (hidden) -> the tensors of one layer and their sizes, in the order of PufferLib
-            3.0's flat file; None if 3.0's wrapper has no such network.
+            3.0's flat file; None when 3.0's wrapper has no such network.
         flat: (hidden, layers) -> the tensors and their sizes, in the order of PufferLib's flat
             file.
         layers: (tensors' names) -> number of layers; 0 for the names of another network.

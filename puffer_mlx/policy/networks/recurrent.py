@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import mlx.core as mx
 
 from puffer_mlx.policy.activations import orthogonal
+from puffer_mlx.policy.networks import NotDone
 from puffer_mlx.system.plain_functions import record
 
 GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # tensors of a gated layer
 
 # (h (T, S, H), weights, state, not_done) -> outputs (T, S, H), state
-Layer = Callable[[mx.array, Any, Any, mx.array | None], tuple[mx.array, Any]]
+Layer = Callable[[mx.array, Any, Any, NotDone], tuple[mx.array, Any]]
 
 
 def through_layers(
@@ -20,7 +21,7 @@ def through_layers(
     weights: Sequence[Any],
     h: mx.array,
     state: Sequence[Any] | None,
-    not_done: mx.array | None,
+    not_done: NotDone,
 ) -> tuple[mx.array, list[Any]]:
     """Feed features through a stack of layers.
 
@@ -55,7 +56,7 @@ class Recurrent:
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def step(
-        self, weights: Any, h: mx.array, state: Any, not_done: mx.array | None = None
+        self, weights: Any, h: mx.array, state: Any, not_done: NotDone = None
     ) -> tuple[mx.array, Any]:
         """Compute one step of n agents: see ``networks.Network``."""
         h, state = self.scan(weights, h[None], state, None if not_done is None else not_done[None])

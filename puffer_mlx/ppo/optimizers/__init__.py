@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo import custom, precision
+from puffer_mlx.ppo import custom
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves, named
@@ -124,7 +124,8 @@ def step_if_finite(
     """
     grads, norm = clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)
-    return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
+    result = update(weights, grads, state)
+    return *tree_map(lambda new, old: mx.where(ok, new, old), result, (weights, state)), ok
 
 
 def fused_step(

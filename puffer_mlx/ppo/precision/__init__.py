@@ -135,9 +135,4 @@ COUNT = implementation(
 )
 
 
-def choose(ok: mx.array, new: Any, old: Any) -> Any:
-    """Return the tree ``new`` where ``ok`` (a scalar array) is true, else the tree ``old``."""
-    return tree_map(lambda a, b: mx.where(ok, a, b), new, old)
-
-
 record(__name__)

@@ -22,7 +22,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -74,11 +74,7 @@ BACKWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backwa
 
 
 def gru_reference(
-    z: mx.array,
-    weight_hh: mx.array,
-    bias_hh: mx.array,
-    h: mx.array,
-    not_done: mx.array | None = None,
+    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h: mx.array, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute the GRU recurrence in plain MLX.
 
@@ -111,13 +107,7 @@ def gru_reference(
 
 
 @mx.custom_function
-def _recurrence(
-    z: mx.array,
-    weight_hh: mx.array,
-    bias_hh: mx.array,
-    h0: mx.array | None,
-    not_done: mx.array | None,
-):
+def _recurrence(z, weight_hh, bias_hh, h0, not_done):
     """Compute ``gru_reference`` fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
     return FORWARD.choose()(z, weight_hh, bias_hh, h0, not_done)
 
@@ -135,10 +125,7 @@ def _recurrence_vjp(primals, cotangents, outputs):
 
 
 def gru(
-    x: mx.array,
-    layer: dict[str, mx.array],
-    first: mx.array | None,
-    not_done: mx.array | None = None,
+    x: mx.array, layer: Weights, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
@@ -185,7 +172,7 @@ class GRU(Recurrent):
         }
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State | None, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: see ``networks.Network``."""
         h = h.astype(weights["norm"]["weight"].dtype)

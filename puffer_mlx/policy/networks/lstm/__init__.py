@@ -15,7 +15,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -25,8 +25,9 @@ from puffer_mlx.policy.networks.recurrent import (
 from puffer_mlx.system.plain_functions import record
 
 NAME = "LSTM"
-Weights = list[dict[str, mx.array]]
-State = list[dict[str, mx.array]]
+Arrays = dict[str, mx.array]
+Weights = list[Arrays]
+State = list[Arrays]
 
 IN_ONE_PASS = "LSTM in one pass"
 FOLDER = Path(__file__).parent
@@ -72,7 +73,7 @@ BACKWARD = implementation(
 
 
 def lstm_reference(
-    z: mx.array, weight_hh: mx.array, h: mx.array, c: mx.array, not_done: mx.array | None = None
+    z: mx.array, weight_hh: mx.array, h: mx.array, c: mx.array, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Compute the LSTM recurrence in plain MLX.
 
@@ -103,13 +104,7 @@ def lstm_reference(
 
 
 @mx.custom_function
-def _recurrence(
-    z: mx.array,
-    weight_hh: mx.array,
-    h0: mx.array | None,
-    c0: mx.array | None,
-    not_done: mx.array | None,
-):
+def _recurrence(z, weight_hh, h0, c0, not_done):
     """Compute ``lstm_reference`` fused. Returns h, c (T, S, H) and activated gates (T, S, 4H)."""
     return FORWARD.choose()(z, weight_hh, h0, c0, not_done)
 
@@ -126,11 +121,8 @@ def _recurrence_vjp(primals, cotangents, outputs):
 
 
 def lstm(
-    x: mx.array,
-    layer: dict[str, mx.array],
-    state: dict[str, mx.array] | None,
-    not_done: mx.array | None = None,
-) -> tuple[mx.array, dict[str, mx.array]]:
+    x: mx.array, layer: Arrays, state: Arrays | None, not_done: NotDone = None
+) -> tuple[mx.array, Arrays]:
     """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
@@ -182,7 +174,7 @@ class LSTM(Recurrent):
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State | None, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: see ``networks.Network``."""
         return through_layers(lstm, weights, h, state, not_done)

@@ -16,7 +16,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -64,7 +64,7 @@ BACKWARD = implementation(
 
 
 def mingru_reference(
-    u: Sequence[mx.array], x: mx.array, first: mx.array | None, not_done: mx.array | None = None
+    u: Sequence[mx.array], x: mx.array, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute the MinGRU recurrence in plain MLX.
 
@@ -98,7 +98,7 @@ def mingru_reference(
 
 
 @mx.custom_function
-def _layer(x: mx.array, weight: mx.array, first: mx.array | None, not_done: mx.array | None):
+def _layer(x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotDone):
     """Compute one fused layer: x (T, S, H), weight (3H, H), first (S, H), not_done (T, S).
 
     Returns out, states, u.
@@ -125,7 +125,7 @@ def _layer_vjp(primals, cotangents, outputs):
 
 
 def mingru(
-    x: mx.array, weight: mx.array, first: mx.array | None, not_done: mx.array | None = None
+    x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute one layer over T steps: fused if the device can, else ``mingru_reference``.
 
@@ -166,16 +166,14 @@ class MinGRU(Recurrent):
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State | None, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: see ``networks.Network``."""
-        return through_layers(
-            lambda h, layer, first, not_done: mingru(h, layer["weight"], first, not_done),
-            weights,
-            h,
-            state,
-            not_done,
-        )
+
+        def layer(h: mx.array, tensors: Any, first: Any, not_done: NotDone) -> Any:
+            return mingru(h, tensors["weight"], first, not_done)
+
+        return through_layers(layer, weights, h, state, not_done)
 
 
 # ---- other implementations: see ``networks/__init__.py`` -----------------------------------------

@@ -58,8 +58,8 @@ FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& not_done, IN_TH
 }
 
 // Gradient of the step from `previous` (s_{t-1}) to `state`, given its gates and the slope of g. `carry` enters as dL/ds_t from the
-// next step and leaves as dL/ds_{t-1}. Arguments are references, because GCC's choice of which products to fuse, and so the
-// rounding, depends on where they are loaded and stored.
+// next step and leaves as dL/ds_{t-1}. Arguments are references, because GCC's choice of fused products, and so the
+// rounding, depends on where operands are loaded and stored.
 template <class V>
 FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_THREAD const V& g, IN_THREAD const V& slope,
                                  IN_THREAD const V& x, IN_THREAD const V& not_done, IN_THREAD const V& previous,

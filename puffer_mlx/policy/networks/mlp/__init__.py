@@ -12,7 +12,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import Forms, GPUStep, count
+from puffer_mlx.policy.networks import Forms, GPUStep, NotDone, count
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
@@ -53,14 +53,14 @@ class MLP:
         return []
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments (T, S, H); ``not_done`` is unused."""
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
-        self, weights: Weights, h: mx.array, state: State, not_done: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute one step of n agents (n, H); ``not_done`` is unused."""
         for layer in weights:

@@ -294,19 +294,19 @@ def launch_step(
     }
     cluster = gpu.cluster_blocks()
     if at.fits_block:
-        *flat, ok = _by_blocks(at, inputs, low)
+        *flat, ok = _by_block(at, inputs, low)
     elif at.fits_cluster and cluster > 1:
         bf16_sizes = _cluster_bf16_sizes(at, cluster) if low else None
         if bf16_sizes:
             *flat, ok = _cluster_bf16(at, inputs, cluster, *bf16_sizes)
         else:
-            *flat, ok = _by_clusters(at, inputs, low, cluster)
+            *flat, ok = _by_cluster(at, inputs, low, cluster)
     else:
         *flat, ok = _by_products(at, inputs, low)
     return PackedTree(flat[0], weights), PackedTree(flat[1], momentum), ok
 
 
-def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+def _by_block(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """Make the step in one launch with one block per tensor.
 
     Returns:
@@ -316,32 +316,33 @@ def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
     block, room = pool_block()
     pool = TILE * columns + 2 * TILE * TILE + block
     if not columns or 4 * pool > room:
-        return _by_clusters(at, inputs, low, 1)
+        return _by_cluster(at, inputs, low, 1)
     shapes = {"weights": (at.total,), "momentum": (at.total,), "ok": ()}
     sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool, "EXACT": int(not low)}
     threads = len(at.starts) * block
     weights, momentum, ok = launch(
-        TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
+        TEXT, "muon_by_block", inputs, shapes, threads, block, 4 * pool, **sizes
     )
     return weights, momentum, ok
 
 
-def _by_clusters(
+def _by_cluster(
     at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
-    """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_blocks``."""
+    """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_block``."""
     flat = (at.total,)
     grams = (max(1, at.grams),)
     blocks = len(at.starts) * cluster
     shapes = {"weights": flat, "momentum": flat, "sums": (blocks,), "ok": ()}
     shapes |= {"even": flat, "odd": flat, "gram": grams, "poly": grams}
-    sizes = {"Low": _kind(low), "EXACT": int(not low), "CLUSTER": cluster}
-    weights, momentum, _, ok, *_ = _launch("muon_step", inputs, shapes, blocks, **sizes)
+    sizes = {"Low": mx.bfloat16 if low else mx.float32, "EXACT": int(not low), "CLUSTER": cluster}
+    threads = blocks * THREADS
+    weights, momentum, _, ok, *_ = launch(TEXT, "muon_by_cluster", inputs, shapes, threads, **sizes)
     return weights, momentum, ok
 
 
 def _cluster_bf16_sizes(at: Layout, cluster: int) -> tuple[int, int] | None:
-    """Return the sizes for ``_cluster_bf16``, or None if x doesn't fit shared memory.
+    """Return the sizes for ``_cluster_bf16``, or None when x doesn't fit shared memory.
 
     Returns:
         Columns of x per block, and the size of a block's shared memory in float32 values.
@@ -365,24 +366,20 @@ def _cluster_bf16(
         pool: size of a block's shared memory in float32 values.
 
     Returns:
-        The same as ``_by_blocks``.
+        The same as ``_by_block``.
     """
     block, _ = pool_block()
     count = len(at.starts)
     shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
     shapes["partial"] = (count, cluster, TILES_OF_GRAM, 16 * 16)
     shapes["gram"] = (count, CLUSTER_ROWS, CLUSTER_ROWS)
-    sizes = {"Low": mx.bfloat16, "COLUMNS": columns, "THREADS": block, "POOL": pool}
-    sizes["CLUSTER"] = cluster
+    sizes = {"Low": mx.bfloat16, "COLUMNS": columns, "POOL": pool}
+    sizes |= {"THREADS": block, "CLUSTER": cluster}
     threads = count * cluster * block
     weights, momentum, _, ok, *_ = launch(
-        TEXT, "muon_spread", inputs, shapes, threads, block, 4 * pool, **sizes
+        TEXT, "muon_cluster_bf16", inputs, shapes, threads, block, 4 * pool, **sizes
     )
     return weights, momentum, ok
-
-
-def _kind(low: bool) -> mx.Dtype:
-    return mx.bfloat16 if low else mx.float32
 
 
 def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
@@ -394,12 +391,14 @@ def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx
         low: True to compute in bf16.
 
     Returns:
-        The same as ``_by_blocks``.
+        The same as ``_by_block``.
     """
     flat = (at.total,)
     blocks = at.total // BLOCK
+    threads = blocks * THREADS
+    dtype = mx.bfloat16 if low else mx.float32
     shapes = {"momentum": flat, "u": flat, "sums": (blocks,), "ok": (), "x": flat}
-    momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=_kind(low))
+    momentum, u, sums, ok, x = launch(TEXT, "muon_momentum", inputs, shapes, threads, Low=dtype)
 
     def product(line: int, what: Product, square: mx.array, x: mx.array) -> mx.array:
         tiles = at.tiles[what]
@@ -407,23 +406,14 @@ def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx
         arrays = {**inputs, "tiles": tiles, "now": now, "square": square, "x": x, "sums": sums}
         shapes = {"out": flat if what == Product.NEXT else (at.grams,)}
         sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
-        return _launch("muon_product", arrays, shapes, tiles.size // 3, **sizes)[0]
+        return launch(TEXT, "muon_product", arrays, shapes, tiles.size // 3 * THREADS, **sizes)[0]
 
     for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
         gram = product(line, Product.GRAM, x, x)
         x = product(line, Product.NEXT, product(line, Product.POLY, gram, gram), x)
     arrays = {**inputs, "u": u, "x": x, "ok": ok.reshape(1)}
-    return _launch("muon_apply", arrays, {"weights": flat}, blocks)[0], momentum, ok
-
-
-def _launch(
-    name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, tuple[int, ...]],
-    blocks: int,
-    **sizes: Any,
-) -> list[mx.array]:
-    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS, **sizes)
+    (weights,) = launch(TEXT, "muon_apply", arrays, {"weights": flat}, threads)
+    return weights, momentum, ok
 
 
 STEP = implementation(

@@ -4,7 +4,7 @@
 // of squares of the gradients. x, the matrix to orthogonalise, has the tensor's layout: (r, c) with r <= c, or (c, r) if it is tall;
 // then the transposed matrix is orthogonalised. x is undefined between tensors. Low: type of the factors of products.
 //
-// Launches: muon_kept with one block per tensor; muon_step or muon_spread with a cluster of blocks per tensor; or, for tensors of any
+// Launches: muon_by_block with one block per tensor; muon_by_cluster or muon_cluster_bf16 with a cluster of blocks; or, for tensors of any
 // size, muon_momentum, then muon_product three times for each line of coefficients, then muon_apply.
 //
 // tensors: elements of one flat array; blocks of 1024 of them; offsets of gradients, momenta and squares in their arrays; sums of
@@ -92,7 +92,7 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
 // ---- one launch per step -------------------------------------------------------------------------------------------
 
 // CLUSTER blocks per tensor, which exchange data through device memory. x alternates between `even` and `odd`.
-KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_by_cluster<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
@@ -155,7 +155,7 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradien
 
 // One block of 512 threads per tensor. Shared memory holds x (64, COLUMNS), transposed if tall, gram and poly. A warp (32 threads) computes a
 // tile (16, 16) of each 64 columns of a product.
-KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
   static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
@@ -230,7 +230,7 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_befo
   }
 }
 
-// muon_spread computes in 16 bits. Each block of a cluster holds COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed if tall,
+// muon_cluster_bf16 computes in 16 bits. Each block of a cluster holds COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed if tall,
 // in its shared memory. Each block writes its columns' contribution to gram into `partial`, then sums a shard of all contributions.
 // It multiplies its columns by gram twice: y = gram x, then x = a x + (b + c) y + gram (c (y - x)). The rounded factor y - x is
 // small where gram is near the identity. Elements beyond r and c are 0. Rows beyond the next multiple of 64 are skipped.
@@ -318,7 +318,7 @@ FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, u
   }
 }
 
-KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_cluster_bf16<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum sums ok, Low partial gram {
   constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
   static_assert(THREADS == 512, "32 threads for each 16 rows");
