@@ -291,7 +291,7 @@ def test_recomputed_ones_are_of_the_weights_and_states_that_acted(
     monkeypatch, network, reset, overlap
 ):
     """Both in fp32 here, so they are what the rollout stored, but for rounding."""
-    monkeypatch.setattr(Placement, "away", property(lambda _: True))
+    monkeypatch.setattr(Placement, "needs_recompute", property(lambda _: True))
     more = [f"--reset-state={reset}", "--torch.network", network, f"--train.overlap={overlap}"]
     trainer = start(*more, "--policy.reset-on-terminal", "True")
     read = watch_fields(trainer)
@@ -311,7 +311,7 @@ def test_acting_in_fp32_and_training_in_less(monkeypatch, kind, reset):
     monkeypatch.setattr(Placement, "acting_precision", "fp32")
     errors = {}
     for recomputed in (True, False):
-        monkeypatch.setattr(Placement, "away", property(lambda _, r=recomputed: r))
+        monkeypatch.setattr(Placement, "needs_recompute", property(lambda _, r=recomputed: r))
         trainer = start(f"--train.precision={kind}", f"--reset-state={reset}")
         logs = [trainer.step() for _ in range(2)]
         errors[recomputed] = logs[1]["loss/first_ratio_error"]
