@@ -44,7 +44,7 @@ def observations(d: int) -> np.ndarray:
 
 def behaviour(policy: Policy, weights: Any, rounds: int) -> Behaviour:
     """Return the behaviour of a policy without memory."""
-    assert not policy.has_memory, "what it does would depend on more than an observation"
+    assert not policy.is_recurrent, "what it does would depend on more than an observation"
     seen = mx.array(np.concatenate([observations(d) for d in range(rounds)]))
     logits, _, _ = policy.step(weights, seen, policy.initial_state(len(seen)))
     chances = np.asarray(mx.softmax(logits.astype(mx.float32), axis=0), np.float64).T

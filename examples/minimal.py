@@ -42,7 +42,7 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     buffer.begin(buffer)  # row T of the rollout before becomes row 0
     for t in range(buffer.horizon):
         row = buffer.parts(1)[t][0]  # what arrived, and where choices are written
-        seen, legal, keep = row.observations, row.mask, policy.keep(row.terminals)
+        seen, legal, keep = row.observations, row.mask, policy.not_done(row.terminals)
         actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, keep)
         chosen = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)
         mx.eval(chosen, state)
@@ -92,7 +92,7 @@ def loss(weights, minibatch, ent_coef, policy, settings):
     """PPO's loss on T steps of S agents, with the new ratios and values (T, S) and statistics."""
     observations, terminals, masks, actions, old_logprob, old_value, adv, weight = minibatch
     T, S = terminals.shape
-    state, keep = policy.initial_state(S), policy.keep(terminals)
+    state, keep = policy.initial_state(S), policy.not_done(terminals)
     outputs, value, _ = policy.scan(weights, observations, state, keep)
     actions, masks = (None if a is None else a.reshape(T * S, -1) for a in (actions, masks))
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, actions, masks)

@@ -161,7 +161,7 @@ def kernels(spec, config) -> list[str]:
         settings = Coefficients(0.2, 0.5, 0.2), mx.array(0.01)
         losses(policy.decoder, weights["decoder"], y, actions, masks, batch, *settings)
         given = weights, weights, optimizer.init(weights), mx.array(0.0), mx.array(0.1)
-        optimizer.step(*given, **optimizer.numbers(config.train))
+        optimizer.step(*given, **optimizer.hyperparameters(config.train))
     return sorted({*names})
 
 

@@ -27,7 +27,7 @@ from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
-from puffer_mlx.training.placement import WHOLE
+from puffer_mlx.training.placement import GPU_ENVS
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
@@ -159,7 +159,7 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
         Milliseconds of an epoch and steps per second of each placement, and the options that choose
         the fastest one.
     """
-    devices = ["cpu", "gpu", WHOLE] if mx.default_device() == mx.gpu else ["cpu"]
+    devices = ["cpu", "gpu", GPU_ENVS] if mx.default_device() == mx.gpu else ["cpu"]
     placements = [(device, overlap) for device in devices for overlap in (False, True)]
     speeds: dict[tuple[str, int], list[float]] = {}
     for _ in range(TURNS):

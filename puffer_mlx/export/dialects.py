@@ -29,8 +29,9 @@ from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
+from puffer_mlx.export.encoders import refuse_bias
 from puffer_mlx.export.networks import export_forms_of
-from puffer_mlx.policy.decoders import GAINS, Fused, Separate, refuse_bias
+from puffer_mlx.policy.decoders import GAINS, Fused, Separate
 from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named

@@ -261,7 +261,7 @@ class Policy:
         mx.eval(actions, after)
         self._state, self._agents = after, n
         chosen = form.actions(np.ascontiguousarray(actions), single)
-        return Prediction(chosen, after if self.architecture.has_memory else None)
+        return Prediction(chosen, after if self.architecture.is_recurrent else None)
 
     def reset(self, seed: int | None = None) -> None:
         """Forget: the next observation is an episode's first.
@@ -300,7 +300,7 @@ class Policy:
         """The memory that n agents act with."""
         if state is not None:
             return state
-        if self._state is None or not self.architecture.has_memory:
+        if self._state is None or not self.architecture.is_recurrent:
             return self.architecture.initial_state(n)
         if n != self._agents:
             raise UserError(

@@ -138,7 +138,7 @@ class Actor:
             self._key, key = mx.random.split(self._key)
             noise = self._policy.distribution.noise(key, (self._n,))
         mask = None if rows.masks is None else mx.array(rows.masks)
-        keep = self._policy.keep(mx.array(rows.terminals))
+        keep = self._policy.not_done(mx.array(rows.terminals))
         actions, _, _, self._state = self._policy.act(
             self._weights, mx.array(rows.observations), self._state, noise, mask, keep
         )

@@ -12,7 +12,7 @@ policy's weights, and recurrent states are stored in the order of the blocks (``
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,18 +27,18 @@ from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks import GPUStep
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import Policy, acting_of
+from puffer_mlx.policy.policy import Policy, acting_functions
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
 Weights = Any  # a tree of mx.array
 State = Any  # a tree of mx.array
 
-WIDEST = 256  # maximum H; for larger H MLX is faster
-TOGETHER = 4  # R: agents for which a thread computes one channel
+MAX_HIDDEN = 256  # maximum H; for larger H MLX is faster
+AGENTS_PER_THREAD = 4  # agents for which a thread computes one channel; R in the kernels
 BLOCKS = (16, 8, 4)  # possible numbers of agents per block
 ENOUGH_BLOCKS = 128  # keeps the cores of a large GPU busy
-SEEN = 128  # numbers of an observation in shared memory at a time; H if H is larger
+CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Layout:
     """Division of a block's threads and shared memory."""
 
     agents: int
-    chunk: int  # numbers of an observation in shared memory at a time
-    room: int  # shared memory, in groups of ``TOGETHER`` float32 numbers
+    chunk: int  # elements of an observation in shared memory at a time
+    shared: int  # shared memory, in units of ``AGENTS_PER_THREAD`` float32 values
     threads: int
 
     def launch(self, n: int) -> dict[str, int]:
@@ -55,18 +55,22 @@ class Layout:
         return {
             "threads": -(-n // self.agents) * self.threads,
             "block": self.threads,
-            "R": TOGETHER,
-            "GROUPS": self.agents // TOGETHER,
+            "R": AGENTS_PER_THREAD,
+            "GROUPS": self.agents // AGENTS_PER_THREAD,
             "THREADS": self.threads,
-            "ROOM": self.room,
+            "ROOM": self.shared,
         }
 
 
 def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
     """Return the layout for a policy and a number of agents per block."""
-    D, H, A = policy.encoder.inputs, policy.network.hidden, policy.decoder.action.logits  # type: ignore
-    chunk, groups = min(D, max(H, SEEN)), agents // TOGETHER
-    width = A + 1 + H + max(chunk, H) + step.memory * H + TOGETHER  # TOGETHER: for sums
+    D = policy.encoder.inputs  # type: ignore
+    H = policy.network.hidden
+    A = policy.decoder.action.logits
+    chunk = min(D, max(H, CHUNK))
+    groups = agents // AGENTS_PER_THREAD
+    sums = AGENTS_PER_THREAD
+    width = A + 1 + H + max(chunk, H) + step.shared_arrays * H + sums
     threads = min(256, max(64, -(-H * groups // 32) * 32))
     return Layout(agents, chunk, groups * width, threads)
 
@@ -76,21 +80,23 @@ def choose_layout(
     step: GPUStep,
     n: int,
     blocks: Sequence[int] = BLOCKS,
-    further: Callable[[Layout], int] = lambda layout: 0,
-    most: int = SHARED_BYTES,
+    agent_bytes: int = 0,
+    max_bytes: int = SHARED_BYTES,
 ) -> Layout | None:
-    """Return the layout for n agents, or None if shared memory is too small.
+    """Return the layout for n agents, or None when shared memory is too small.
 
     Args:
         policy: the acting policy.
         step: the network's kernel.
         n: the number of agents. More agents get larger blocks.
         blocks: possible numbers of agents per block, in descending order.
-        further: returns the additional bytes of shared memory that a block needs.
-        most: maximum bytes of shared memory per block.
+        agent_bytes: additional bytes of shared memory per agent of a block.
+        max_bytes: maximum bytes of shared memory per block.
     """
     layouts = [layout(policy, step, agents) for agents in blocks]
-    fitting = [each for each in layouts if 16 * each.room + further(each) <= most]
+    fitting = [
+        each for each in layouts if 16 * each.shared + each.agents * agent_bytes <= max_bytes
+    ]
     enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
     return next(enough, fitting[-1] if fitting else None)
 
@@ -101,16 +107,16 @@ class PolicyBlocks(NamedTuple):
     A policy's last block is padded with copies of its last row, so slots can outnumber rows.
     """
 
-    seats: mx.array  # (blocks, 1 + agents per block) int32: index of the policy, then rows
-    order: mx.array  # (slots,) int32: row of each slot
-    back: mx.array  # (n,) int32: slot of each row
+    block_rows: mx.array  # (blocks, 1 + agents per block) int32: index of the policy, then rows
+    gather: mx.array  # (slots,) int32: row of each slot
+    scatter: mx.array  # (n,) int32: slot of each row
 
 
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return the kernel for the policy's step, or None if the policy isn't supported.
+    """Return the kernel for the policy's step, or None when the policy isn't supported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
-    classes, H above ``WIDEST``, and policies that exceed a block's shared memory. Such policies
+    classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
     act through MLX.
     """
     step = forms_of(policy.network).gpu_step
@@ -120,19 +126,19 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
         return None
     if type(policy.decoder) not in (Fused, Separate):
         return None
-    if policy.network.hidden > WIDEST or choose_layout(policy, step, 1) is None:
+    if policy.network.hidden > MAX_HIDDEN or choose_layout(policy, step, 1) is None:
         return None
-    unchanged = ON_GPU.unchanged(*acting_of(policy), report=backend() != "cpu")
+    unchanged = ON_GPU.unchanged(*acting_functions(policy), report=backend() != "cpu")
     return StepOnGPU(policy, step) if unchanged and not ON_GPU.is_refused else None
 
 
 def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
-    """Return True if the kernel acts as plain MLX does; this is verified once on a machine.
+    """Return True if the kernel and plain MLX agree. They are compared once on a machine.
 
     Args:
         policy: the acting policy.
         step: the policy's kernel.
-        agents: number of agents; at most 64 are compared.
+        agents: number of agents. At most 64 are compared.
     """
     if not verification.applies():
         return True
@@ -145,21 +151,20 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     )
     terminals = (mx.random.uniform(shape=(n,), key=keys[3]) < 0.25).astype(mx.float32)
 
-    def act(weights: Weights, *given: Any) -> list[mx.array]:
-        if ON_GPU.choose(*acting_of(policy)) is None:
-            seen, before, drawn, ended = given
-            *chosen, after = policy.act(weights, seen, before, drawn, None, policy.keep(ended))
+    def act(weights: Weights, observations, state, noise, terminals) -> list[mx.array]:
+        if ON_GPU.choose(*acting_functions(policy)) is None:
+            not_done = policy.not_done(terminals)
+            *chosen, after = policy.act(weights, observations, state, noise, None, not_done)
             return [*chosen, *leaves(after)]
-        actions, logprobs, values = mx.zeros(noise.shape), mx.zeros(n), mx.zeros(n)
-        mx.eval(actions, logprobs, values)  # output memory of the kernel
-        packed, held = step.weights(weights), step.state(state)
-        arrived = observations, None, terminals
-        after = step.act(packed, held, noise, *arrived, actions, logprobs, values, None)
+        chosen: Any = [mx.zeros(noise.shape), mx.zeros(n), mx.zeros(n)]
+        mx.eval(chosen)  # output memory of the kernel
+        packed = step.weights(weights), step.state(state), noise, observations, None, terminals
+        after = step.act(*packed, chosen[0], chosen[1], chosen[2], None)
         mx.eval(after)
-        return [actions, logprobs, values, *leaves(step.state_after(after))]
+        return [*chosen, *leaves(step.state_after(after))]
 
-    given = policy.init(keys[4]), observations, state, noise, terminals
-    verification.verified(act, context=f"act {policy}", draws=True).verify(given)
+    inputs = policy.init(keys[4]), observations, state, noise, terminals
+    verification.verified(act, context=f"act {policy}", draws=True).verify(inputs)
     return not ON_GPU.is_refused
 
 
@@ -172,7 +177,8 @@ class StepOnGPU:
     """
 
     def __init__(self, policy: Policy, step: GPUStep) -> None:
-        self._policy, self._step = policy, step
+        self._policy = policy
+        self._step = step
         self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
     def block(self, n: int) -> int:
@@ -184,17 +190,17 @@ class StepOnGPU:
     def weights(self, weights: Weights) -> mx.array:
         """Pack the policy's weights for ``act`` into one array (size,)."""
         policy = self._policy
-        action, H = policy.decoder.action, policy.network.hidden
-        encoder, decoder = weights["encoder"], weights["decoder"]
+        encoder = weights["encoder"]
+        decoder = weights["decoder"]
         heads = (
             [decoder] if type(policy.decoder) is Fused else [decoder["actions"], decoder["value"]]
         )
         zeros = functools.partial(nothing, mx.float32)
-        arrays = [encoder["weight"].T, encoder.get("bias", zeros(H))]
+        arrays = [encoder["weight"].T, encoder.get("bias", zeros(policy.network.hidden))]
         arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
         arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
         logstd = policy.decoder.logstd(decoder)
-        arrays.append(zeros(action.heads) if logstd is None else logstd)
+        arrays.append(zeros(policy.decoder.action.heads) if logstd is None else logstd)
         arrays += self._step.weights(weights["network"])
         arrays.append(zeros(FEWEST))  # ensures the minimum size
         return pack([array.reshape(-1) for array in arrays])[0]
@@ -209,13 +215,13 @@ class StepOnGPU:
         shape = len(self._names), -1, self._policy.network.hidden
         return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
 
-    def in_blocks(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
+    def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
         """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""
-        return mx.take(states, crews.order, axis=1) if crews and self._names else states
+        return mx.take(states, blocks.gather, axis=1) if blocks and self._names else states
 
-    def by_rows(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
+    def by_rows(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
         """Reorder packed states from slots to rows, the inverse of ``in_blocks``."""
-        return mx.take(states, crews.back, axis=1) if crews and self._names else states
+        return mx.take(states, blocks.scatter, axis=1) if blocks and self._names else states
 
     def state_after(self, states: mx.array) -> State:
         """Unpack states in the order of rows into the network's recurrent state."""
@@ -234,40 +240,38 @@ class StepOnGPU:
         actions: mx.array,
         logprobs: mx.array,
         values: mx.array,
-        seen: mx.array | None,
-        seats: mx.array | None = None,
-        layout: Layout | None = None,
+        obs_copy: mx.array | None,
+        block_rows: mx.array | None = None,
     ) -> mx.array:
         """Choose actions for one step of n agents, in one launch.
 
         Args:
-            weights: packed weights (size,); with ``seats`` those of all policies, (P, size).
-            states: packed states, from ``state`` or the previous call; with ``seats`` in the order
-                of ``in_blocks``.
+            weights: packed weights (size,), or (P, size) of all policies with ``block_rows``.
+            states: packed states, from ``state`` or the previous call; with ``block_rows`` in the
+                order of ``in_blocks``.
             noise: (n, heads) float32, from ``distribution.noise``.
             observations: (n, D) float32 or uint8.
             mask: (n, A) uint8, non-zero where legal, or None.
-            terminals: (n,) float32, 1 at an episode's end, where the state is reset if the policy
-                resets on terminals.
-            actions: output memory (n, heads) float32. The kernel writes it, though MLX treats it as
-                an input. It must be evaluated and contiguous, and must not be read before the
-                returned states are evaluated. This applies to the next three arrays, too.
+            terminals: (n,) float32, 1 at an episode's end. Policies with ``reset_on_terminal``
+                reset the state there.
+            actions: output memory (n, heads) float32. The kernel writes it, although MLX treats it
+                as an input. It must be evaluated and contiguous, and must not be read before the
+                returned states are evaluated. The same applies to the next three arrays.
             logprobs: output memory (n,) float32.
             values: output memory (n,) float32.
-            seen: output memory (n, D) for a copy of the observations, or None for no copy.
-            seats: ``PolicyBlocks.seats`` for blocks of ``block(n)`` agents; None if one policy acts
-                for all agents.
-            layout: layout of the launch; None for the layout of ``choose_layout``.
+            obs_copy: output memory (n, D) for a copy of the observations, or None for no copy.
+            block_rows: ``PolicyBlocks.block_rows`` for blocks of ``block(n)`` agents, or None for
+                a single policy.
 
         Returns:
             The next packed states.
         """
         n = len(observations)
-        layout = layout or choose_layout(self._policy, self._step, n)
+        layout = choose_layout(self._policy, self._step, n)
         assert layout is not None
-        if seats is not None:
-            blocks, numbers_of_block = seats.shape
-            assert numbers_of_block == 1 + layout.agents
+        if block_rows is not None:
+            blocks, columns = block_rows.shape
+            assert columns == 1 + layout.agents
             n = blocks * layout.agents
         size = weights.shape[-1]
         (after,) = launch(
@@ -280,34 +284,31 @@ class StepOnGPU:
                 "noise": noise,
                 "states": states,
                 "weights": weights,
-                "sizes": self.sizes(layout, n, size, mask is not None, seen is not None),
+                "sizes": self.sizes(layout, n, size, mask is not None, obs_copy is not None),
                 "actions": actions,
                 "logprobs": logprobs,
                 "values": values,
-                "seen": nothing(observations.dtype) if seen is None else seen,
-                "seats": nothing(mx.int32) if seats is None else seats,
+                "seen": nothing(observations.dtype) if obs_copy is None else obs_copy,
+                "seats": nothing(mx.int32) if block_rows is None else block_rows,
             },
             {"after": states.shape},
             **layout.launch(n),
-            SEATS=int(seats is not None),
+            SEATS=int(block_rows is not None),
         )
         return after
 
     def sizes(self, layout: Layout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
         """Return the kernel's ``sizes`` array: see ``ops/gpu/acting/functions.metal.h``."""
         policy = self._policy
-        action, H = policy.decoder.action, policy.network.hidden
-        D, L = policy.encoder.inputs, policy.network.layers  # type: ignore
-        flags = (
-            policy.reset_on_terminal,
-            encoder_activation(policy.encoder) == "gelu",
-            masked,
-            action.continuous,
-            copied,
+        action = policy.decoder.action
+        network: Any = policy.network
+        gelu = encoder_activation(policy.encoder) == "gelu"
+        inputs = policy.encoder.inputs  # type: ignore
+        return numbers(
+            *(inputs, network.hidden, network.layers, action.logits, action.heads, n, layout.chunk),
+            *map(int, (policy.reset_on_terminal, gelu, masked, action.continuous, copied)),
+            *(int(policy.decoder.limits.for_kernels), size, *action.sizes),
         )
-        sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
-        limit = int(policy.decoder.limits.for_kernels)
-        return numbers(*sizes, *map(int, flags), limit, size, *action.sizes)
 
 
 ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)

@@ -1,9 +1,8 @@
 """Activation functions, and initial weights.
 
-``tanh`` and ``logistic`` are of arithmetic only: on a Linux CPU, MLX's cost six times as much, and
-``mx.compile`` fuses and vectorises arithmetic. Upstream acts with the same approximation.
-The polynomials of 16-bit numbers are computed in float32: float16 has no number as small as some
-coefficients.
+``tanh`` and ``logistic`` use arithmetic only, which ``mx.compile`` fuses and vectorises. On a Linux
+CPU, MLX's functions take six times as long. Upstream acts with the same approximation. 16-bit
+inputs are computed in float32, because some coefficients underflow in float16.
 """
 
 import math
@@ -31,7 +30,7 @@ def _rational_tanh(x: mx.array) -> mx.array:
 
 @mx.custom_function
 def tanh(x: mx.array) -> Any:
-    """Hyperbolic tangent from a rational approximation, absolute error 4e-7."""
+    """Return the hyperbolic tangent, by a rational approximation with absolute error 4e-7."""
     return _rational_tanh(x)
 
 
@@ -42,7 +41,7 @@ def _tanh_vjp(_, cotangent, out):
 
 @mx.custom_function
 def logistic(x: mx.array) -> Any:
-    """The logistic function from the same approximation, absolute error 4e-7."""
+    """Return the logistic function, by the approximation of ``tanh``, absolute error 4e-7."""
     return 0.5 * _rational_tanh(0.5 * x) + 0.5
 
 
@@ -51,7 +50,7 @@ def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
 
 
-GAIN = 2**0.5  # of orthogonal initial weights before an activation, in sb3's dialect
+GAIN = 2**0.5  # gain of orthogonal initial weights before an activation, in the sb3 dialect
 
 
 def chosen_activation(policy: Policy) -> str:
@@ -64,7 +63,7 @@ def chosen_activation(policy: Policy) -> str:
     chosen = usual if policy.activation == "auto" else policy.activation
     if policy.dialect != "sb3" and chosen != usual:
         raise UserError(
-            f"policy.activation {chosen} is one of the sb3 dialect; policy.dialect"
+            f"policy.activation {chosen} needs the sb3 dialect; policy.dialect"
             f" {policy.dialect} has {usual}, as PufferLib",
             f"policy.dialect sb3, or policy.activation {usual}",
         )
@@ -72,28 +71,32 @@ def chosen_activation(policy: Policy) -> str:
 
 
 def uniform(key: mx.array, shape: tuple[int, ...], bound: float) -> mx.array:
-    """Weights uniform within ±bound."""
+    """Return weights uniform within ±bound."""
     return mx.random.uniform(-bound, bound, shape, key=key)
 
 
 def uniform_layer(key: mx.array, shape: tuple[int, ...]) -> dict[str, mx.array]:
-    """A layer's weight (O, ...) and bias (O,), uniform within ±1/sqrt(inputs): torch's default."""
-    bound, keys = math.prod(shape[1:]) ** -0.5, mx.random.split(key)
-    return {"weight": uniform(keys[0], shape, bound), "bias": uniform(keys[1], shape[:1], bound)}
+    """Return a layer's weight (O, ...) and bias (O,), uniform within ±1/sqrt(inputs), as torch."""
+    bound = math.prod(shape[1:]) ** -0.5
+    weight, bias = mx.random.split(key)
+    return {"weight": uniform(weight, shape, bound), "bias": uniform(bias, shape[:1], bound)}
 
 
 def orthogonal_layer(
     key: mx.array, shape: tuple[int, int], gain: float = 1.0
 ) -> dict[str, mx.array]:
-    """A layer's orthogonal weight, and a bias of 0."""
+    """Return a layer's orthogonal weight, and a bias of 0."""
     return {"weight": orthogonal(key, shape, gain), "bias": mx.zeros(shape[0])}
 
 
 def orthogonal(key: mx.array, shape: tuple[int, int], gain: float = 1.0) -> mx.array:
-    """Rows or columns (whichever are fewer) orthonormal, times gain; uniformly distributed."""
+    """Return gain times a uniformly distributed matrix.
+
+    Its rows or its columns, whichever are fewer, are orthonormal.
+    """
     rows, columns = shape
     normal = mx.random.normal((max(shape), min(shape)), key=key)
-    q, r = mx.linalg.qr(normal, stream=mx.cpu)  # GPUs have none
+    q, r = mx.linalg.qr(normal, stream=mx.cpu)  # MLX has no QR for GPUs
     diagonal = mx.diag(r, stream=mx.cpu)  # a gather by two indices takes CUDA 2.6 s to compile
     mx.eval(q, diagonal)  # before another device reads it
     q = q * mx.where(diagonal < 0, -1.0, 1.0)  # makes the factorisation unique

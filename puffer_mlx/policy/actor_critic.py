@@ -1,18 +1,18 @@
-"""A policy that is one ``mlx.nn.Module`` of the user's own: actor and critic in one call.
+"""A policy that consists of one ``mlx.nn.Module`` of the user: actor and critic in one call.
 
-    module(observations) -> outputs, values                  without a memory
-    module(observations, state) -> outputs, values, state    with one: it has initial_state(n), too
+    module(observations) -> outputs, values
+    module(observations, state) -> outputs, values, state    recurrent: has initial_state(n), too
 
 | | shape | |
 | --- | --- | --- |
-| observations | (n, D), images (n, height, width, channels) | weights' dtype; bytes: 0 to 255 |
-| outputs | (n, A) | discrete: logits of all heads, one after the other; continuous: means |
+| observations | (n, D), images (n, height, width, channels) | weights' dtype; pixels: 0 to 255 |
+| outputs | (n, A) | discrete: concatenated logits of all heads; continuous: means |
 | values | (n,) or (n, 1) | |
-| state | a tree of arrays (n, ...) | each agent's part along the first axis |
+| state | a tree of arrays (n, ...) | one row per agent |
 
-Log standard deviations of continuous actions are weights beside the module's (``logstd``). The
-policy's three parts are: an encoder that changes nothing, the module as the network, and a decoder
-whose product the module has made. None of them has a form in C or as a kernel: it acts through MLX.
+Log standard deviations of continuous actions are additional weights (``logstd``). The policy's
+parts are an identity encoder, the module as the network, and an identity decoder. They have no C or
+GPU implementation, so the policy acts through MLX.
 """
 
 import copy
@@ -30,6 +30,7 @@ from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.custom import PerThread
 from puffer_mlx.policy.decoders import Decoder
 from puffer_mlx.policy.distributions import ActionBounds
+from puffer_mlx.policy.networks import NotDone
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import leaves
@@ -87,25 +88,25 @@ class IdentityEncoder:
         self.hidden = hidden
 
     def init(self, key: mx.array) -> dict:
-        """Nothing."""
+        """Return no weights."""
         return {}
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Observations (n, D) as they are."""
+        """Return observations (n, D) unchanged."""
         return observations
 
 
 class ModuleNetwork:
-    """A module as a network (``networks.catalog.Network``) from observations to a product.
+    """A module with the interface of ``networks.Network``.
 
-    The product (n, A + 1) has the outputs first, then the value.
+    It maps observations (n, D) to (n, A + 1): the outputs, then the value.
 
     Args:
-        module: is copied.
-        spec: the environment's.
+        module: Actor and critic; it is copied.
+        spec: Observations and actions of the environment.
 
     Raises:
-        UserError: If another thread made the module and didn't evaluate its arrays.
+        UserError: If another thread created the module and didn't evaluate its arrays.
     """
 
     def __init__(self, module: nn.Module, spec: EnvSpec) -> None:
@@ -113,19 +114,19 @@ class ModuleNetwork:
         self._spec = spec
         self._module = copy.deepcopy(module)
         try:
-            mx.eval(self._module)  # it may act or be trained in other threads
+            mx.eval(self._module)  # other threads can't evaluate arrays of this one
         except RuntimeError as error:
             if "There is no Stream" not in str(error):
                 raise
             raise UserError(
-                f"{self._name} was made in another thread, and its arrays aren't evaluated",
-                "mx.eval(module) in the thread that makes it",
+                f"{self._name} was created in another thread, and its arrays aren't evaluated",
+                "mx.eval(module) in the thread that creates it",
             ) from None
         self._per_thread = PerThread(partial(copy.deepcopy, self._module))
         self._is_recurrent = is_recurrent(module)
 
     def init(self, key: mx.array) -> Weights:
-        """The weights that the module has: who made it has drawn them; ``key`` isn't used."""
+        """Return the module's current weights; ``key`` is unused."""
         return tree_map(mx.array, self._module.parameters())
 
     def initial_state(self, n: int) -> State:
@@ -133,53 +134,56 @@ class ModuleNetwork:
         return self._module.initial_state(n) if self._is_recurrent else []  # type: ignore
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """T steps of S segments: (T, S, D) -> (T, S, A + 1); one call if there is no memory."""
+        """Compute T steps of S segments: (T, S, D) -> (T, S, A + 1) and the last state."""
         T, S = h.shape[:2]
         if not self._is_recurrent:
             y, state = self.step(weights, h.reshape(T * S, -1), state)
             return y.reshape(T, S, -1), state
         steps = []
         for t in range(T):
-            y, state = self.step(weights, h[t], state, None if keep is None else keep[t])
+            y, state = self.step(weights, h[t], state, None if not_done is None else not_done[t])
             steps.append(y)
         return mx.stack(steps), tree_map(mx.stop_gradient, state)
 
     def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """One step of n agents: (n, D) -> (n, A + 1) and their next state."""
+        """Compute one step of n agents: (n, D) -> (n, A + 1) and the next state."""
         module = self._per_thread.module
         module.update(weights)
         n = len(h)
-        seen = h.reshape(n, *(self._spec.observation_shape or (-1,)))
-        seen = seen.astype(dtype_of(weights))
+        observations = h.reshape(n, *(self._spec.observation_shape or (-1,)))
+        observations = observations.astype(dtype_of(weights))
         if not self._is_recurrent:
-            outputs, values = module(seen)
+            outputs, values = module(observations)
         else:
-            if keep is not None:
-                state = tree_map(lambda a: a * keep.reshape(n, *[1] * (a.ndim - 1)), state)
-            outputs, values, state = module(seen, state)
+            if not_done is not None:
+                state = tree_map(lambda a: a * not_done.reshape(n, *[1] * (a.ndim - 1)), state)
+            outputs, values, state = module(observations, state)
         return mx.concatenate([outputs, values.reshape(n, 1)], axis=1), state
 
     def check(self) -> None:
-        """Call the module once, of two agents.
+        """Call the module once, for two agents.
 
         Raises:
-            UserError: it doesn't return what it should.
+            UserError: If it fails or returns something unexpected.
         """
-        n, A = 2, self.hidden - 1
+        n = 2
+        A = self.hidden - 1
         if not leaves(self._module.parameters()):
             raise UserError(f"{self._name} has no weights: nothing can be trained", "add a layer")
-        seen = mx.zeros((n, *(self._spec.observation_shape or (self._spec.observation_size,))))
-        arguments = (seen, self.initial_state(n)) if self._is_recurrent else (seen,)
+        shape = self._spec.observation_shape or (self._spec.observation_size,)
+        observations = mx.zeros((n, *shape))
+        arguments = (observations, self.initial_state(n)) if self._is_recurrent else (observations,)
         call = CALL_WITH_STATE if self._is_recurrent else CALL
         try:
             result = self._module(*arguments)  # type: ignore
         except (TypeError, ValueError, IndexError) as error:
             raise UserError(
-                f"{self._name} can't take observations {seen.shape} of {self._spec.name}: {error}",
+                f"{self._name} can't take observations {observations.shape} of {self._spec.name}:"
+                f" {error}",
                 f"expected {call}",
             ) from None
         shapes = [getattr(part, "shape", None) for part in result] if type(result) is tuple else []
@@ -198,14 +202,14 @@ class ModuleNetwork:
 
 
 class IdentityDecoder(Decoder):
-    """A decoder whose product is in the features already: its weights are deviations alone."""
+    """Decoder for a module that already outputs logits and value. Its only weight is ``logstd``."""
 
     def init(self, key: mx.array) -> dict:
-        """``logstd`` of continuous actions, else nothing."""
+        """Return ``logstd`` for continuous actions, else no weights."""
         return self._deviations()
 
     def product(
         self, weights: dict, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """The features (n, A + 1), turned."""
+        """Return the features (n, A + 1) transposed."""
         return h.T

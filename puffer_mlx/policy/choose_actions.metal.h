@@ -1,4 +1,4 @@
-// Sample actions from a policy's outputs: policy/choosing_on_gpu.py.
+// Sample actions from a policy's outputs. Launched by policy/choosing_on_gpu.py.
 
 #pragma once
 

@@ -44,7 +44,8 @@ def choose(
     Returns:
         Actions, their log-probabilities and the values: (heads + 2, n) float32.
     """
-    action, n, masked = policy.decoder.action, len(values), mask is not None
+    action = policy.decoder.action
+    n = len(values)
     means, logstd = outputs if action.continuous else (outputs, nothing(mx.float32))  # type: ignore
     inputs = {
         "outputs": means,
@@ -52,13 +53,14 @@ def choose(
         "noise": noise,
         "logstd": logstd,
         "limit": numbers(policy.decoder.limits.for_kernels),
-        "masks": mask if masked else nothing(mx.uint8),
+        "masks": nothing(mx.uint8) if mask is None else mask,
         "sizes": numbers(*action.sizes),
         "shape": numbers(n, action.logits),
     }
-    heads = 0 if action.continuous else action.heads
-    shape, constants = (action.heads + 2, n), {"HEADS": heads, "MASKED": int(masked)}
-    return launch(TEXT, "choose_actions", inputs, {"chosen": shape}, n, **constants)[0]  # type: ignore
+    shapes = {"chosen": (action.heads + 2, n)}
+    constants = {"HEADS": 0 if action.continuous else action.heads}
+    constants["MASKED"] = int(mask is not None)
+    return launch(TEXT, "choose_actions", inputs, shapes, n, **constants)[0]  # type: ignore
 
 
 KERNEL = implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose)

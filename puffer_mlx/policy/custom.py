@@ -1,4 +1,4 @@
-"""Classes of the user's own, named ``module:Class`` in the configuration; ``mlx.nn`` modules."""
+"""Custom classes, named ``module:Class`` in the configuration, and ``mlx.nn`` modules."""
 
 import threading
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from puffer_mlx.system.import_string import load_object
 
 
 def load_class(name: str) -> type:
-    """The class that ``module:Class`` names; modules of the working directory are found too.
+    """Return the class that ``module:Class`` names. Finds modules of the working directory, too.
 
     Raises:
-        UserError: there is no such module or class.
+        UserError: If there is no such module or class.
     """
     cls = load_object(name)
     if not isinstance(cls, type):
@@ -27,7 +27,7 @@ def load_class(name: str) -> type:
 
 
 def make_encoder(name: str, inputs: int, hidden: int) -> Any:
-    """``Class(inputs, hidden)``, wrapped if it is an ``mlx.nn.Module``."""
+    """Return ``Class(inputs, hidden)``, wrapped if it is an ``mlx.nn.Module``."""
     cls = load_class(name)
     if issubclass(cls, nn.Module):
         return Module(cls, (inputs, hidden))
@@ -35,7 +35,7 @@ def make_encoder(name: str, inputs: int, hidden: int) -> Any:
 
 
 def make_network(name: str, hidden: int, layers: int) -> Any:
-    """``Class(hidden, layers)``, which has the methods of ``networks.Network``."""
+    """Return ``Class(hidden, layers)``, which must have the methods of ``networks.Network``."""
     network = load_class(name)(hidden, layers)
     return _checked(name, network, "init", "initial_state", "scan", "step")
 
@@ -47,14 +47,14 @@ def _checked(name: str, part: Any, *methods: str) -> Any:
             f"{name} lacks {', '.join(missing)}",
             "docs/custom_policy.md shows what a part of a policy must have",
         )
-    mx.eval(getattr(part, "__dict__", {}))  # threads that act can't evaluate what this one made
+    mx.eval(getattr(part, "__dict__", {}))  # other threads can't evaluate arrays of this one
     return part
 
 
 class PerThread(threading.local):
-    """One ``mlx.nn.Module`` for each thread, made when the thread first uses it.
+    """One ``mlx.nn.Module`` per thread, created at the thread's first use.
 
-    A policy may act in one thread while it is trained in another. Pickled or copied, it starts
+    A policy may act in one thread while it is trained in another. Copies and pickled objects start
     without modules.
 
     Args:
@@ -67,7 +67,7 @@ class PerThread(threading.local):
 
     @property
     def module(self) -> Any:
-        """This thread's module."""
+        """The current thread's module."""
         if self._module is None:
             self._module = self._make()
         return self._module
@@ -77,7 +77,7 @@ class PerThread(threading.local):
 
 
 class Module:
-    """An ``mlx.nn.Module`` as an encoder: its parameters are the weights, passed at every call.
+    """An ``mlx.nn.Module`` as an encoder. Its parameters are the weights, passed at every call.
 
     Args:
         cls: the module's class.
@@ -110,7 +110,7 @@ class Module:
                 thread.submit(mx.clear_streams).result()
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Observations (n, D), which the module gets in the weights' dtype -> features (n, H)."""
+        """Compute features (n, H) of observations (n, D), cast to the weights' dtype."""
         module = self._per_thread.module
         module.update(weights)
         return module(observations.astype(dtype_of(weights)))

@@ -1,19 +1,17 @@
-"""Decoders: features to the parameters of an action distribution, and to values.
+"""Decoders: from features to the parameters of an action distribution, and to values.
 
-A discrete space gives logits (A, n); a continuous one means (a, n) and log standard deviations
-(a, 1), which are separate weights (``logstd``). See ``distributions.py``.
+Outputs of a discrete space are logits (A, n). Outputs of a continuous space are means (a, n) and
+log standard deviations (a, 1), which are separate weights (``logstd``). See ``distributions.py``.
 
-Outputs and values are float32 whatever the weights are: exponentials, sums and differences of them
-follow, and a loss.
+Outputs and values are float32 for all types of weights, because losses need the precision.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
 from puffer_mlx.policy.activations import orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.distributions import (
@@ -42,7 +40,7 @@ class Decoder(ABC):
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """The action distribution of the outputs."""
+        """Action distribution of the outputs."""
         return distribution(self.action, self.limits)
 
     def logstd(self, weights: Weights) -> mx.array | None:
@@ -73,12 +71,13 @@ class Decoder(ABC):
         """
 
     def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
-        """Features (n, H) -> outputs, values (n,)."""
+        """Compute outputs and values (n,) from features (n, H)."""
         return self.split(weights, self.product(weights, h))
 
     def split(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
         """Split the product (A + 1, n) into outputs and values (n,), both float32."""
-        y, logstd = y.astype(mx.float32), self.logstd(weights)
+        y = y.astype(mx.float32)
+        logstd = self.logstd(weights)
         if logstd is None:
             return y[:-1], y[-1:].squeeze(0)
         means = clamp(y[:-1], -self.limits.action, self.limits.action)
@@ -87,10 +86,10 @@ class Decoder(ABC):
 
 @dataclass(frozen=True)
 class Fused(Decoder):
-    """Upstream's native decoder: one product without bias; the value is the last row."""
+    """Upstream's native decoder: one linear layer without bias. The last row is the value."""
 
     def init(self, key: mx.array) -> Weights:
-        """Weight (A + 1, H), uniform within ±1/sqrt(H)."""
+        """Return a weight (A + 1, H), uniform within ±1/sqrt(H)."""
         shape = (self.action.logits + 1, self.hidden)
         return {"weight": uniform(key, shape, self.hidden**-0.5), **self._deviations()}
 
@@ -107,53 +106,26 @@ class Fused(Decoder):
         )
 
 
-def refuse_bias(name: str, bias: mx.array) -> None:
-    """Refuse to leave out a bias that isn't 0.
-
-    Args:
-        name: Tensor name for the message.
-        bias: Bias values.
-
-    Raises:
-        UserError: If a value isn't 0.
-    """
-    largest = mx.max(mx.abs(bias)).item()
-    if largest:
-        raise UserError(
-            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
-            "keep the torch dialect; its files are --to torch, safetensors and onnx",
-        )
-
-
-class Gains(NamedTuple):
-    """Gains of the orthogonal initial weights; biases start at 0."""
-
-    actions: float
-    value: float
-
-
-GAINS = {  # by the dialect; PufferLib 3.0's under its wrapper
-    "torch": None,
-    "puffer3": Gains(1.0, 1.0),
-    "sb3": Gains(0.01, 1.0),
-}
+# Gains of the orthogonal initial weights of actions and value; biases start at 0. None: uniform.
+# PufferLib 3.0's are those of its recurrent wrapper.
+GAINS = {"torch": None, "puffer3": (1.0, 1.0), "sb3": (0.01, 1.0)}
 
 
 @dataclass(frozen=True)
 class Separate(Decoder):
-    """The decoder of upstream's torch classes: actions and value each with weight and bias.
+    """The decoder of upstream's torch classes: one linear layer each for actions and value.
 
-    Weights begin orthogonal with ``gains``; None: all uniform within ±1/sqrt(H).
+    Initial weights are orthogonal with ``gains``, or uniform within ±1/sqrt(H) if it is None.
     """
 
-    gains: Gains | None = None
+    gains: tuple[float, float] | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Weights (A, H) and (1, H), biases (A,) and (1,)."""
+        """Return weights (A, H) and (1, H), biases (A,) and (1,)."""
         keys = mx.random.split(key)
-        rows, gains = (self.action.logits, 1), self.gains or (None, None)
-        heads = map(self._head, keys, rows, gains)
-        return {**self._deviations(), **dict(zip(("actions", "value"), heads, strict=True))}
+        gains = self.gains or (None, None)
+        actions = self._head(keys[0], self.action.logits, gains[0])
+        return {**self._deviations(), "actions": actions, "value": self._head(keys[1], 1, gains[1])}
 
     def _head(self, key: mx.array, rows: int, gain: float | None) -> dict[str, mx.array]:
         shape = rows, self.hidden
@@ -162,7 +134,7 @@ class Separate(Decoder):
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """See ``Decoder``; of the same features, one product for both heads."""
+        """See ``Decoder``. Heads with the same features share one product."""
         heads = weights["actions"], weights["value"]
         if value_features is not None:
             pairs = zip((h, value_features), heads, strict=True)

@@ -1,21 +1,25 @@
 """Action distributions: sampling, log-probabilities and entropies of a decoder's outputs.
 
-Everything here is *action-first*: logits are (A, n), because reductions over the first axis are
-several times faster than over a short last one on MLX's CPU backend, and no slower on a GPU.
+``noise(key, shape)`` returns the random numbers (*shape, heads) that ``sample`` needs. ``sample``
+returns actions (n, heads) float32 and their joint log-probabilities (n,); without noise it takes
+the most probable actions. Masks are (n, A) uint8, non-zero where legal.
+
+Arrays are *action-first*: logits are (A, n). On MLX's CPU backend, reductions over the first axis
+are several times faster than over a short last axis; on a GPU they are no slower.
 """
 
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
 
-MASKED = -1e4  # logit of an illegal action, as upstream; the probability underflows to 0
-LARGEST = 3.4028e38
+MASKED = -1e4  # logit of an illegal action, as upstream. Its probability underflows to 0.
+LARGEST = 3.4028e38  # replaces infinity
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -31,7 +35,7 @@ class ActionBounds(NamedTuple):
 
     @property
     def for_kernels(self) -> float:
-        """``action`` as a GPU's kernels take it: 0 if there is no limit."""
+        """``action`` for GPU kernels, with 0 for no bound."""
         return self.action if math.isfinite(self.action) else 0.0
 
 
@@ -49,64 +53,37 @@ def _clamp_vjp(primals, cotangent, _):
 
 
 def clamp(x: mx.array, lowest: float, highest: float) -> mx.array:
-    """Clamp x to bounds, NaN to 0; gradients pass through unclamped, as upstream's."""
+    """Clamp x to bounds, and NaN to 0. Gradients pass through unclamped, as upstream's."""
     return x if math.isinf(highest) else _clamp(x, lowest, highest)  # type: ignore
 
 
-class Distribution(Protocol):
-    """Action distribution over a decoder's ``outputs`` of n samples."""
-
-    action: ActionSpec
-
-    def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Return the (*shape, heads) random numbers that ``sample`` needs."""
-        ...
-
-    def sample(self, outputs, noise, mask=None) -> tuple[mx.array, mx.array]:
-        """Draw actions.
-
-        Args:
-            outputs: the decoder's.
-            noise: (n, heads), from ``noise``; None takes the most probable action.
-            mask: (n, A) uint8, non-zero where legal, or None.
-
-        Returns:
-            Actions (n, heads) float32 and their joint log-probability (n,).
-        """
-        ...
-
-    def log_prob_entropy(self, outputs, actions, mask=None) -> tuple[mx.array, mx.array]:
-        """Joint log-probability of actions (n, heads), and entropy: (n,) each, sums over heads."""
-        ...
-
-
 def log_softmax(logits: mx.array) -> mx.array:
-    """Log-probabilities (A, n) of logits (A, n), over the first axis."""
+    """Return log-probabilities (A, n) of logits (A, n), normalised over the first axis."""
     top = mx.stop_gradient(mx.max(logits, axis=0, keepdims=True))
     return logits - (top + mx.log(mx.sum(mx.exp(logits - top), axis=0, keepdims=True)))
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """Independent discrete heads. Outputs: logits (A, n), the heads one after the other."""
+    """Independent discrete heads. Outputs: concatenated logits of the heads, (A, n)."""
 
     action: ActionSpec
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Uniforms in (0, 1], (*shape, heads)."""
+        """Return uniforms in (0, 1], (*shape, heads)."""
         return 1 - mx.random.uniform(shape=(*shape, self.action.heads), key=key)
 
     def sample(
         self, outputs: mx.array, noise: mx.array | None, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Draw actions by inverting the cumulative distribution: see ``Distribution``.
+        """Sample integer actions by inverting the cumulative distribution.
 
-        NaN and infinite logits are replaced first (0 and ±3.4e38), as upstream. If rounding leaves
-        no action whose cumulative probability exceeds the uniform, the last legal one is taken.
-        Actions hold whole numbers.
+        As upstream, NaN logits count as 0 and infinite ones as ±3.4e38. If by rounding no
+        cumulative probability exceeds the uniform, the result is the last legal action.
         """
         logits = mx.nan_to_num(outputs, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
-        actions, logprob = [], mx.zeros(logits.shape[1])
+        actions = []
+        logprob = mx.zeros(logits.shape[1])
         for head, (logp, legal) in enumerate(self._heads(logits, mask)):
             if noise is None:
                 action = mx.argmax(logp, axis=0)
@@ -119,18 +96,20 @@ class Categorical:
     def log_prob_entropy(
         self, outputs: mx.array, actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Return log-probabilities and entropies of integer actions: see ``Distribution``."""
-        logprob, entropy = mx.zeros(outputs.shape[1]), mx.zeros(outputs.shape[1])
+        """Return joint log-probabilities (n,) of actions (n, heads), and entropies (n,)."""
+        logprob = mx.zeros(outputs.shape[1])
+        entropy = mx.zeros(outputs.shape[1])
         for head, (logp, _) in enumerate(self._heads(outputs, mask)):
             logprob = logprob + _pick(logp, actions[:, head])
             entropy = entropy - mx.sum(mx.exp(logp) * logp, axis=0)
         return logprob, entropy
 
     def _heads(self, logits: mx.array, mask: mx.array | None):
-        """Each head's log-probabilities (size, n) and legal actions, (size, n) or None."""
+        """Yield each head's log-probabilities (size, n) and legal actions, (size, n) or None."""
         stops = list(accumulate(self.action.sizes))
         for start, stop in zip([0, *stops], stops, strict=False):
-            head, legal = logits[start:stop], None
+            head = logits[start:stop]
+            legal = None
             if mask is not None:
                 legal = mask[:, start:stop].T != 0
                 head = mx.where(legal, head, MASKED)
@@ -138,7 +117,7 @@ class Categorical:
 
 
 def _invert(logp: mx.array, uniform: mx.array, legal: mx.array | None) -> mx.array:
-    """The first action (n,) whose cumulative probability exceeds the uniform (n,)."""
+    """Return the first action (n,) whose cumulative probability exceeds the uniform (n,)."""
     size = logp.shape[0]
     choices = mx.arange(size)[:, None]
     last = size - 1 if legal is None else mx.max(mx.where(legal, choices, 0), axis=0)
@@ -147,7 +126,7 @@ def _invert(logp: mx.array, uniform: mx.array, legal: mx.array | None) -> mx.arr
 
 
 def _pick(logp: mx.array, action: mx.array) -> mx.array:
-    """Take logp (size, n) at action (n,): a sum over a one-hot fuses where a gather doesn't."""
+    """Return logp (size, n) at action (n,). A one-hot sum can be fused, a gather can't."""
     chosen = mx.arange(logp.shape[0])[:, None] == action[None]
     return mx.sum(mx.where(chosen, logp, 0), axis=0)
 
@@ -156,15 +135,15 @@ def _pick(logp: mx.array, action: mx.array) -> mx.array:
 class Gaussian:
     """Independent normal distributions. Outputs: means (a, n) and log standard deviations (a, 1).
 
-    The standard deviations don't depend on the state. Actions aren't squashed, and clipped at most
-    by ``limits``, as upstream; environments clip. There are no masks: ``make_policy`` refuses them.
+    The standard deviations don't depend on the observation. As upstream, actions aren't squashed,
+    only clipped to ``limits``; environments clip, too. Masks are unsupported (``make_policy``).
     """
 
     action: ActionSpec
     limits: ActionBounds = UNBOUNDED
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Standard normals, (*shape, heads)."""
+        """Return standard normal numbers, (*shape, heads)."""
         return mx.random.normal((*shape, self.action.heads), key=key)
 
     def sample(
@@ -173,7 +152,7 @@ class Gaussian:
         noise: mx.array | None,
         mask: mx.array | None = None,
     ) -> tuple[mx.array, mx.array]:
-        """Mean + std * noise: see ``Distribution``. A mean that is NaN counts as 0."""
+        """Return mean + std * noise and its log-probability. NaN means count as 0."""
         mean, logstd = outputs
         mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
         actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
@@ -183,9 +162,9 @@ class Gaussian:
     def log_prob_entropy(
         self, outputs: tuple[mx.array, mx.array], actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Sums over dimensions: see ``Distribution``.
+        """Return log-probabilities (n,) and entropies (n,), summed over dimensions.
 
-        Of one dimension, log p(x) = -((x - mean) / std)^2 / 2 - log(2 pi) / 2 - logstd, and the
+        In one dimension log p(x) = -((x - mean) / std)^2 / 2 - log(2 pi) / 2 - logstd, and the
         entropy is 1/2 + log(2 pi) / 2 + logstd.
         """
         mean, logstd = outputs
@@ -194,14 +173,14 @@ class Gaussian:
 
     @staticmethod
     def _log_prob(outputs: tuple[mx.array, mx.array], actions: mx.array) -> mx.array:
-        """Joint log-probability (n,) of actions (a, n)."""
+        """Return the joint log-probability (n,) of actions (a, n)."""
         mean, logstd = outputs
         distance = (actions - mean) * mx.exp(-logstd)
         return mx.sum(-0.5 * mx.square(distance) - HALF_LOG_TWO_PI - logstd, axis=0)
 
 
 def distribution(action: ActionSpec, limits: ActionBounds = UNBOUNDED) -> Categorical | Gaussian:
-    """The distribution of an action space."""
+    """Return the distribution of an action space."""
     return Gaussian(action, limits) if action.continuous else Categorical(action)
 
 

@@ -11,7 +11,7 @@ weights is a reference.
 
 Each part casts its input to the dtype of the weights: float32, bfloat16 or float16. Recurrent
 states, the decoder's outputs, values, actions and log-probabilities are always float32. A gradient
-has the dtype of the array that it belongs to.
+has the dtype of its array.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from puffer_mlx.policy.distributions import ActionBounds, Categorical, Gaussian
 from puffer_mlx.policy.encoders import Encoder
 from puffer_mlx.policy.encoders.catalog import make_encoder
 from puffer_mlx.policy.encoders.combined import Combined
-from puffer_mlx.policy.networks import Network
+from puffer_mlx.policy.networks import Network, NotDone
 from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend
@@ -49,7 +49,7 @@ PARTS = "actor", "critic"  # keys of the state with ``separate_value``
 class Policy:
     """An encoder, a network and a decoder with the same H.
 
-    With ``reset_on_terminal`` callers must pass ``keep`` when they step or train the policy. With
+    With ``reset_on_terminal`` pass ``not_done`` to ``step``, ``act`` and ``scan``. With
     ``separate_value`` weights have an additional encoder and network, under ``critic``, and the
     state has the parts ``actor`` and ``critic``.
     """
@@ -62,11 +62,11 @@ class Policy:
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """The distribution that the decoder's outputs parametrize."""
+        """Action distribution of the decoder's outputs."""
         return self.decoder.distribution
 
     @property
-    def has_memory(self) -> bool:
+    def is_recurrent(self) -> bool:
         """True if the network has a recurrent state."""
         return bool(leaves(self.initial_state(1)))
 
@@ -79,7 +79,7 @@ class Policy:
             "network": self.network.init(network),
         }
         if self.separate_value:
-            encoder, network = mx.random.split(key, 5)[3:]  # the first three of 5 are other keys
+            encoder, network = mx.random.split(key, 5)[3:]  # independent of the first three
             weights["critic"] = {
                 "encoder": self.encoder.init(encoder),
                 "network": self.network.init(network),
@@ -92,50 +92,42 @@ class Policy:
             return {part: self.network.initial_state(n) for part in PARTS}
         return self.network.initial_state(n)
 
-    def keep(self, terminals: mx.array) -> mx.array | None:
-        """Return the state's factor before a step, 0 after a terminal, or None for 1."""
+    def not_done(self, terminals: mx.array) -> mx.array | None:
+        """Return the state's factor before a step, 1 - terminals, or None for 1.
+
+        Args:
+            terminals: (n,) or (T, S) float32, 1 where an episode ended before the step.
+        """
         if not self.reset_on_terminal:
             return None
         return (1 if backend() == "cpu" else ones(terminals.shape)) - terminals
 
     def scan(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State | None,
-        keep: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate T steps of S segments.
 
         Args:
             weights: tree of arrays with the structure of ``init``.
             observations: (T, S, D), any dtype.
-            state: recurrent state before the first step; None for the initial state.
-            keep: factors (T, S) of the state before each step; None for 1.
+            state: recurrent state of the S segments at the start; None for the initial state.
+            not_done: (T, S), factors that multiply the state at the start of each step; None for 1.
 
         Returns:
             The decoder's outputs of T*S samples, values (T*S,), and the state after the last step.
         """
-        y, state = self.product(weights, observations, state, keep)
+        y, state = self.product(weights, observations, state, not_done)
         return *self.decoder.split(weights["decoder"], y), state
 
     def product(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State | None,
-        keep: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Run ``scan`` without ``decoder.split``. Returns the product (A + 1, T*S), next state."""
-        h, value_features, state = self.features(weights, observations, state, keep)
+        h, value_features, state = self.features(weights, observations, state, not_done)
         return self.decoder.product(weights["decoder"], h, value_features), state
 
     def features(
-        self,
-        weights: Weights,
-        observations: mx.array,
-        state: State | None,
-        keep: mx.array | None = None,
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, mx.array | None, State]:
         """Run ``scan`` without the decoder.
 
@@ -150,19 +142,19 @@ class Policy:
 
         def scanned(part: Weights, state: State) -> tuple[mx.array, State]:
             h = self.encoder(part["encoder"], flat).reshape(T, S, -1)
-            h, state = self.network.scan(part["network"], h, state, keep)
+            h, state = self.network.scan(part["network"], h, state, not_done)
             return h.reshape(T * S, -1), state
 
         return self._of_parts(weights, state, scanned)
 
     def step(
-        self, weights: Weights, observations: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[Outputs, mx.array, State]:
-        """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
+        """Evaluate one step of n agents: see ``act``. Returns outputs, values (n,), next state."""
 
         def stepped(part: Weights, state: State) -> tuple[mx.array, State]:
             h = self.encoder(part["encoder"], observations)
-            return self.network.step(part["network"], h, state, keep)
+            return self.network.step(part["network"], h, state, not_done)
 
         h, value_features, state = self._of_parts(weights, state, stepped)
         y = self.decoder.product(weights["decoder"], h, value_features)
@@ -187,7 +179,7 @@ class Policy:
         state: State,
         noise: mx.array | None,
         mask: mx.array | None = None,
-        keep: mx.array | None = None,
+        not_done: NotDone = None,
     ) -> tuple[mx.array, mx.array, mx.array, State]:
         """Choose actions for one step of n agents.
 
@@ -197,12 +189,12 @@ class Policy:
             state: recurrent state of n agents.
             noise: (n, heads), from ``distribution.noise``; None for the most probable action.
             mask: (n, A) uint8, non-zero where legal, or None.
-            keep: factors (n,) of the state before the step; None for 1.
+            not_done: (n,), factors that multiply the state at the start of the step; None for 1.
 
         Returns:
             Actions (n, heads) float32, log-probabilities (n,), values (n,), next state.
         """
-        outputs, values, state = self.step(weights, observations, state, keep)
+        outputs, values, state = self.step(weights, observations, state, not_done)
         actions, logprobs = self.distribution.sample(outputs, noise, mask)
         return actions, logprobs, values, state
 
@@ -216,7 +208,7 @@ def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None
         parts: section [torch]: the classes of encoder and network; None for the defaults.
 
     Raises:
-        UserError: the parts don't fit the environment, or a custom class isn't usable.
+        UserError: If the parts don't fit the environment, or a custom class isn't usable.
     """
     return configured_policy(spec, config.Config(policy=policy, torch=parts or config.Torch()))
 
@@ -230,52 +222,54 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
             limits of continuous actions, and ``vec.normalize_observations``.
 
     Raises:
-        UserError: the parts don't fit the environment, a custom class isn't usable or is untrusted
-            (``puffer_mlx.config.trust``), or the policy is too large for this machine's memory.
+        UserError: If the parts don't fit the environment, a custom class isn't usable or is
+            untrusted (``puffer_mlx.config.trust``), or this machine has too little memory.
     """
     if configuration.torch.decoder == OWN:
         raise UserError(
-            "the policy is an mlx.nn.Module of somebody's program (torch.decoder is own): no file"
-            " says how it is made",
-            "in Python: puffer_mlx.Policy.load(path, policy=module), and Trainer.load likewise",
+            "the policy is a custom mlx.nn.Module (torch.decoder is own), and no file contains its"
+            " code",
+            "in Python: puffer_mlx.Policy.load(path, policy=module), or Trainer.load",
         )
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
     permit(configuration, "torch")
     refuse_policy(configuration, spec)
-    policy, parts = configuration.policy, configuration.torch
-    H, L, dialect = policy.hidden_size, policy.num_layers, policy.dialect
+    policy = configuration.policy
+    parts = configuration.torch
+    H = policy.hidden_size
+    dialect = policy.dialect
     activation = chosen_activation(policy)
-    network = make_network(parts.network, H, L, dialect, activation)
+    network = make_network(parts.network, H, policy.num_layers, dialect, activation)
     limits = ActionBounds(*configuration.facts.limits)
-    begins = spec.action, H, limits, policy.log_std_init
-    decoder = Fused(*begins) if dialect == "native" else Separate(*begins, GAINS[dialect])
+    arguments = spec.action, H, limits, policy.log_std_init
+    decoder = Fused(*arguments) if dialect == "native" else Separate(*arguments, GAINS[dialect])
     encoder = make_encoder(spec, H, dialect, parts.encoder, activation)
     normalised = configuration.vec.normalize_observations and spec.observation_dtype != "uint8"
     if isinstance(encoder, Combined) and normalised:
         raise UserError(
-            f"vec.normalize_observations is True, and {spec.name} shows images beside other"
-            " numbers, whose bytes the encoder scales itself",
-            "--vec.normalize-observations 0; or --torch.encoder DefaultEncoder, for which an image"
-            " is numbers like the others",
+            f"vec.normalize_observations is True, but {spec.name} has images besides other"
+            " observations, and the encoder scales their pixels itself",
+            "--vec.normalize-observations 0; or --torch.encoder DefaultEncoder, which treats pixels"
+            " like other observations",
         )
     return Policy(encoder, network, decoder, policy.reset_on_terminal, policy.separate_value)
 
 
-# ---- what fused forms compute ------------------------------------------------------------------
+# ---- functions that fused implementations replace ------------------------------------------------
 
 IN_C = implementation(("policy.policy",), "the policy's step in C")
 
 
-def acting_of(policy: Policy) -> list[Callable[..., Any]]:
+def acting_functions(policy: Policy) -> list[Callable[..., Any]]:
     """Return the plain functions that a policy calls to act."""
-    parts = [policy.act, policy.keep, *_features(policy)]
+    parts = [policy.act, policy.not_done, *_features(policy)]
     return [*parts, policy.network.step, policy.distribution.sample]
 
 
-def training_of(policy: Policy) -> list[Callable[..., Any]]:
+def training_functions(policy: Policy) -> list[Callable[..., Any]]:
     """Return the plain functions that a policy calls in a minibatch's forward pass."""
-    parts = [policy.product, policy.keep, *_features(policy)]
+    parts = [policy.product, policy.not_done, *_features(policy)]
     return [*parts, policy.distribution.log_prob_entropy]
 
 

@@ -12,12 +12,13 @@ memory. They round as in training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
+    SHARED_BYTES,
     SHARED_ON_CUDA,
     backend,
     exact_products,
@@ -42,16 +43,17 @@ from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
-LAYERS = 4  # maximum number of layers on matrix units; the kernel has one array for each
+LAYERS = 4  # maximum number of layers on matrix units. The kernel has an array per layer.
 ROWS_OF_A_BLOCK = (64, 32, 16)  # possible numbers of agents per block, on matrix units
 TILE = 64  # columns read at a time if the layers' weights don't fit into shared memory
 ENOUGH_BLOCKS = 128  # keeps the cores of an H200 busy
 BLOCKS = (8, 4)  # possible numbers of agents per block; within 10 % of the best for all networks
-REGISTERS = 255  # registers of a thread, 4 bytes each; a larger struct is stored in memory
+REGISTERS = 255  # registers of a thread, 4 bytes each. Larger structs are stored in memory.
 # Resident threads per CUDA core, which limit the registers of a thread. With more threads registers
 # spill; with fewer the core waits for memory. Large structs are in memory and need more threads.
-RESIDENT, RESIDENT_LARGE = 512, 1024
-MOST_NUMBERS = 2**31  # maximum size of an output array; the kernel's indices have 32 bits
+RESIDENT = 512
+RESIDENT_LARGE = 1024
+MAX_ELEMENTS = 2**31  # limit of an output array's size, because kernels have 32-bit indices
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class DeviceEnv:
 
     Attributes:
         rules: C text of the environment.
-        words: Size of its struct, in words of 4 bytes.
-        log: Offset of the log in the struct, in words.
-        logs: Size of the log, in words.
+        words: Size of its struct, in units of 4 bytes.
+        log: Offset of the log in the struct, in units of 4 bytes.
+        logs: Size of the log, in units of 4 bytes.
         agents: Agents per environment.
     """
 
@@ -122,9 +124,9 @@ def rollout_on_gpu(
     game: DeviceEnv,
     precision: str = "",
     environments: int = 1,
-    crews: Callable[[int], PolicyBlocks] | None = None,
+    policy_blocks: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Return the kernel for rollouts of a policy in an environment, or None if it isn't supported.
+    """Return the kernel for rollouts of a policy in an environment, or None if unsupported.
 
     It isn't supported if ``step_on_gpu`` doesn't support the policy, if an environment with several
     agents has a large struct, or if a block's shared memory is too small.
@@ -133,18 +135,19 @@ def rollout_on_gpu(
         policy: the acting policy; in self-play all policies have its shapes.
         spec: the environment's observations and actions.
         game: the environment's GPU code.
-        precision: the precision of training, which the kernel may use too; "" for float32.
+        precision: the precision of training, which the kernel may use, too; "" for float32.
         environments: the number of environments, E.
-        crews: assigns policies to agents, given the number of agents per block. Required for
-            environments with several agents.
+        policy_blocks: (agents per block) -> blocks with their policies. Required for environments
+            with several agents.
     """
     step = step_on_gpu(policy)
-    if step is None or (game.agents > 1 and (game.large or crews is None)):
+    if step is None or (game.agents > 1 and (game.large or policy_blocks is None)):
         return None
     layout = choose_rollout_layout(policy, spec, environments, game.agents)
     if layout is None:
         return None
-    return RolloutOnGPU(policy, step, spec, game, precision, crews and crews(layout.agents))
+    blocks = policy_blocks and policy_blocks(layout.agents)
+    return RolloutOnGPU(policy, step, spec, game, precision, blocks)
 
 
 def has_linear_encoder_and_decoder(policy: Policy) -> bool:
@@ -165,7 +168,7 @@ def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
 
 
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
-    """Return the template constants of acting/rows.kernel.h for n agents, or None if none fit.
+    """Return the template constants of acting/rows.kernel.h for n agents, or None when none fit.
 
     Blocks have as many agents as possible without leaving cores idle. Shared memory holds all
     weights if they fit. Otherwise in float32 the encoder's weights are read from memory at every
@@ -173,15 +176,18 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     """
     if forms_of(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(policy):
         return None
-    D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
-    A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
-    wide, out = -(-D // 32) * 32, -(-(A + 1) // 16) * 16
-    threads, room = pool_block()
+    H = policy.network.hidden
+    L = policy.network.layers  # type: ignore
+    A = spec.action.logits
+    wide = -(-spec.observation_size // 32) * 32
+    out = -(-(A + 1) // 16) * 16
+    threads, shared_bytes = pool_block()
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
-        seen = -(-rows * D * spec.observation_dtype.itemsize // 4)
-        floats = -(-(seen + rows * (out + 1 + L * H + 1 + heads + 2)) // 32) * 32
+        observations = -(-rows * spec.observation_size * spec.observation_dtype.itemsize // 4)
+        numbers_of_rows = rows * (out + 1 + L * H + 1 + spec.action.heads + 2)
+        floats = -(-(observations + numbers_of_rows) // 32) * 32
         for kept in (2, 1, 0):
             lows = rows * 5 * H + out * H
             if kept:
@@ -191,15 +197,15 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
                 lows += 2 * H * TILE
                 possible = low and H % 128 == 0 and rows <= 32 and wide <= 2 * TILE
             pool = floats + (-(-lows // 2) if low else lows)
-            if possible and 4 * pool + rows * legal <= room:
-                sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
+            if possible and 4 * pool + rows * max(1, spec.mask_size) <= shared_bytes:
                 columns = tiles_side_by_side(H, rows, threads)
+                sizes = {"M": rows, "THREADS": threads, "KEPT": kept, "POOL": pool}
                 return {**sizes, "HIDDEN_C": columns, "H": H, "L": L, "A": A}
     return None
 
 
 def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) -> Layout | None:
-    """Return the layout of a rollout's blocks, or None if shared memory is too small.
+    """Return the layout of a rollout's blocks, or None when shared memory is too small.
 
     Besides the memory of ``choose_layout`` a block needs one row of each agent's arrays.
 
@@ -213,14 +219,14 @@ def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) 
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
-    # 64: alignment of five arrays
-    further = lambda layout: layout.agents * each * row + 64  # noqa: E731
-    chosen = choose_layout(policy, step, n, BLOCKS, further)
-    if chosen is None and backend() == "cuda":
-        chosen = choose_layout(policy, step, n, BLOCKS, further, SHARED_ON_CUDA)
-    return chosen
+    limits = (SHARED_BYTES, SHARED_ON_CUDA) if backend() == "cuda" else (SHARED_BYTES,)
+    for limit in limits:  # less 64: alignment of five arrays
+        if layout := choose_layout(policy, step, n, BLOCKS, each * row, limit - 64):
+            return layout
+    return None
 
 
+@dataclass(eq=False)
 class RolloutOnGPU:
     """The kernel that runs a policy's rollouts in an environment.
 
@@ -229,39 +235,29 @@ class RolloutOnGPU:
         step: the policy's step, which packs weights and states.
         spec: the environment's observations and actions.
         game: the environment's GPU code.
-        precision: the precision of training, "fp32" or "bf16"; "" to act in float32.
-        crews: the policy of each agent, for environments with several agents. In self-play the
-            weights are a list with one entry per policy.
+        training: the precision of training, "fp32" or "bf16"; "" to act in float32.
+        blocks: the blocks with their policies, for environments with several agents. In self-play
+            the weights are a list with one entry per policy.
     """
 
-    form = "in one launch"
-    acting_precision = "fp32"  # precision of the weights passed in
-
-    def __init__(
-        self,
-        policy: Policy,
-        step: StepOnGPU,
-        spec: EnvSpec,
-        game: DeviceEnv,
-        precision: str = "",
-        crews: PolicyBlocks | None = None,
-    ) -> None:
-        self.step, self.game = step, game
-        self._policy, self._spec, self._precision, self._crews = policy, spec, precision, crews
-        self._rows: dict[int, dict[str, int] | None] = {}  # cached by n
+    policy: Policy
+    step: StepOnGPU
+    spec: EnvSpec
+    game: DeviceEnv
+    training: str = ""
+    blocks: PolicyBlocks | None = None
+    form: ClassVar[str] = "in one launch"
+    acting_precision: ClassVar[str] = "fp32"  # precision of the weights passed in
 
     def rows(self, n: int) -> dict[str, int] | None:
-        """Return the constants of the matrix-unit kernel for n agents, or None if it isn't used."""
-        if self._precision not in ("fp32", "bf16") or self._crews:
+        """Return the constants of the matrix-unit kernel for n agents, or None to not use it."""
+        if self.training not in ("fp32", "bf16") or self.blocks:
             return None
-        if n not in self._rows:
-            low = self._precision == "bf16"
-            self._rows[n] = choose_rows(self._policy, self._spec, n, low)
-        return self._rows[n]
+        return choose_rows(self.policy, self.spec, n, self.training == "bf16")
 
     def precision(self, n: int) -> str:
         """Return the precision in which n agents act, "fp32" or "bf16"."""
-        return "fp32" if self.rows(n) is None else self._precision
+        return "fp32" if self.rows(n) is None else self.training
 
     def weights(self, weights: Any, n: int) -> Any:
         """Return the policy's weights in the form that ``launch`` expects for n agents."""
@@ -269,57 +265,60 @@ class RolloutOnGPU:
             return weights
         if not isinstance(weights, list):
             return self.step.weights(weights)
-        each = [self.step.weights(of_one) for of_one in weights]
-        return pack(each)[0].reshape(len(each), -1)
+        packed = [self.step.weights(policy_weights) for policy_weights in weights]
+        return pack(packed)[0].reshape(len(packed), -1)
 
     def state(self, *groups: Any) -> mx.array:
         """Pack the recurrent states of groups of agents for ``launch``."""
-        return self.step.in_blocks(self.step.state(*groups), self._crews)
+        return self.step.in_blocks(self.step.state(*groups), self.blocks)
 
     def state_after(self, states: mx.array) -> Any:
         """Unpack the recurrent state that ``launch`` returned."""
-        return self.step.state_after(self.step.by_rows(states, self._crews))
+        return self.step.state_after(self.step.by_rows(states, self.blocks))
 
     def fits(self, horizon: int, agents: int) -> bool:
-        """Return True if array sizes are within the limits of 32-bit indices and of Metal."""
-        row = max(self._spec.observation_size, self._spec.mask_size)
-        return agents >= FEWEST and (horizon + 1) * agents * row < MOST_NUMBERS
+        """Return True if array sizes are within the limits of 32-bit indices and Metal."""
+        row = max(self.spec.observation_size, self.spec.mask_size)
+        return agents >= FEWEST and (horizon + 1) * agents * row < MAX_ELEMENTS
 
     def launch(
         self,
-        horizon: int,
+        T: int,
         weights: Any,
         states: mx.array,
         noise: mx.array,
         structs: mx.array,
-        arrived: EnvOutputs,
+        first: EnvOutputs,
     ) -> DeviceRollout:
         """Run T steps of N agents.
 
         Args:
-            horizon: the number of steps, T.
+            T: the number of steps.
             weights: weights returned by the method ``weights``.
             states: recurrent states returned by the method ``state``.
             noise: (T, N, heads) float32, from ``distribution.noise``.
             structs: the environments' structs, (E, words) int32.
-            arrived: outputs of the environments before the first step.
+            first: outputs of the environments when the rollout starts.
         """
-        spec, game, E, N, T = self._spec, self.game, len(structs), len(arrived.rewards), horizon
-        masked, legal = arrived.masks is not None, max(1, spec.mask_size)
-        heads, D = spec.action.heads, spec.observation_size
+        spec = self.spec
+        game = self.game
+        N = len(first.rewards)
+        heads = spec.action.heads
+        legal = max(1, spec.mask_size)
+        masked = first.masks is not None
         inputs = {
-            "first_observations": arrived.observations,
-            "first_rewards": arrived.rewards,
-            "first_terminals": arrived.terminals,
-            "first_masks": nothing(mx.uint8) if arrived.masks is None else arrived.masks,
+            "first_observations": first.observations,
+            "first_rewards": first.rewards,
+            "first_terminals": first.terminals,
+            "first_masks": nothing(mx.uint8) if first.masks is None else first.masks,
             "games": structs,
             "states_before": states,
             "all_noise": noise,
             "horizon": numbers(T, N, *[0] * (FEWEST - 2)),
         }
         outputs = {
-            "all_observations": (T, N, D),
-            "last_observations": (N, D),
+            "all_observations": (T, N, spec.observation_size),
+            "last_observations": (N, spec.observation_size),
             "all_rewards": (T + 1, N),
             "all_terminals": (T + 1, N),
             "all_masks": (T + 1, N, legal) if masked else (FEWEST,),
@@ -329,28 +328,44 @@ class RolloutOnGPU:
             "games_after": structs.shape,
             "after": states.shape,
         }
-        sizes = {"SEEN": D, "HEADS": heads, "LEGAL": legal}
-        sizes |= {"WORDS": game.words, "LARGE": int(game.large)}
-        sizes |= {"LOG": game.log, "LOGS": game.logs}
-        gpu_step, rows = forms_of(self._policy.network).gpu_step, self.rows(N)
-        assert gpu_step is not None
+        constants = {"SEEN": spec.observation_size, "HEADS": heads, "LEGAL": legal}
+        constants |= {"WORDS": game.words, "LARGE": int(game.large)}
+        constants |= {"LOG": game.log, "LOGS": game.logs}
+        rows = self.rows(N)
         if rows is None:
-            layout = choose_rollout_layout(self._policy, spec, E, game.agents)
-            assert layout is not None
-            seats = self._crews.seats if self._crews else nothing(mx.int32)
-            slots = len(seats) * layout.agents if self._crews else N
-            size = weights.shape[-1]
-            inputs |= {"weights": weights, "seats": seats}
-            inputs["sizes"] = self.step.sizes(layout, slots, size, masked, copied=True)
-            sizes |= {"SEATS": game.agents if self._crews else 0}
-            sizes |= {"RESIDENT": RESIDENT_LARGE if game.large else RESIDENT}
-            places = layout.launch(slots // game.agents)
-            made = launch(gpu_step.layers, game.rules, inputs, outputs, **places, **sizes)
+            results = self._launch_threads(weights, masked, inputs, outputs, constants)
         else:
-            made = self._launch_rows(rows, N, weights, masked, inputs, outputs, sizes)
-        observations, last, rewards, terminals, masks, *others = made
+            results = self._launch_rows(rows, N, weights, masked, inputs, outputs, constants)
+        observations, last, rewards, terminals, masks, *others = results
         return DeviceRollout(
             observations, last, rewards, terminals, masks if masked else None, *others
+        )
+
+    def _launch_threads(
+        self,
+        weights: mx.array,
+        masked: bool,
+        inputs: dict[str, mx.array],
+        outputs: dict[str, tuple[int, ...]],
+        constants: dict[str, int],
+    ) -> list[mx.array]:
+        """Launch the float32 kernel, which has further inputs and template constants."""
+        game = self.game
+        layout = choose_rollout_layout(self.policy, self.spec, len(inputs["games"]), game.agents)
+        gpu_step = forms_of(self.policy.network).gpu_step
+        assert layout is not None and gpu_step is not None
+        block_rows = self.blocks.block_rows if self.blocks else nothing(mx.int32)
+        N = len(inputs["first_rewards"])
+        slots = len(block_rows) * layout.agents if self.blocks else N
+        sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
+        return launch(
+            *(gpu_step.layers, game.rules),
+            {**inputs, "weights": weights, "seats": block_rows, "sizes": sizes},
+            outputs,
+            **layout.launch(slots // game.agents),
+            **constants,
+            SEATS=game.agents if self.blocks else 0,
+            RESIDENT=RESIDENT_LARGE if game.large else RESIDENT,
         )
 
     def _launch_rows(
@@ -361,21 +376,20 @@ class RolloutOnGPU:
         masked: bool,
         inputs: dict[str, mx.array],
         outputs: dict[str, tuple[int, ...]],
-        sizes: dict[str, int],
+        constants: dict[str, int],
     ) -> list[mx.array]:
         """Launch the matrix-unit kernel, which has further inputs and template constants."""
-        logstd = self._policy.decoder.logstd(weights["decoder"])
-        zeros, layout = nothing(mx.float32), choose_rollout_layout(self._policy, self._spec, N)
-        assert layout is not None
-        gpu_step = forms_of(self._policy.network).gpu_step
-        assert gpu_step is not None
+        logstd = self.policy.decoder.logstd(weights["decoder"])
+        layout = choose_rollout_layout(self.policy, self.spec, N)
+        gpu_step = forms_of(self.policy.network).gpu_step
+        assert layout is not None and gpu_step is not None
         layers = [layer["weight"] for layer in weights["network"]]
-        low = mx.bfloat16 if self._precision == "bf16" else mx.float32
+        low = mx.bfloat16 if self.training == "bf16" else mx.float32
         inputs = {
             **inputs,
             "encoder": weights["encoder"]["weight"],
             "decoder": weights["decoder"]["weight"],
-            "logstd": zeros if logstd is None else logstd,
+            "logstd": nothing(mx.float32) if logstd is None else logstd,
             **by_layer("layer", layers),
             "layers": nothing(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
@@ -389,5 +403,5 @@ class RolloutOnGPU:
             Observed=inputs["first_observations"].dtype,
             EXACT=exact_products(),
             **rows,
-            **sizes,
+            **constants,
         )

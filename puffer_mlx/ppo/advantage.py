@@ -1,8 +1,7 @@
-"""Advantages: GAE with V-trace style clips of the importance ratios, in upstream's two forms.
+"""Advantages: GAE with V-trace style clips of the importance ratios, in PufferLib's two forms.
 
-Storage convention (stated in ``rollout/buffer.py``): reward and terminal of row t arrived *with*
-observation t, so they are the outcome of action t - 1, and the last action's reward is never used.
-There is no bootstrap beyond the last value.
+Reward and terminal in row t belong to action t - 1 (see ``rollout/buffer.py``). The reward of the
+last action is never used, and nothing is bootstrapped beyond the last value.
 """
 
 import math
@@ -21,7 +20,7 @@ KERNEL = implementation(("ppo.advantage",), "the kernel of advantages", gpu=laun
 
 
 class Discounts(NamedTuple):
-    """The numbers of ``advantages`` that stay the same during a run; it explains them."""
+    """Coefficients of ``advantages`` that are constant during a run."""
 
     gamma: float
     gae_lambda: float
@@ -47,7 +46,7 @@ def advantages(
     finals: mx.array | None = None,
     bootstrap: bool = True,
 ) -> mx.array:
-    """Advantages by a backward recursion that starts with adv[T-1] = 0.
+    """Return advantages from a backward recursion that starts with adv[T-1] = 0.
 
     With n = 1 - terminal[t+1], rho = min(ratio[t], rho_clip) and c = min(ratio[t], c_clip):
 
@@ -56,33 +55,32 @@ def advantages(
             extension
         adv[t] = delta + gamma * gae_lambda * c * n * adv[t+1]
 
-    The forms agree where rho = 1. Source: PufferLib 4.0; V is also 3.0's.
+    Both forms are equal if rho = 1. Source: PufferLib 4.0; 3.0 uses V.
 
-    Where an episode's last observation is in row t + 1 (``finals``), n is 0 if it terminated there,
-    and 1 if it was truncated, so its value stands for the rest; the last observation itself, whose
-    action was ignored, has delta = 0 and so adv = 0.
+    If row t + 1 contains an episode's last observation (``finals``), n is 0 after a termination. n
+    is 1 after a truncation, so the value of the last observation is bootstrapped. The last
+    observation's action was ignored, so delta and adv of its row are 0.
 
     Args:
-        values: (T, N) of any floating type, as are ``rewards``, ``terminals`` (0 or 1) and
-            ``ratios``, which are float32.
-        rewards: see above.
-        terminals: see above.
-        ratios: new over old probability of each action, from the last time that its row was trained
-            on, else 1; None is ones, to which the clips apply, too.
+        values: (T, N), any floating type.
+        rewards: (T, N) float32.
+        terminals: (T, N) float32, 0 or 1.
+        ratios: (T, N) float32, new over old probability of each action when its row was last
+            trained on, or 1. None means ones. The clips apply in both cases.
         gamma: discount per step.
         gae_lambda: decay of the recursion.
         rho_clip: upper bound of rho.
         c_clip: upper bound of c.
-        reward_clip: largest magnitude of a reward; larger ones count as this.
+        reward_clip: rewards are clipped to ±reward_clip.
         form: ``V`` or ``S``.
-        finals: (T, N), 0 or ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``; None is zeros.
-        bootstrap: False: truncated is as good as terminated.
+        finals: (T, N), 0, ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``. None means zeros.
+        bootstrap: False to treat truncations as terminations.
 
     Returns:
-        (T, N) float32.
+        Advantages, (T, N) float32.
 
     Raises:
-        ValueError: shapes differ, or an unknown form.
+        ValueError: If shapes differ, or the form is unknown.
     """
     inputs = values, rewards, terminals, ratios, finals
     shapes = [a.shape for a in inputs if a is not None]
@@ -112,33 +110,41 @@ def advantages(
     else:
         rho = mx.minimum(ratios[:-1], rho_clip)
         c = mx.minimum(ratios[:-1], c_clip)
-    going = 1 - terminals[1:]
+    not_done = 1 - terminals[1:]
     if finals is not None:
         over = finals == 1 if bootstrap else finals > 0
-        going = going * (1 - over[1:])
-    target = gamma * values[1:] * going - values[:-1]
+        not_done = not_done * (1 - over[1:])
+    target = gamma * values[1:] * not_done - values[:-1]
     delta = rho * (rewards[1:] + target) if form == "V" else rho * rewards[1:] + target
     if finals is not None:
         delta = mx.where(finals[:-1] > 0, 0, delta)
-    decay = (gamma * gae_lambda) * c * going
+    decay = (gamma * gae_lambda) * c * not_done
     return discount(delta, decay)
 
 
-def of_rollout(
+def rollout_advantages(
     fields: dict[str, Any],
     values: mx.array,
     ratios: mx.array | None,
-    numbers: Discounts,
+    discounts: Discounts,
     function: Callable[..., Any] = advantages,
 ) -> Any:
-    """Advantages (T, N) of a rollout's arrays by name, which may have a row more.
+    """Return the advantages of a rollout.
 
-    ``function`` gives them: ``advantages``, or one of the user's own, with its arguments.
+    Args:
+        fields: arrays of the rollout by name, with T or T + 1 rows.
+        values: (T, N).
+        ratios: (T, N), or None: see ``advantages``.
+        discounts: coefficients of the advantages.
+        function: ``advantages``, or a custom function with the same arguments.
+
+    Returns:
+        The result of ``function``.
     """
-    T, finals = values.shape[0], fields.get("finals")
-    finals = None if finals is None else finals[:T]
-    came = fields["rewards"][:T], fields["terminals"][:T]
-    return function(values, *came, ratios, finals=finals, **numbers._asdict())
+    T = len(values)
+    inputs = values, fields["rewards"][:T], fields["terminals"][:T], ratios
+    finals = None if fields.get("finals") is None else fields["finals"][:T]
+    return function(*inputs, finals=finals, **discounts._asdict())
 
 
 def after_minibatch(
@@ -146,33 +152,35 @@ def after_minibatch(
     values: mx.array,
     ratios: mx.array,
     back: tuple[mx.array, ...] | None,
-    numbers: Discounts,
+    discounts: Discounts,
     vtrace: bool,
     function: Callable[..., mx.array] = advantages,
 ) -> tuple[mx.array, ...]:
-    """Advantages of a rollout after a minibatch was trained on; on a GPU in one launch.
+    """Update values, ratios and advantages after a minibatch; on a GPU in one launch.
 
     Args:
-        fields: a rollout's.
-        values: (T, N).
-        ratios: (T, N).
-        back: what the minibatch changes of both, by ``ops.put_rows``; None: there was none.
-        numbers: of the advantages.
-        vtrace: whether ratios count.
-        function: see ``of_rollout``.
+        fields: arrays of the rollout by name, with T or T + 1 rows.
+        values: (T, N), before the minibatch.
+        ratios: (T, N), before the minibatch.
+        back: new rows of values and ratios, arguments of ``ops.put_rows``. None before the first
+            minibatch.
+        discounts: coefficients of the advantages.
+        vtrace: False to compute advantages with ratios of 1.
+        function: ``advantages``, or a custom function with the same arguments.
 
     Returns:
-        New values, ratios and advantages (T, N), and what has the same sums of magnitudes over time
-        as these: the advantages, or the sums (1, N).
+        Values, ratios and advantages (T, N); and the advantages again, or on a GPU their sums of
+        magnitudes over time (1, N), for the priorities.
     """
     kernel = KERNEL.choose() if function is advantages else None
     if kernel is None or put_rows.choose() is None:
         if back is not None:
             values, ratios = put_rows(values, ratios, *back)
-        adv = of_rollout(fields, values, ratios if vtrace else None, numbers, function)
+        adv = rollout_advantages(fields, values, ratios if vtrace else None, discounts, function)
         return values, ratios, adv, adv
     launched = partial(kernel, back=back and (ratios, *back))
-    adv, sums, *new = of_rollout(fields, values, ratios if vtrace else None, numbers, launched)
+    used_ratios = ratios if vtrace else None
+    adv, sums, *new = rollout_advantages(fields, values, used_ratios, discounts, launched)
     return *(new or (values, ratios)), adv, sums
 
 

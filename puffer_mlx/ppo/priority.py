@@ -1,4 +1,4 @@
-"""Prioritised segments: rows with larger advantages are drawn more often, and weighted down."""
+"""Prioritised sampling of segments: larger advantages are sampled more often, with less weight."""
 
 import mlx.core as mx
 
@@ -17,18 +17,17 @@ DRAW = implementation(
 
 
 def probabilities(adv: mx.array, alpha: float) -> mx.array:
-    """Probability of each row, proportional to its total absolute advantage to the power alpha.
+    """Return the probability of each segment: (sum over time of |adv|)^alpha, normalised.
 
-    Not normalised exactly, as upstream: eps is added to every row but only once to their sum, so
-    the sum exceeds 1 a little, and a row without advantage keeps a chance. A weight that is NaN or
-    infinite counts as 0.
+    As upstream, the sum exceeds 1 slightly: eps is added to every segment, so that none has
+    probability 0, but only once to the denominator. NaN and infinite powers count as 0.
 
     Args:
-        adv: (T, N).
-        alpha: 0 = uniform.
+        adv: advantages, (T, N).
+        alpha: exponent; 0 for uniform probabilities.
 
     Returns:
-        (N,).
+        Probabilities, (N,).
     """
     weight = mx.power(mx.sum(mx.abs(adv), axis=0), alpha)
     weight = mx.where(mx.isfinite(weight), weight, 0)
@@ -36,20 +35,21 @@ def probabilities(adv: mx.array, alpha: float) -> mx.array:
 
 
 def draw(p: mx.array, uniforms: mx.array) -> mx.array:
-    """Draw with replacement: the first row whose cumulative probability reaches the uniform.
+    """Draw segments with replacement, by inverting the cumulative distribution.
 
     Args:
         p: (N,) from ``probabilities``.
-        uniforms: (S,) in (0, 1].
+        uniforms: random numbers, (S,) in (0, 1].
 
     Returns:
-        (S,) int32 in [0, N); the last row where none reaches it.
+        (S,) int32 in [0, N): the first segment whose cumulative probability reaches the uniform, or
+        the last segment.
     """
     cdf = mx.cumsum(p)
     n = p.shape[0]
-    row = mx.zeros(uniforms.shape, dtype=mx.int32)  # counts the rows whose cdf is below the uniform
+    row = mx.zeros(uniforms.shape, dtype=mx.int32)  # number of segments with cdf < uniform
     step = 1 << (n.bit_length() - 1)
-    while step:  # bisection: log2(N) gathers of S numbers
+    while step:  # bisection
         probe = mx.minimum(row + step, n)
         row = mx.where(mx.take(cdf, probe - 1) < uniforms, probe, row)
         step >>= 1
@@ -57,28 +57,28 @@ def draw(p: mx.array, uniforms: mx.array) -> mx.array:
 
 
 def importance(p: mx.array, rows: mx.array, beta: mx.array) -> mx.array:
-    """Importance weight (N p)^-beta of each drawn row.
+    """Return the importance weight (N p)^-beta of each drawn segment.
 
     Args:
         p: (N,) from ``probabilities``.
-        rows: (S,) from ``draw``.
-        beta: scalar exponent, see ``annealed_beta``.
+        rows: segments, (S,) from ``draw``.
+        beta: scalar exponent: see ``annealed_beta``.
 
     Returns:
-        (S,).
+        Weights, (S,).
     """
     return mx.power(p.shape[0] * mx.take(p, rows), -beta)
 
 
 def annealed_beta(beta0: float, alpha: float, epoch: int, epochs: int) -> float:
-    """beta0 + (1 - beta0) * alpha * epoch / epochs; alpha scales the annealing as upstream."""
+    """Return beta0 + (1 - beta0) * alpha * epoch / epochs. Upstream also multiplies by alpha."""
     return beta0 + (1 - beta0) * alpha * epoch / epochs
 
 
 def choose(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float
 ) -> tuple[mx.array, mx.array]:
-    """Choose the rows of a minibatch by priority, in one operation if possible.
+    """Choose the segments of a minibatch by priority, in one operation if possible.
 
     Args:
         adv: advantages, (T, N).
@@ -87,7 +87,7 @@ def choose(
         alpha: exponent of the priorities; 0 for uniform ones.
 
     Returns:
-        Rows (S,) int32 in [0, N), and their importance weights (S,).
+        Segments (S,) int32 in [0, N), and their importance weights (S,).
     """
     fused = DRAW.choose()
     if fused is not None:

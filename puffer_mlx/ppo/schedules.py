@@ -1,7 +1,7 @@
 """Schedules of coefficients: constant, cosine, linear, and the adaptive learning rate.
 
-All schedules but the adaptive one are functions of the epoch alone, so resuming needs no state. The
-trainer stores the adaptive learning rate, and a checkpoint contains it.
+Except for the adaptive one, schedules depend on the epoch only, so resuming needs no state. The
+adaptive learning rate is stored in the trainer and in checkpoints.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from puffer_mlx.errors import UserError
 
 SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
-    # of the first number, the last one, and the progress from one to the other, 0 to 1
+    # (first value, last value, progress from 0 to 1) -> value
     "constant": lambda first, last, progress: first,
     "cosine": lambda first, last, progress: (
         last + 0.5 * (first - last) * (1 + math.cos(math.pi * progress))
@@ -18,8 +18,10 @@ SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
     "linear": lambda first, last, progress: first + (last - first) * progress,
 }
 ADAPTIVE = "adaptive"
-FACTOR = 1.5  # of the adaptive learning rate, down or up
-LOWEST, HIGHEST = 0.01, 10  # of it, as parts of the first one: rsl_rl's 1e-5 and 1e-2 of its 1e-3
+FACTOR = 1.5  # factor of a change of the adaptive learning rate
+# Bounds relative to the first learning rate. rsl_rl: 1e-5 to 1e-2, relative to 1e-3.
+LOWEST = 0.01
+HIGHEST = 10
 
 
 def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int) -> float:
@@ -33,10 +35,10 @@ def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int)
         epochs: number of epochs in the run. If it is 0, the result is ``first``.
 
     Raises:
-        UserError: the schedule is adaptive, so it isn't a function of the epoch.
+        UserError: If the schedule is adaptive, which isn't a function of the epoch.
     """
     if schedule == ADAPTIVE:
-        message = "train.lr_schedule adaptive needs the epochs before: there is none of the epoch"
+        message = "train.lr_schedule adaptive depends on earlier epochs, not on the epoch alone"
         raise UserError(message, "--train.lr-schedule cosine or linear")
     if epochs == 0:
         return first
@@ -51,7 +53,7 @@ def rate_at(schedule: Callable[[float], float], progress: float) -> float:
         progress: fraction of completed epochs, in [0, 1).
 
     Raises:
-        UserError: the result is not a finite number of at least 0.
+        UserError: If the result is not a finite number of at least 0.
     """
     result = schedule(progress)
     try:
@@ -66,17 +68,17 @@ def rate_at(schedule: Callable[[float], float], progress: float) -> float:
 
 
 def adapted(rate: float, first: float, kl: float, desired_kl: float) -> float:
-    """The adaptive learning rate after an epoch: ``train.lr_schedule adaptive``.
+    """Return the learning rate after an epoch with ``train.lr_schedule adaptive``.
 
-    rl_games's AdaptiveScheduler and rsl_rl's: lower where the policy moved more than twice as far
-    as desired, higher where it moved less than half as far. Theirs change it after each minibatch.
+    The rate decreases if the KL exceeds twice its target, and increases if the KL is below half of
+    it. Source: rl_games's AdaptiveScheduler and rsl_rl, which adapt after each minibatch.
 
     Args:
         rate: learning rate of the epoch.
         first: learning rate at the start of the run.
-        kl: mean KL between the rollout's policy and the policies of its minibatches. The learning
-            rate stays the same if it is NaN, i.e. if no minibatch was finite.
-        desired_kl: target of the KL: ``train.desired_kl``.
+        kl: mean KL between the rollout's policy and the policies of its minibatches. If it is NaN
+            (no minibatch was finite), the rate stays the same.
+        desired_kl: target of the KL (``train.desired_kl``).
     """
     if kl > 2 * desired_kl:
         return max(rate / FACTOR, LOWEST * first)

@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
     masks: mx.array | None
     """(T*S, A) uint8, or None."""
     keep: mx.array | None
-    """(T, S), factor of the states before each step (``Policy.keep``), or None."""
+    """(T, S), factor of the states before each step (``Policy.not_done``), or None."""
 
 
 class MinibatchInputs(NamedTuple):
@@ -99,7 +99,7 @@ def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
         taken["observations"],
         taken["actions"].reshape(-1, heads),
         taken["masks"].reshape(T * rows.size, -1) if "masks" in taken else None,
-        policy.keep(taken["terminals"]) if "terminals" in taken else None,
+        policy.not_done(taken["terminals"]) if "terminals" in taken else None,
     )
 
 

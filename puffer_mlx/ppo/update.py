@@ -199,7 +199,7 @@ def compile_on_gpu(function: Function) -> Function:
 
 def _optimiser(config: Config, algorithm: Algorithm, counts: bool) -> Function:
     optimizer = optimizers.from_config(config)
-    move = partial(optimizer.step, **optimizer.numbers(config.train))
+    move = partial(optimizer.step, **optimizer.hyperparameters(config.train))
     kind = config.train.precision if counts else None
     return partial(_optimise, move, kind, algorithm.metrics)
 

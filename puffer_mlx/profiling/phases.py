@@ -51,7 +51,8 @@ class PhaseTimer:
     """
 
     def __init__(self, row: str, enabled: bool = True, clock: Clock | None = None) -> None:
-        self.row, self.enabled = row, enabled
+        self.row = row
+        self.enabled = enabled
         self.trace: Trace | None = None
         self._clock = clock or time.perf_counter
         # Sums only grow and have one writer, so a reader takes differences without a lock.
@@ -63,7 +64,7 @@ class PhaseTimer:
         self._last = self._clock()
 
     def start(self) -> None:
-        """Start measuring; the time since the last lap is not charged."""
+        """Start measuring, without charging the time since the last lap."""
         self._last = self._clock()
 
     def lap(self, phase: str, stream: str = "") -> None:

@@ -53,7 +53,7 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
         Actions, log-probabilities and values as one array (heads + 2, n) float32, because the host
         reads them together; and the new recurrent state.
     """
-    keep = policy.keep(terminals)
+    keep = policy.not_done(terminals)
     if noise is not None and chooses_on_gpu(policy, len(observations)):
         outputs, values, state = policy.step(weights, observations, state, keep)
         return choose(policy, outputs, values, noise, mask), state
@@ -91,4 +91,4 @@ def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, ter
 
 def _step(policy: Policy, weights, observations, state, terminals):
     """Run the network for one step of n agents, without sampling actions."""
-    return policy.step(weights, observations, state, policy.keep(terminals))
+    return policy.step(weights, observations, state, policy.not_done(terminals))

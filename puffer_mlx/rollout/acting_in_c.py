@@ -22,7 +22,7 @@ from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.policy import IN_C, Policy, acting_of
+from puffer_mlx.policy.policy import IN_C, Policy, acting_functions
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
@@ -103,7 +103,7 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | 
         and type(policy.decoder) in (Fused, Separate)
     )
     extension = cpu_extension.load() if known else None
-    if extension is None or not IN_C.unchanged(*acting_of(policy)):
+    if extension is None or not IN_C.unchanged(*acting_functions(policy)):
         return None
     if seats is None:
         return Actor(policy, extension)

@@ -77,7 +77,7 @@ class ActingInKernel:
             held = [kernel.in_blocks(*each) for each in zip(held, crews, strict=True)]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
         mx.eval(packed, held, noises)
-        seats = [None if each is None else each.seats for each in crews]
+        seats = [None if each is None else each.block_rows for each in crews]
         buffer.views.logprobs[0, 0] = UNTOUCHED
         timer.lap("eval_copy_in")
 

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
-from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, DeviceEnv, DeviceRollout, EnvOutputs
+from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_mlx import joined, step_by_seats
 from puffer_mlx.rollout.buffer import State
@@ -85,7 +85,7 @@ class RolloutInSteps:
         environments = agents // self.game.agents
         row = max(self._spec.observation_size, self._spec.mask_size)
         most = max(agents * row, environments * self.game.words)
-        return environments >= FEWEST and most < MOST_NUMBERS
+        return environments >= FEWEST and most < MAX_ELEMENTS
 
     def launch(
         self,

@@ -66,7 +66,7 @@ def _values(
     """Return the values of last observations, (k,) float32."""
     agents, places = mx.array(last.agents), np.arange(len(last.rows))
     shown = last.observations.astype(buffer.rows.observations.dtype, copy=False)
-    if not policy.has_memory:
+    if not policy.is_recurrent:
         state = policy.initial_state(len(places))
         return np.array(policy.act(weights, mx.array(shown), state, None)[2].astype(mx.float32))
     # The state before a last observation is that after the rows before it.
@@ -77,7 +77,7 @@ def _values(
     terminals[last.rows, places] = 0
     values = []
     for seen, begun in zip(observations, terminals, strict=True):
-        keep = policy.keep(mx.array(begun))
+        keep = policy.not_done(mx.array(begun))
         _, _, value, state = policy.act(weights, mx.array(seen), state, None, None, keep)
         values.append(value.astype(mx.float32))
     return np.array(mx.stack(values))[last.rows, places]

@@ -148,13 +148,13 @@ class Collector:
         config, vec, policy, run, seats = acting
         self._ranks, self._seats = ranks, seats
         self._opponents = PerPolicy(self._to_act)
-        if placement.whole is not None:
+        if placement.gpu_rollouts is not None:
             assert isinstance(vec, NativeVec)
-            vec = EnvironmentsOnGPU(vec, placement.whole)
+            vec = EnvironmentsOnGPU(vec, placement.gpu_rollouts)
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.bootstraps = are_bootstrapped(config, vec)
         self.overlap = placement.overlap
-        there = placement.whole is not None and backend() != "metal"
+        there = placement.gpu_rollouts is not None and backend() != "metal"
         self.ahead = there and not placement.overlap
         self._timer = timer
         # Acting and training on one CPU use separate cores. Otherwise they wait for each other.
@@ -167,7 +167,7 @@ class Collector:
             device, precision, policy, run, vec, streams, timer, seats, config.train.launch_steps
         )
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
-        Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
+        Buffer = RolloutBuffer if placement.gpu_rollouts is None else BufferOnGPU
         self.buffers: list[Any] = [
             Buffer(vec.spec, *shape, vec.finals)
             for _ in range(2 if self.overlap or self.ahead else 1)

@@ -30,8 +30,8 @@ class EpochLogs:
         self._config = config
         self._process = psutil.Process()
         self._started = time.perf_counter()
-        self._resident = 0  # bytes of the process
-        self._measured = -math.inf  # time of that measurement
+        self._resident = 0  # memory of the process in bytes
+        self._measured = -math.inf  # time when it was measured
 
     @property
     def uptime(self) -> float:
@@ -114,7 +114,8 @@ def merge_means(total: Logs, new: Logs) -> Logs:
     """Merge the per-episode means of two periods, weighted by their numbers of episodes (env/n)."""
     if not new or not total:
         return new or total
-    a, b = total["env/n"], new["env/n"]
+    a = total["env/n"]
+    b = new["env/n"]
     merged = {name: (total.get(name, 0) * a + new.get(name, 0) * b) / (a + b) for name in new}
     return {**merged, "env/n": a + b}
 
@@ -126,15 +127,15 @@ def phase_logs(phases: Logs) -> Logs:
     return {f"perf/{name}": value for name, value in phases.items()}
 
 
-class UnderWay(NamedTuple):
+class EpochProgress(NamedTuple):
     """Progress of an unfinished epoch.
 
     Args:
         seconds: Time since the epoch started, in seconds.
-        usual: Duration of the previous epoch in seconds; 0 if unknown (first epoch of the process,
-            or one that compiled).
+        usual: Duration of the previous epoch in seconds. 0 if unknown: in the first epoch of the
+            process, or if the previous one compiled.
         phase: ``rollout`` or ``training``.
-        part: Finished fraction of the phase, 0 to 1, or None if unknown.
+        part: Finished fraction of the phase, 0 to 1, or None when unknown.
     """
 
     seconds: float

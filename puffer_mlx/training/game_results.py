@@ -40,7 +40,7 @@ class GameCounter:
         owners = seats.environments[self._rows]
         self._firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
         # Rewards in unfinished games: the learner's minus the opponent's.
-        self._under_way = np.zeros(len(self._historical))
+        self._unfinished = np.zeros(len(self._historical))
 
     def take(self, rewards: np.ndarray, terminals: np.ndarray) -> Results:
         """Return the games that ended in a rollout.
@@ -59,11 +59,11 @@ class GameCounter:
         begins[:, 1:] = over[:, :-1]
         starts = np.flatnonzero(begins)
         differences = np.add.reduceat(gained.reshape(-1), starts)
-        differences[starts % T == 0] += self._under_way
+        differences[starts % T == 0] += self._unfinished
         closed = over.reshape(-1)[np.append(starts[1:], E * T) - 1]
         owners = starts // T
-        self._under_way = np.zeros(E)
-        self._under_way[owners[~closed]] = differences[~closed]
+        self._unfinished = np.zeros(E)
+        self._unfinished[owners[~closed]] = differences[~closed]
         return self._counted(owners[closed], differences[closed])
 
     def _counted(self, owners: np.ndarray, differences: np.ndarray) -> Results:
@@ -84,7 +84,7 @@ class GameCounter:
 
     def state(self) -> np.ndarray:
         """Return the rewards of unfinished games for ``restore``, (bytes,) uint8."""
-        return self._under_way.astype("<f8").view(np.uint8).copy()
+        return self._unfinished.astype("<f8").view(np.uint8).copy()
 
     def restore(self, state: np.ndarray) -> None:
         """Restore what ``state`` returned.
@@ -92,10 +92,10 @@ class GameCounter:
         Raises:
             UserError: If the number of environments with opponents is different.
         """
-        if state.dtype != np.uint8 or state.shape != (8 * len(self._under_way),):
+        if state.dtype != np.uint8 or state.shape != (8 * len(self._unfinished),):
             raise UserError(
-                f"the saved results are of {state.size // 8} environments with opponents, expected"
-                f" {len(self._under_way)}",
-                "go on with the run's own seats: [vec] and [selfplay] as they were",
+                f"the saved games are of {state.size // 8} environments with opponents, expected"
+                f" {len(self._unfinished)}",
+                "resume with the saved [vec] and [selfplay]",
             )
-        self._under_way = state.copy().view("<f8").astype(np.float64)
+        self._unfinished = state.copy().view("<f8").astype(np.float64)

@@ -27,8 +27,8 @@ from puffer_mlx.training.league_table import (
     Entry,
     Opponent,
     Table,
-    draw_any,
     draw_by_age,
+    draw_uniform,
     restored,
     saved,
     thinned,
@@ -61,10 +61,10 @@ class Puffer4(NamedTuple):
         if _due(step, table.stepped, self.snapshot_interval):
             self._snapshot(table, step, weights)
         for b, opponent in enumerate(table.opponents):
-            its_own = tags == b + 1
+            environments = tags == b + 1
             if opponent.pending is not None:
                 opponent.waited += 1
-                if table.aligned[its_own].all():
+                if table.aligned[environments].all():
                     opponent.epochs_to_align = opponent.waited
                     table.replace(b, opponent.pending, step)
                 continue
@@ -74,7 +74,7 @@ class Puffer4(NamedTuple):
                     self._snapshot(table, step, weights)
                 opponent.pending = draw_by_age(table.pool, table.rng)
                 opponent.winrate_at_swap = opponent.winrate
-                table.aligned[its_own] = False
+                table.aligned[environments] = False
 
     def _beaten(self, opponent: Opponent) -> bool:
         rate = opponent.winrate
@@ -99,7 +99,7 @@ class Puffer5(NamedTuple):
         if _due(step, table.stepped, self.opp_timeout_steps):
             for b, opponent in enumerate(table.opponents):
                 opponent.winrate_at_swap = opponent.winrate
-                table.replace(b, draw_any(table.pool, table.rng), step)
+                table.replace(b, draw_uniform(table.pool, table.rng), step)
             table.stepped = step
 
 
@@ -118,7 +118,8 @@ class League:
     """
 
     def __init__(self, config: Config, seats: Seats, weights: Any) -> None:
-        play, first = config.selfplay, Entry(weights, 0, config.selfplay.elo_init)
+        play = config.selfplay
+        first = Entry(weights, 0, play.elo_init)
         self.table = Table(
             pool=[first],
             opponents=[Opponent(first) for _ in range(seats.opponents)],
@@ -126,7 +127,8 @@ class League:
             rng=np.random.default_rng(play.seed),
             aligned=np.zeros(len(seats.tags), bool),
         )
-        self._tags, self._k = seats.tags, play.elo_k
+        self._tags = seats.tags
+        self._elo_k = play.elo_k
         if config.selfplay_rules == OF_5:
             interval = config.base.checkpoint_interval * config.batch_size
             self._rules = Puffer5(play.max_size, interval, play.opp_timeout_steps)
@@ -140,12 +142,12 @@ class League:
         return [opponent.entry.weights for opponent in self.table.opponents]
 
     @property
-    def fresh(self) -> frozenset[int]:
+    def replaced(self) -> frozenset[int]:
         """Opponents (from 1) whose weights changed after the last rollout.
 
         Their recurrent states are reset, because other weights computed them.
         """
-        return self.table.fresh
+        return self.table.replaced
 
     def after(self, step: int, results: Results, weights: Any) -> Logs:
         """Count the games of a rollout, and choose the opponents of the next one.
@@ -159,28 +161,28 @@ class League:
             Values to log.
         """
         mx.eval(leaves(weights))  # The pool stores arrays, not graphs.
-        self.play_on()
-        self.table.count(results, self._k)
+        self.clear_replaced()
+        self.table.count(results, self._elo_k)
         logs = _logs(self.table)
         self._rules.decide(self.table, self._tags, step, weights)
         return logs | {"pool/size": len(self.table.pool), "pool/swaps": self.table.swaps}
 
-    def play_on(self) -> None:
-        """Clear the set of fresh opponents after a rollout."""
-        self.table.fresh = frozenset()
+    def clear_replaced(self) -> None:
+        """Clear the set of replaced opponents after a rollout."""
+        self.table.replaced = frozenset()
 
     def state(self) -> tuple[dict[str, mx.array], dict[str, Any]]:
         """Return the state for ``restore``: arrays by name, and JSON values by name."""
-        arrays, numbers = saved(self.table)
-        return arrays, {**numbers, "rules": self._name}
+        arrays, values = saved(self.table)
+        return arrays, {**values, "rules": self._name}
 
-    def restore(self, arrays: dict[str, mx.array], numbers: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, mx.array], values: dict[str, Any]) -> None:
         """Restore what ``state`` returned.
 
         Raises:
             UserError: If it was saved with other rules, seats or policies, or is damaged.
         """
-        self.table = restored(arrays, numbers, self.table, self._name)
+        self.table = restored(arrays, values, self.table, self._name)
 
 
 def _logs(table: Table) -> Logs:
@@ -188,14 +190,14 @@ def _logs(table: Table) -> Logs:
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
     by_name: dict[str, list[float]] = {}
     for b, opponent in enumerate(table.opponents):
-        numbers = {
+        metrics = {
             "pool/winrate": opponent.winrate,
             "env/historical_winrate": opponent.winrate,  # Sweeps accept env/ metrics only.
             "pool/winrate_at_swap": opponent.winrate_at_swap,
             "pool/epochs_to_align": opponent.epochs_to_align,
             "pool/opponent_elo": opponent.entry.elo,
         }
-        for name, value in numbers.items():
+        for name, value in metrics.items():
             if value is not None:
                 logs[f"{name}_bank_{b}"] = value
                 by_name.setdefault(name, []).append(value)

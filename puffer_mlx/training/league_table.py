@@ -20,8 +20,8 @@ from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.trees import leaves, named
 
-NEWEST = 5  # newest entries, not drawn if the pool has more
-SPREAD = 400  # Elo difference at which the odds are 10 to 1
+NEWEST = 5  # number of newest entries that are excluded if the pool has more
+ODDS_SCALE = 400  # Elo difference for odds of 10 to 1
 COUNTED = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
 
 
@@ -63,17 +63,17 @@ def draw_by_age(entries: list[Entry], rng: np.random.Generator) -> Entry:
     return candidates[rng.choice(len(candidates), p=weights / weights.sum())]
 
 
-def draw_any(entries: list[Entry], rng: np.random.Generator) -> Entry:
+def draw_uniform(entries: list[Entry], rng: np.random.Generator) -> Entry:
     """Draw an entry uniformly."""
     return entries[rng.integers(len(entries))]
 
 
 def expected(rating: float, other: float) -> float:
     """Return the expected mean score (0 to 1) of a player rated ``rating`` against ``other``."""
-    return 1 / (1 + 10 ** ((other - rating) / SPREAD))
+    return 1 / (1 + 10 ** ((other - rating) / ODDS_SCALE))
 
 
-def moved(rating: float, other: float, score: float, k: float) -> tuple[float, float]:
+def updated_ratings(rating: float, other: float, score: float, k: float) -> tuple[float, float]:
     """Return both Elo ratings after games. One gains the points that the other loses.
 
     Args:
@@ -132,7 +132,7 @@ class Table:
         stepped: Environment steps trained when weights last joined the pool (4.0's rules) or when
             opponents were last drawn (5.0's rules).
         swaps: Number of replacements so far.
-        fresh: Opponents (from 1) whose weights changed after the last rollout.
+        replaced: Opponents (from 1) whose weights changed after the last rollout.
     """
 
     pool: list[Entry]
@@ -142,7 +142,7 @@ class Table:
     aligned: np.ndarray
     stepped: int = 0
     swaps: int = 0
-    fresh: frozenset[int] = frozenset()
+    replaced: frozenset[int] = frozenset()
 
     def count(self, results: Results, k: float) -> None:
         """Count the games of a rollout, and update the ratings, opponent by opponent."""
@@ -152,14 +152,14 @@ class Table:
             if games:
                 opponent.score += score
                 opponent.games += games
-                rated = moved(self.elo, opponent.entry.elo, score / games, k)
+                rated = updated_ratings(self.elo, opponent.entry.elo, score / games, k)
                 self.elo, opponent.entry.elo = rated
 
     def replace(self, b: int, entry: Entry, step: int) -> None:
         """Replace the weights of opponent ``b`` (from 0), and reset its counters."""
         opponent = self.opponents[b]
         if entry is not opponent.entry:
-            self.fresh |= {b + 1}
+            self.replaced |= {b + 1}
         opponent.entry = entry
         opponent.started = step
         opponent.score = 0.0
@@ -181,11 +181,11 @@ def saved(table: Table) -> tuple[dict[str, mx.array], dict[str, Any]]:
     arrays["aligned"] = mx.array(table.aligned.astype(np.uint8))
     opponents = [
         {
-            "entry": number[id(one.entry)],
-            "pending": None if one.pending is None else number[id(one.pending)],
-            **{name: getattr(one, name) for name in COUNTED},
+            "entry": number[id(opponent.entry)],
+            "pending": None if opponent.pending is None else number[id(opponent.pending)],
+            **{name: getattr(opponent, name) for name in COUNTED},
         }
-        for one in table.opponents
+        for opponent in table.opponents
     ]
     return arrays, {
         "entries": [{"step": entry.step, "elo": entry.elo} for entry in entries],
@@ -195,84 +195,92 @@ def saved(table: Table) -> tuple[dict[str, mx.array], dict[str, Any]]:
         "rng": table.rng.bit_generator.state,
         "stepped": table.stepped,
         "swaps": table.swaps,
-        "fresh": sorted(table.fresh),
+        "fresh": sorted(table.replaced),
     }
 
 
-def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, rules: str) -> Table:
+def restored(
+    arrays: dict[str, mx.array], values: dict[str, Any], current: Table, rules: str
+) -> Table:
     """Return a table from a checkpoint: the inverse of ``saved``.
 
     Args:
         arrays: Arrays by name, from ``saved``.
-        numbers: JSON values by name, from ``saved``, and the name of its ``rules``.
-        now: Current table, with the expected opponents, environments and weight shapes.
+        values: JSON values by name, from ``saved``, and the name of its ``rules``.
+        current: Current table, with the expected opponents, environments and weight shapes.
         rules: Name of the current rules.
 
     Raises:
         UserError: If the table belongs to another run, or is damaged.
     """
     try:
-        _refuse_another(arrays, numbers, now, rules)
-        _check_numbers(numbers)
+        _refuse_another(arrays, values, current, rules)
+        _check_values(values)
         for name, array in arrays.items():
             if not mx.isfinite(array).all().item():
                 raise ValueError(f"{name} isn't finite")
-        like = [name for name, _ in named(now.pool[0].weights)]
+        like = [name for name, _ in named(current.pool[0].weights)]
         entries = [
             Entry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **fields)
-            for i, fields in enumerate(numbers["entries"])
+            for i, fields in enumerate(values["entries"])
         ]
         mx.eval([leaves(entry.weights) for entry in entries])  # Read before files are deleted.
         rng = np.random.default_rng()
-        rng.bit_generator.state = numbers["rng"]
+        rng.bit_generator.state = values["rng"]
         return Table(
-            pool=[entries[i] for i in numbers["pool"]],
-            opponents=[_opponent(entries, one) for one in numbers["opponents"]],
-            elo=numbers["elo"],
+            pool=[entries[i] for i in values["pool"]],
+            opponents=[_opponent(entries, one) for one in values["opponents"]],
+            elo=values["elo"],
             rng=rng,
             aligned=np.array(arrays["aligned"]).astype(bool),
-            stepped=numbers["stepped"],
-            swaps=numbers["swaps"],
-            fresh=frozenset(numbers["fresh"]),
+            stepped=values["stepped"],
+            swaps=values["swaps"],
+            replaced=frozenset(values["fresh"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        message = f"the saved pool of opponents makes no sense ({type(error).__name__}: {error})"
-        raise UserError(message, "the file is damaged; go on from another checkpoint") from None
+        message = f"the saved pool of opponents is invalid ({type(error).__name__}: {error})"
+        raise UserError(message, "the file is damaged; resume from another checkpoint") from None
 
 
 def _entries(table: Table) -> list[Entry]:
     """Return every entry once: the pool, the opponents' entries and their replacements."""
     every = [*table.pool]
-    for one in table.opponents:
-        every += [one.entry] if one.pending is None else [one.entry, one.pending]
+    for opponent in table.opponents:
+        every.append(opponent.entry)
+        if opponent.pending is not None:
+            every.append(opponent.pending)
     return list({id(entry): entry for entry in every}.values())
 
 
-def _check_numbers(numbers: dict[str, Any]) -> None:
+def _check_values(values: dict[str, Any]) -> None:
     """Check the ranges of saved values.
 
     Raises:
         ValueError: If a value is out of range. Missing or mistyped values raise KeyError or
             TypeError.
     """
-    last, opponents = len(numbers["entries"]) - 1, numbers["opponents"]
-    used = [*numbers["pool"], *(one["entry"] for one in opponents)]
+    last = len(values["entries"]) - 1
+    opponents = values["opponents"]
+    used = [*values["pool"], *(one["entry"] for one in opponents)]
     used += [one["pending"] for one in opponents if one["pending"] is not None]
-    ratings = [numbers["elo"], *(entry["elo"] for entry in numbers["entries"])]
+    ratings = [values["elo"], *(entry["elo"] for entry in values["entries"])]
     ratings += [one["winrate_at_swap"] or 0 for one in opponents]
-    counters = [numbers["stepped"], numbers["swaps"], *(e["step"] for e in numbers["entries"])]
+    counters = [values["stepped"], values["swaps"], *(e["step"] for e in values["entries"])]
     counters += [one[name] for one in opponents for name in ("started", "games", "waited")]
     counters += [one["epochs_to_align"] or 0 for one in opponents]
-    for right, what in (
-        (numbers["pool"], "it is empty"),
+    for is_valid, fault in (
+        (values["pool"], "it is empty"),
         (all(is_count(i, last) for i in used), "it names entries that it doesn't have"),
         (all(map(is_finite, ratings)), "a rating isn't a finite number"),
         (all(map(is_count, counters)), "a counter isn't a whole number from 0"),
         (all(is_finite(one["score"]) for one in opponents), "a score isn't a finite number"),
-        (all(b - 1 in range(len(opponents)) for b in numbers["fresh"]), "others are fresh"),
+        (
+            all(b - 1 in range(len(opponents)) for b in values["fresh"]),
+            "it lists replaced opponents that it doesn't have",
+        ),
     ):
-        if not right:
-            raise ValueError(what)
+        if not is_valid:
+            raise ValueError(fault)
 
 
 def _opponent(entries: list[Entry], fields: dict[str, Any]) -> Opponent:
@@ -282,26 +290,26 @@ def _opponent(entries: list[Entry], fields: dict[str, Any]) -> Opponent:
 
 
 def _refuse_another(
-    arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, rules: str
+    arrays: dict[str, mx.array], values: dict[str, Any], current: Table, rules: str
 ) -> None:
     """Raise UserError if a saved table doesn't fit the current run."""
-    weights = named(now.pool[0].weights)
-    expected = {f"{i}.{n}": a for i in range(len(numbers["entries"])) for n, a in weights}
+    weights = named(current.pool[0].weights)
+    expected = {f"{i}.{n}": a for i in range(len(values["entries"])) for n, a in weights}
     wrong = [
         f"{name} is {arrays[name].shape if name in arrays else 'missing'}, expected {array.shape}"
         for name, array in expected.items()
         if name not in arrays
         or (arrays[name].shape, arrays[name].dtype) != (array.shape, array.dtype)
     ]
-    for what, was, is_now in (
-        ("selfplay.rules", numbers["rules"], rules),
-        ("opponents", len(numbers["opponents"]), len(now.opponents)),
-        ("environments", arrays["aligned"].shape[0], len(now.aligned)),
+    for what, saved_value, value in (
+        ("selfplay.rules", values["rules"], rules),
+        ("opponents", len(values["opponents"]), len(current.opponents)),
+        ("environments", arrays["aligned"].shape[0], len(current.aligned)),
     ):
-        if was != is_now:
-            wrong.insert(0, f"{what} {was}, expected {is_now}")
+        if saved_value != value:
+            wrong.insert(0, f"{what} {saved_value}, expected {value}")
     if wrong:
         raise UserError(
-            f"the saved pool of opponents is of another run: {'; '.join(wrong[:3])}",
-            "go on with the run's own policy, [vec] and [selfplay]",
+            f"the saved pool of opponents belongs to another run: {'; '.join(wrong[:3])}",
+            "resume with the saved policy, [vec] and [selfplay]",
         )

@@ -18,7 +18,7 @@ from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS
+from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.in_steps import RolloutInSteps
@@ -29,11 +29,11 @@ from puffer_mlx.system.devices import device_memory, has_gpu, kind
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
 
-WHOLE = "gpu-kernel"  # a value of train.rollout_device
+GPU_ENVS = "gpu-kernel"  # a value of train.rollout_device
 NAMES = {  # names of the values in messages
     "cpu": "rollouts on the CPU",
     "gpu": "rollouts on the GPU",
-    WHOLE: "rollouts and environments on the GPU",
+    GPU_ENVS: "rollouts and environments on the GPU",
 }
 # A step of all agents with at most this many operations per core is no slower on the CPU. A core
 # does 80 GFLOP/s, and a GPU takes 160 us for a step (docs/decisions/0033-placement-by-rule.md).
@@ -67,9 +67,9 @@ class Placement:
         rollout: the device that acts.
         overlap: True if the next rollout is collected during training.
         precision: the type in which the policy is trained.
-        reason: one line for the user; empty if there was no choice.
-        one_kernel: True if a GPU acts by one kernel, which computes in fp32.
-        whole: makes rollouts on the GPU, environments included. None if the host steps them.
+        reason: one line for the user; empty if only one placement was possible.
+        one_kernel: True if a GPU acts with one kernel, which computes in fp32.
+        gpu_rollouts: steps environments and policy on the GPU. None to step them on the host.
         agents: number of agents.
     """
 
@@ -79,31 +79,31 @@ class Placement:
     precision: str = "fp32"
     reason: str = ""
     one_kernel: bool = False
-    whole: GPURollouts | None = None
+    gpu_rollouts: GPURollouts | None = None
     agents: int = 0
 
     @property
     def rollout_device(self) -> str:
-        """Return the value of ``train.rollout_device`` that gives this placement."""
-        return WHOLE if self.whole else kind(self.rollout)
+        """Value of ``train.rollout_device`` for this placement."""
+        return GPU_ENVS if self.gpu_rollouts else kind(self.rollout)
 
     @property
     def acting_precision(self) -> str:
-        """Return the type in which the policy acts.
+        """Precision in which the policy acts.
 
-        The type is fp32 if another device than the learner's acts, or if one kernel acts.
-        Otherwise it is the learner's type.
+        fp32 if another device than the learner's acts, or if one kernel acts; otherwise the
+        learner's precision.
         """
-        if self.whole is not None:
-            return self.whole.acting_precision
+        if self.gpu_rollouts is not None:
+            return self.gpu_rollouts.acting_precision
         alone = self.one_kernel and self.rollout == mx.gpu
         return "fp32" if alone or self.rollout != self.learner else self.precision
 
     @property
-    def away(self) -> bool:
-        """Return True if acting and training round differently."""
-        if self.whole is not None and self.rollout == self.learner:
-            return self.whole.precision(self.agents) != self.precision
+    def needs_recompute(self) -> bool:
+        """True if training must recompute log-probabilities, because acting rounds differently."""
+        if self.gpu_rollouts is not None and self.rollout == self.learner:
+            return self.gpu_rollouts.precision(self.agents) != self.precision
         return self.rollout != self.learner or self.acting_precision != self.precision
 
 
@@ -135,50 +135,50 @@ def notes(config: Config, placement: Placement) -> list[str]:
     one_gpu = placement.rollout == placement.learner == mx.gpu
     if placement.overlap and one_gpu and not config.facts.lags:
         lines.append(
-            "train.overlap: one GPU does both halves, so they take turns and the policy still lags;"
+            "train.overlap: rollout and training alternate on one GPU, and the policy still lags;"
             " hint: --train.rollout-device cpu, or --train.overlap 0"
         )
     elif placement.overlap and placement.learner == mx.cpu:
         count = threads()
         lines.append(
-            f"train.overlap: no GPU, so each half has its own part of {count} cores"
+            f"train.overlap: no GPU, so rollout and training share {count} cores"
             if count > 1
-            else "train.overlap: one core does both halves; hint: --train.overlap 0"
+            else "train.overlap: one core for rollout and training; hint: --train.overlap 0"
         )
     if placement.precision != "fp32" and placement.learner == mx.cpu:
         lines.append(
-            f"train.precision {placement.precision}: CPUs compute in fp32 and only store less;"
+            f"train.precision {placement.precision}: CPUs compute in fp32 and only save memory;"
             " hint: fp32 is faster here"
         )
     return lines
 
 
-def as_on_first(
+def broadcast_from_rank0(
     ranks: SingleProcess, config: Config, place: Callable[[Config], Placement]
 ) -> Placement:
-    """Return the first rank's placement, for all ranks.
+    """Return the first rank's placement on all ranks.
 
     Ranks on different machines can differ in the number of cores, and a GPU can fail verification.
 
     Args:
         ranks: the ranks, including this process.
         config: the local configuration of this rank.
-        place: a function that returns the placement of a configuration.
+        place: returns the placement of a configuration.
 
     Raises:
-        UserError: raised by ``place``, or this rank can't use the placement of the first one.
+        UserError: If ``place`` raises it, also because this rank can't use the first one's devices.
     """
     placement = None if ranks.rank else place(config)
     if placement and ranks.size == 1:
         return placement
     keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
-    of_first = json.loads(ranks.first(json.dumps(keys)))
+    first_keys = json.loads(ranks.first(json.dumps(keys)))
     if placement is None:
-        return place(replace(config, train=replace(config.train, **of_first)))
+        return place(replace(config, train=replace(config.train, **first_keys)))
     return placement
 
 
-def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
+def place(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Placement:
     """Return the placement of a configuration.
 
     ``train.rollout_device`` decides. With ``auto`` a resumed run uses its earlier device, and a
@@ -187,27 +187,29 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
     Args:
         acting: configuration, environments and policy.
         weights: the policy's weights, evaluated.
-        before: saved state of a resumed run, with its ``rollout_device``; empty for a new run.
+        resume_state: values of a resumed run's state, with ``rollout_device``; empty for a new run.
 
     Raises:
-        UserError: this machine can't use the requested device.
+        UserError: If this machine can't use the requested device.
     """
     config = acting.config
     learner = mx.default_device()
-    wanted = config.train.rollout_device
-    if wanted in ("gpu", WHOLE) and not has_gpu():
+    requested = config.train.rollout_device
+    if requested in ("gpu", GPU_ENVS) and not has_gpu():
         raise UserError(
-            f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
+            f"train.rollout_device is {requested}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    whole = _whole_rollouts(acting, weights, learner)
-    chosen, reason = wanted, ""
-    if wanted == WHOLE and whole is None:
+    gpu_rollouts = _gpu_rollouts(acting, weights, learner)
+    chosen = requested
+    reason = ""
+    if requested == GPU_ENVS and gpu_rollouts is None:
         chosen = "gpu"  # the kernel failed verification, which has been reported
-    elif wanted == "auto":
-        chosen, reason = _resumed(str(before.get("rollout_device", "auto")), learner, whole)
+    elif requested == "auto":
+        saved = str(resume_state.get("rollout_device", "auto"))
+        chosen, reason = _resumed(saved, learner, gpu_rollouts)
     if chosen == "auto":
-        chosen, why = choose(acting, weights, learner, whole)
+        chosen, why = choose(acting, weights, learner, gpu_rollouts)
         reason = f"{why}{reason}"
     placement = Placement(
         learner,
@@ -216,16 +218,16 @@ def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:
         config.train.precision,
         reason,
         one_kernel=step_on_gpu(acting.policy) is not None,
-        whole=whole if chosen == WHOLE else None,
+        gpu_rollouts=gpu_rollouts if chosen == GPU_ENVS else None,
         agents=acting.vec.num_agents,
     )
-    if placement.whole and config.train.overlap == "auto":
+    if placement.gpu_rollouts and config.train.overlap == "auto":
         placement.overlap = False  # one GPU acts and trains: overlap would save no time
     return placement
 
 
 def choose(
-    acting: Acting, weights: Any, learner: mx.Device, whole: GPURollouts | None
+    acting: Acting, weights: Any, learner: mx.Device, gpu_rollouts: GPURollouts | None
 ) -> tuple[str, str]:
     """Return the device for ``train.rollout_device auto``, and the reason.
 
@@ -233,12 +235,12 @@ def choose(
         acting: configuration, environments and policy.
         weights: the policy's weights.
         learner: the device that trains.
-        whole: rollouts on the GPU, environments included. None if they are impossible.
+        gpu_rollouts: rollouts on the GPU including environments; None when they are impossible.
     """
     if learner == mx.cpu:
         return "cpu", ""
-    if whole is not None:
-        return WHOLE, f"{NAMES[WHOLE]}, {whole.form}"
+    if gpu_rollouts is not None:
+        return GPU_ENVS, f"{NAMES[GPU_ENVS]}, {gpu_rollouts.form}"
     config = acting.config
     agents = acting.vec.num_agents
     cores = rollout_threads(config, rollout_cores(config))
@@ -254,61 +256,61 @@ def choose(
     )
 
 
-def _whole_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollouts | None:
-    """Return rollouts on the GPU with environments.
+def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollouts | None:
+    """Return rollouts on the GPU including environments.
 
-    None if they are not requested, are impossible, or fail verification.
+    Returns None when they are not requested, are impossible, or fail verification.
     """
     config, vec, policy, run, seats = acting
-    wanted = config.train.rollout_device
-    if wanted != WHOLE and (wanted != "auto" or learner == mx.cpu):
+    requested = config.train.rollout_device
+    if requested != GPU_ENVS and (requested != "auto" or learner == mx.cpu):
         return None
     spec = RolloutSpec(vec, config.train.horizon, config.train.precision, seats)
-    whole = rollouts_on_gpu(policy, run, spec)
-    if wanted == WHOLE and (whole is None or learner == mx.cpu):
+    gpu_rollouts = rollouts_on_gpu(policy, run, spec)
+    if requested == GPU_ENVS and (gpu_rollouts is None or learner == mx.cpu):
         _refuse_without(vec, learner)
-    if whole is None:
+    if gpu_rollouts is None:
         return None
-    if needed := _too_large(whole, config.train.horizon, vec.num_agents):
-        if wanted == WHOLE:
+    if needed := _missing_memory(gpu_rollouts, config.train.horizon, vec.num_agents):
+        if requested == GPU_ENVS:
             raise UserError(
-                f"train.rollout_device is {WHOLE}, but {vec.num_agents} agents for"
+                f"train.rollout_device is {GPU_ENVS}, but {vec.num_agents} agents for"
                 f" {config.train.horizon} steps need {needed / 1e9:,.1f} GB at least, and the GPU"
                 f" has {device_memory() / 1e9:,.1f} GB",
                 "fewer vec.total_agents, a shorter train.horizon, or --train.rollout-device auto",
             )
         return None
-    return whole if rollouts_agree(policy, vec, whole, weights, seats) else None  # type: ignore
+    return gpu_rollouts if rollouts_agree(policy, vec, gpu_rollouts, weights, seats) else None  # type: ignore
 
 
-def _resumed(before: str, learner: mx.Device, whole: GPURollouts | None) -> tuple[str, str]:
-    """Return the earlier device of a resumed run or ``auto``, and the reason or its suffix."""
-    if before == "auto" or learner == mx.cpu:
+def _resumed(saved: str, learner: mx.Device, gpu_rollouts: GPURollouts | None) -> tuple[str, str]:
+    """Return the saved device of a resumed run or ``auto``, and the reason or its suffix."""
+    if saved == "auto" or learner == mx.cpu:
         return "auto", ""
-    if before == WHOLE and whole is None:
-        return "auto", "; environments can't be stepped by this GPU, as they were before"
-    return before, f"{NAMES[before]}, as before"
+    if saved == GPU_ENVS and gpu_rollouts is None:
+        return "auto", "; this GPU can't step the environments as before"
+    return saved, f"{NAMES[saved]}, as before"
 
 
 def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
     """Raise an error with the reason why a GPU can't step the environments."""
-    asked = f"train.rollout_device is {WHOLE}, but"
+    found = f"train.rollout_device is {GPU_ENVS}, but"
     hint = "--train.rollout-device auto"
     if learner != mx.gpu:
-        raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+        raise UserError(f"{found} training is on the CPU", f"--base.device gpu, or {hint}")
     if game_of(vec) is None:
         raise UserError(
-            f"{asked} the rules of {vec.spec.name} compile for a CPU alone",
-            f"{hint}; docs/writing_envs.md says what such rules look like",
+            f"{found} the rules of {vec.spec.name} compile for a CPU alone",
+            f"{hint}; docs/writing_envs.md describes rules for GPUs",
         )
     raise UserError(
-        f"{asked} there are {vec.num_environments} environments: at least {FEWEST}, and fewer than"
-        f" {MOST_NUMBERS} numbers of all observations, are stepped at once",
+        f"{found} there are {vec.num_environments} environments, expected at least {FEWEST}, and"
+        f" all observations together must have fewer than {MAX_ELEMENTS} elements",
         f"another vec.total_agents, or {hint}",
     )
 
 
-def _too_large(whole: GPURollouts | None, horizon: int, agents: int) -> int:
+def _missing_memory(gpu_rollouts: GPURollouts | None, horizon: int, agents: int) -> int:
     """Return the bytes that ``RolloutInSteps`` needs if the GPU has less memory, else 0."""
-    needed = whole.nbytes(horizon, agents) if isinstance(whole, RolloutInSteps) else 0
+    needed = gpu_rollouts.nbytes(horizon, agents) if isinstance(gpu_rollouts, RolloutInSteps) else 0
     return needed if 0 < device_memory() < needed else 0

@@ -104,7 +104,7 @@ class Reader:
         learned: Learned | None = None,
     ) -> None:
         self._gather, self._logprobs, self._learned = gather, logprobs, learned
-        self._away = placement.away
+        self._away = placement.needs_recompute
         # Shuffled minibatches may be smaller than a segment. A GPU needs large calls.
         self._segments = max(1, config.segments)
         if placement.learner == mx.gpu:

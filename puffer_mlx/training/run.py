@@ -99,15 +99,11 @@ class Run(contextlib.ExitStack):
             if resumed:
                 resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
-                kept = optimizers.state_size(optimizers.from_config(config))
-                own = ranks.own(config)
-                # Check the memory before creating environments, which may allocate a lot.
-                refuse_training(own, None, kept, training_memory())
-                cores = placement.rollout_cores(config)
-                environments = run.enter_context(share.make_environments(config, ranks, cores))
+                environments = run.enter_context(_make_shard(config, ranks))
             look(config, environments)
             path = run.path(weights) if isinstance(weights, Path) else None
-            run.resumed, run.state = resumed, None
+            run.resumed = resumed
+            run.state = None
             if resumed:
                 path = run.path(resumed.folder) / checkpoint.WEIGHTS
                 run.state = checkpoint.load_state(path.parent)
@@ -138,10 +134,12 @@ class Run(contextlib.ExitStack):
         Raises:
             UserError: If a file can't be written.
         """
-        config, resumed, enter = self.trainer.config, self.resumed, self.files.enter_context
+        config = self.trainer.config
+        resumed = self.resumed
+        enter = self.files.enter_context
         self.folder = resumed.folder.parent if resumed else enter(new_run(config, self.home))
-        kept = resumed.folder if resumed else None
-        self.keeper = checkpoint.CheckpointManager(self.folder, config, kept)
+        checkpoint_folder = resumed.folder if resumed else None
+        self.keeper = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
         record = self._record(self.folder.name)
         logged = last_step(record.path) if resumed else None  # Read before the log is truncated.
         # A checkpoint saved without a log (in a notebook) has no log position.
@@ -161,6 +159,13 @@ class Run(contextlib.ExitStack):
         config = self.trainer.config
         path = self.home / log_path(config, name)
         return RunLog(config, name, path, self.trainer.placement.overlap)
+
+
+def _make_shard(config: Config, ranks: SingleProcess) -> Any:
+    """Return this process's environments, after checking that training fits the memory."""
+    state_size = optimizers.state_size(optimizers.from_config(config))
+    refuse_training(ranks.own(config), None, state_size, training_memory())
+    return share.make_environments(config, ranks, placement.rollout_cores(config))
 
 
 def make_environments(config: Config) -> Environments:

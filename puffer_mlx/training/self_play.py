@@ -22,15 +22,16 @@ from puffer_mlx.training.game_results import GameCounter
 from puffer_mlx.training.league import League
 from puffer_mlx.vec.base import VecEnv
 
-LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays
+LEAGUE = "league"  # prefix of the league's arrays in a state
+UNFINISHED = "under_way"  # array of the unfinished games in a state
 
 State = tuple[dict[str, mx.array], dict[str, Any]]
 
 
-def begin_self_play(
+def create_self_play(
     config: Config, vec: VecEnv, weights: Any, ranks: SingleProcess
 ) -> "SelfPlay | None":
-    """Return the self-play of a run, or None if it is disabled.
+    """Return the self-play of a run. Returns None when it is disabled.
 
     Args:
         config: A valid configuration.
@@ -46,7 +47,7 @@ def begin_self_play(
     if ranks.size > 1:
         raise UserError(
             f"selfplay.enabled 1, and {ranks.size} ranks train together",
-            "self-play is trained by one process: without mlx.launch, and with --train.gpus 1",
+            "self-play trains in one process: without mlx.launch, and with --train.gpus 1",
         )
     seats = choose_seats(config, vec)
     seating.set_tags(vec, seats)
@@ -83,7 +84,7 @@ class SelfPlay:
         self.seats = seats
         self._vec = vec
         self.league = League(config, seats, weights)
-        self._scores = GameCounter(seats)
+        self._games = GameCounter(seats)
 
     def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
         """Count the games of a rollout, and choose the opponents of the next one.
@@ -97,31 +98,31 @@ class SelfPlay:
             Values to log.
         """
         fields = rollout.buffer.fields
-        rewards, terminals = (np.asarray(fields[name])[1:] for name in ("rewards", "terminals"))
-        results = self._scores.take(rewards, terminals)
-        return self.league.after(step, results, weights)
+        rewards = np.asarray(fields["rewards"])[1:]
+        terminals = np.asarray(fields["terminals"])[1:]
+        return self.league.after(step, self._games.take(rewards, terminals), weights)
 
     def state(self) -> State:
         """Return the state for ``restore``: arrays by name, and JSON values by name."""
-        arrays, numbers = self.league.state()
+        arrays, values = self.league.state()
         named = {f"{LEAGUE}.{name}": array for name, array in arrays.items()}
-        return {**named, UNDER_WAY: mx.array(self._scores.state())}, numbers
+        return {**named, UNFINISHED: mx.array(self._games.state())}, values
 
-    def restore(self, arrays: dict[str, mx.array], numbers: Any) -> None:
+    def restore(self, arrays: dict[str, mx.array], values: Any) -> None:
         """Restore what ``state`` returned. Call this after restoring the environments.
 
         Raises:
             UserError: If the state has another configuration, or no self-play.
         """
-        if UNDER_WAY not in arrays or not isinstance(numbers, dict):
+        if UNFINISHED not in arrays or not isinstance(values, dict):
             raise UserError(
-                "the run's state has no opponents: it was trained without self-play",
-                "begin a new run from its weights: --load-model-path",
+                "the saved state has no opponents: the run was trained without self-play",
+                "start a new run from its weights: --load-model-path",
             )
-        self.league.restore(within(arrays, LEAGUE), numbers)
-        self._scores.restore(np.asarray(arrays[UNDER_WAY]))
+        self.league.restore(within(arrays, LEAGUE), values)
+        self._games.restore(np.asarray(arrays[UNFINISHED]))
         seating.set_tags(self._vec, self.seats)
 
-    def begin_anew(self) -> None:
+    def discard_games(self) -> None:
         """Discard unfinished games, after the environments were reset."""
-        self._scores = GameCounter(self.seats)
+        self._games = GameCounter(self.seats)

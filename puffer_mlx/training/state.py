@@ -24,7 +24,8 @@ def save_state(trainer: Any) -> State:
     starting point is saved, and the resumed run collects it again. In serial runs the state
     contains the environments after the rollout.
     """
-    queue, collector = trainer.queue, trainer.collector
+    queue = trainer.queue
+    collector = trainer.collector
     rollout = queue.newest(trainer.weights)
     start = rollout.start if rollout else collector.begun
     if not (trainer.placement.overlap or (rollout and rollout.ahead)):
@@ -86,23 +87,30 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     optimizers.refuse_another(trainer.config.train.optimizer, state.numbers)
     _refuse_lost_schedule(trainer, state.numbers)
     state = State(trainer.ranks.taken(state.arrays, state.numbers), state.numbers)
-    environments, scores = state.arrays.get("environments"), state.arrays.get("scores")
-    queue, collector = trainer.queue, trainer.collector
+    environments = state.arrays.get("environments")
+    scores = state.arrays.get("scores")
+    queue = trainer.queue
+    collector = trainer.collector
     continues = environments is not None and collector.vec.state() is not None
-    now = trainer.train_state
-    expected = {**optimizers.to_checkpoint(now.optimizer), "key": queue.key, "scaler": now.scaler}
+    current = trainer.train_state
+    expected = {
+        **optimizers.to_checkpoint(current.optimizer),
+        "key": queue.key,
+        "scaler": current.scaler,
+    }
     if continues:
         expected |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
     if trainer.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
-        expected["acting"] = now.weights
+        expected["acting"] = current.weights
     trees = state.taken(expected)
     if continues:
         collector.vec.restore(np.asarray(environments))
         trainer.ranks.begin(trainer.vec)
-    optimizer = optimizers.from_checkpoint(trees, now.optimizer)
+    optimizer = optimizers.from_checkpoint(trees, current.optimizer)
     trainer.train_state = TrainState(weights, optimizer, trees["scaler"])
     queue.clear()
-    queue.key, queue.acting_weights = trees["key"], trees.get("acting")
+    queue.key = trees["key"]
+    queue.acting_weights = trees.get("acting")
     if continues:
         collector.restore(trees.get("recurrent", collector.states), trees["carry"])
     trainer.epoch = state.numbers["epoch"]
@@ -113,7 +121,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
         opponents = within(state.arrays, SELF_PLAY)
         trainer.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
         if not continues:
-            trainer.self_play.begin_anew()
+            trainer.self_play.discard_games()
     scores = None if scores is None else np.asarray(scores)
     trainer.epoch_logs.restore(state.numbers["uptime"], scores)
     mx.eval(weights, trees)
@@ -126,7 +134,7 @@ def _refuse_lost_schedule(trainer: Any, numbers: Mapping[str, Any]) -> None:
         if typed(trainer.config, "train.learning_rate"):
             return  # A learning rate on the command line replaces the function.
         raise UserError(
-            "the run's learning_rate is a function, which no checkpoint holds",
-            "give it again, in Python: Trainer.load(path, learning_rate=…); or a number, which"
-            " lr_schedule lowers",
+            "the run's learning_rate is a function, which checkpoints don't contain",
+            "pass it in Python: Trainer.load(path, learning_rate=…); or pass a number, which"
+            " lr_schedule anneals",
         )

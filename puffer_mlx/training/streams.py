@@ -29,7 +29,7 @@ from puffer_mlx.ops import cpu_extension
 
 _LEARNER_DEPTH = 2  # queued operations of a learner's stream: one runs, the next is ready
 
-_made = threading.local()  # Streams of each thread. MLX never frees a stream.
+_of_thread = threading.local()  # Streams of each thread. MLX never frees a stream.
 
 
 def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream]:
@@ -56,11 +56,11 @@ def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream
     if device != mx.cpu:
         return [mx.default_stream(device)]
     count = min(cores, groups)
-    if not hasattr(_made, "streams"):
-        _made.streams = []
-    while len(_made.streams) < count:
-        _made.streams.append(mx.new_stream(mx.cpu))
-    streams = _made.streams[:count]
+    if not hasattr(_of_thread, "streams"):
+        _of_thread.streams = []
+    while len(_of_thread.streams) < count:
+        _of_thread.streams.append(mx.new_stream(mx.cpu))
+    streams = _of_thread.streams[:count]
     for stream in streams:
         set_width(stream, cores // count)
     return streams
@@ -80,7 +80,7 @@ def set_width(stream: mx.Stream, threads: int) -> None:
     Raises:
         ValueError: If it is a GPU stream, or ``threads`` is negative.
     """
-    _expect(stream, threads)
+    _check_stream(stream, threads)
     module = cpu_extension.load()
     if module is not None:
         module.set_width(stream, threads)
@@ -106,7 +106,7 @@ def learner_width(threads: int) -> None:
         module.set_depth(stream, _LEARNER_DEPTH)
 
 
-def _expect(stream: mx.Stream, threads: int) -> None:
+def _check_stream(stream: mx.Stream, threads: int) -> None:
     if stream.device != mx.cpu:
         raise ValueError(f"only a CPU stream has a width, not {stream}")
     if threads < 0:

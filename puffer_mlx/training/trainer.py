@@ -32,14 +32,14 @@ from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
+    EpochProgress,
     Logs,
-    UnderWay,
     environment_logs,
     merge_means,
     phase_logs,
 )
 from puffer_mlx.training.learner import Learner, Update
-from puffer_mlx.training.placement import Acting, as_on_first, place
+from puffer_mlx.training.placement import Acting, broadcast_from_rank0, place
 from puffer_mlx.training.reader import Learned
 from puffer_mlx.training.rollout_queue import RolloutQueue
 from puffer_mlx.training.state import restore_state, save_state
@@ -118,12 +118,12 @@ class Trainer:
         self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
         self.epoch, self.global_step, self.stop = 0, 0, False
         key, self.train_state = _first_state(config, policy, weights)
-        self.self_play = self_play.begin_self_play(config, vec, self.weights, ranks)
+        self.self_play = self_play.create_self_play(config, vec, self.weights, ranks)
         seats = self.self_play.seats if self.self_play else None
         acting = Acting(local, vec, policy, compile_act(policy), seats)
         resumed = like.numbers if like else {}
         verification.refuse(resumed.get("refused", ()), "in an earlier part of this run")
-        self.placement = as_on_first(
+        self.placement = broadcast_from_rank0(
             ranks, local, lambda asked: place(acting._replace(config=asked), self.weights, resumed)
         )
         self.profiler = Profiler(bool(config.base.profile))
@@ -233,7 +233,7 @@ class Trainer:
             finally:
                 self.queue.settle()
             if self.self_play is not None:
-                self.self_play.league.play_on()
+                self.self_play.league.clear_replaced()
             logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))
@@ -276,14 +276,14 @@ class Trainer:
         return restore_state(self, weights, state)
 
     @property
-    def under_way(self) -> UnderWay | None:
+    def under_way(self) -> EpochProgress | None:
         """Progress of the current epoch, for any thread; None between two epochs."""
         if (began := self._began) is None:
             return None
         trains = self.queue.rollout is not None
         progress = self.learner.progress if trains else self.collector.part
         phase = "training" if trains else "rollout"
-        return UnderWay(time.perf_counter() - began, self._last_seconds, phase, progress)
+        return EpochProgress(time.perf_counter() - began, self._last_seconds, phase, progress)
 
     @property
     def weights(self) -> Any:
@@ -341,7 +341,7 @@ class Trainer:
         """Return the opponents' weights, and the opponents whose recurrent states are reset."""
         if self.self_play is None:
             return (), ()
-        return self.self_play.league.opponents, self.self_play.league.fresh
+        return self.self_play.league.opponents, self.self_play.league.replaced
 
     def _count_games(self, rollout: Rollout) -> None:
         """Count the games of a rollout once, and choose the opponents of the next rollout."""

@@ -304,8 +304,8 @@ def breakout_on_a_gpu(cpu, monkeypatch):
     def place(given, *others):
         placement = rolling_out_there(given, *others)
         train = given.config.train
-        whole = None if train.rollout_device == "cpu" else placement.whole
-        return replace(placement, overlap=train.overlap, whole=whole)
+        whole = None if train.rollout_device == "cpu" else placement.gpu_rollouts
+        return replace(placement, overlap=train.overlap, gpu_rollouts=whole)
 
     monkeypatch.setattr(trainer, "place", place)
     monkeypatch.setattr(runs, "need_gpu", lambda: None)

@@ -256,7 +256,7 @@ def test_a_resumed_runs_learning_rate_is_its_own(script, here, capsys):
     output = capsys.readouterr()
     assert "was chosen for" not in output.out and "going on with" in output.out
     assert script.main(["squared", "--resume", "latest", "--train.optimizer", "muon"]) == 2
-    assert "and the run's state is of adam" in capsys.readouterr().err
+    assert "but the saved state is of adam" in capsys.readouterr().err
 
 
 # ---- signals -------------------------------------------------------------------------------------

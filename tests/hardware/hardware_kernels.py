@@ -103,7 +103,7 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
         return mx.concatenate([actions.T, *(a[None] for a in written[1:])]), step.state_after(after)
 
     def plain(weights, observations, state, noise, mask, terminals):
-        keep = policy.keep(terminals)
+        keep = policy.not_done(terminals)
         *rows, state = policy.act(weights, observations, state, noise, mask, keep)
         return mx.concatenate([rows[0].T, *(row[None] for row in rows[1:])]), state
 
@@ -189,7 +189,7 @@ def _several_apart(policy: Policy, masked: bool) -> float:
         mx.eval(written, observations, noise, terminals)
         states = step.in_blocks(step.state(state), crews)
         arguments: list[Any] = [weights, states, noise, observations, mask, terminals, *written]
-        after = step.act(*arguments, seen=None, seats=crews and crews.seats)
+        after = step.act(*arguments, obs_copy=None, block_rows=crews and crews.block_rows)
         state = step.state_after(step.by_rows(after, crews))
         mx.eval(state)
         return [np.array(array) for array in (*written, *(own for _, own in named(state)))]

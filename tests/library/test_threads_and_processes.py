@@ -180,7 +180,9 @@ def test_weights_of_another_thread_can_be_set():
 
 def test_a_module_that_another_thread_left_lazy_is_refused():
     module = in_new_thread(Both)
-    with pytest.raises(UserError, match=r"Both was made in another thread.*\n.*mx\.eval\(module\)"):
+    with pytest.raises(
+        UserError, match=r"Both was created in another thread.*\n.*mx\.eval\(module\)"
+    ):
         puffer_mlx.Trainer(CARTPOLE[1], CARTPOLE[0], module)
 
 

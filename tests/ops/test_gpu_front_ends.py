@@ -164,14 +164,14 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     Of a minibatch one plan for each of its ways through time and memory; of most kernels nothing.
     """
     backend = language.split()[0]
-    if kernel.name == "muon_kept":
+    if kernel.name == "muon_by_block":
         block = launch.POOL_THREADS["cuda"]
         sizes = {columns: 64 * columns + 2 * 64 * 64 + block for columns in (192, 64)}
         return [
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
-    if kernel.name == "muon_spread":
+    if kernel.name == "muon_cluster_bf16":
         sizes = {"THREADS": launch.POOL_THREADS["cuda"], "CLUSTER": 8 if backend == "cuda" else 1}
         return [
             {"COLUMNS": c, "POOL": 256 * (256 + c) // (2 if low else 1) + 512, **sizes}
@@ -190,7 +190,7 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     if kernel.name == "wide_gradients":
         sizes = {"D": 126, "H": 192, "L": 2, "A": 40, "SLICES": 4, "THREADS": 256, "RESIDENT": 512}
         return [{**sizes, "POOL": 3 * 64 * 128 * (1 if low else 2)}]
-    if kernel.name == "muon_step":
+    if kernel.name == "muon_by_cluster":
         clusters = (1, 8) if backend == "cuda" else (1,)
         return [{"EXACT": int(not low), "CLUSTER": blocks} for blocks in clusters]
     if kernel.name != "mingru_minibatch":

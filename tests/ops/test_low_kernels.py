@@ -224,8 +224,8 @@ def test_every_kernel_has_metals_room(tmp_path):
         shared[kernel.name] = 4 * sizes["POOL"] + sizes["M"] * sizes["LEGAL"]
     assert arrays["pack"] == 28 and arrays["rollout_mingru_rules"] == 21
     assert {"mingru_minibatch", "rows_mingru_rules"} <= {*arrays}
-    assert shared["muon_step"] == 4 * 256 + 16 * 2 * 512
-    assert shared["mingru_minibatch"] > 28000 and "muon_kept" not in shared
+    assert shared["muon_by_cluster"] == 4 * 256 + 16 * 2 * 512
+    assert shared["mingru_minibatch"] > 28000 and "muon_by_block" not in shared
     assert {"draw_rows", "advantages"} <= {*shared}
     assert max(shared.values()) <= launch.SHARED_BYTES
 
@@ -235,7 +235,7 @@ def test_no_block_of_metal_keeps_a_matrix():
     weights = {"w": mx.zeros((32, 32))}
     one = mx.zeros(())
     step: Any = *[weights] * 3, one, one, 1.0, 0.9, 0.0, ((1.0, 1.0, 1.0),)
-    for backend, expected in (("cuda", "muon_kept"), ("metal", "muon_step")):
+    for backend, expected in (("cuda", "muon_by_block"), ("metal", "muon_by_cluster")):
         names = []
 
         def kernel(name, output_shapes, output_dtypes, names=names, **_):
@@ -244,7 +244,7 @@ def test_no_block_of_metal_keeps_a_matrix():
 
         with building_for(backend, kernel):
             muon.launch_step(*step)
-        assert {"muon_kept", "muon_step"} & {*names} == {expected}
+        assert {"muon_by_block", "muon_by_cluster"} & {*names} == {expected}
 
 
 @pytest.mark.parametrize(

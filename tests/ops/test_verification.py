@@ -88,7 +88,7 @@ KERNELS = {
     "loss": ("the loss by closed form", MANY),
     "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ()),
     "draw_rows": ("the draw of segments in one call", ()),
-    "muon_kept": ("Muon in one call", ()),
+    "muon_by_block": ("Muon in one call", ()),
     "adam_step": ("Adam in one call", ("--train.optimizer", "adam")),
     "mingru_minibatch": ("a minibatch's gradients in two launches", ("--train.one-launch", "1")),
     "take_targets": ("the kernel that gathers targets", ()),

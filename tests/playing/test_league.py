@@ -10,7 +10,14 @@ from test_league_parity import EACH, KEYS, TAGS, B, E, league, recorded, steps_o
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.training.league import League
-from puffer_mlx.training.league_table import Entry, draw_any, draw_by_age, expected, moved, thinned
+from puffer_mlx.training.league_table import (
+    Entry,
+    draw_by_age,
+    draw_uniform,
+    expected,
+    thinned,
+    updated_ratings,
+)
 
 NOBODY = np.zeros(E, bool)
 QUICK = {**KEYS, "min_games": 4, "max_size": 6}
@@ -24,9 +31,9 @@ def test_ratings_by_hand():
     """400 points are odds of 10 to 1; who wins against 400 more gains 16 x 10/11."""
     assert expected(0, 0) == 0.5
     assert expected(400, 0) == pytest.approx(10 / 11)
-    assert moved(0, 400, 1, 16) == pytest.approx((160 / 11, 400 - 160 / 11))
-    assert moved(50, 50, 0.5, 16) == (50, 50)
-    assert sum(moved(3, 80, 0.7, 32)) == pytest.approx(83)
+    assert updated_ratings(0, 400, 1, 16) == pytest.approx((160 / 11, 400 - 160 / 11))
+    assert updated_ratings(50, 50, 0.5, 16) == (50, 50)
+    assert sum(updated_ratings(3, 80, 0.7, 32)) == pytest.approx(83)
 
 
 def test_a_full_pool_loses_every_second_one_of_its_older_half():
@@ -49,7 +56,7 @@ def test_newer_entries_are_drawn_rather_but_not_the_newest():
     np.testing.assert_allclose(drawn[:4] / 20000, shares, atol=0.015)
     assert {draw_by_age(entries[:5], rng).step for _ in range(200)} == set(range(5))
     assert {draw_by_age(entries[:6], rng).step for _ in range(50)} == {0}
-    uniform = np.bincount([draw_any(entries, rng).step for _ in range(20000)])
+    uniform = np.bincount([draw_uniform(entries, rng).step for _ in range(20000)])
     np.testing.assert_allclose(uniform / 20000, 1 / 9, atol=0.01)
 
 
@@ -59,7 +66,7 @@ def test_a_beaten_opponent_stays_until_each_of_its_environments_has_ended_a_game
     both, one, other = (np.isin(np.arange(E), which) for which in ([6, 11], [6], [11]))
     made.after(EACH, result([0, 0, 3.5], [0, 0, 4], both), weights(1))  # beaten; now it counts
     third = made.table.opponents[2]
-    assert third.pending is not None and made.fresh == frozenset()
+    assert third.pending is not None and made.replaced == frozenset()
     assert (third.winrate_at_swap, third.epochs_to_align) == (0.875, None)
     assert steps_of(made) == ([0, 0, 0], [0, 1])  # and the learner's weights are an entry
     third.pending = made.table.pool[1]
@@ -67,10 +74,10 @@ def test_a_beaten_opponent_stays_until_each_of_its_environments_has_ended_a_game
     made.after(3 * EACH, result([0, 0, 0], [0, 0, 1], one), weights(3))
     assert steps_of(made)[0] == [0, 0, 0] and third.games == 6
     made.after(4 * EACH, result([0, 0, 0], [0, 0, 1], other), weights(4))
-    assert steps_of(made)[0] == [0, 0, 1] and made.fresh == {3}
+    assert steps_of(made)[0] == [0, 0, 1] and made.replaced == {3}
     assert (third.games, third.score, third.epochs_to_align, third.started) == (0, 0, 3, 4 * EACH)
     logs = made.after(5 * EACH, result([0, 0, 0], [0, 0, 0]), weights(5))
-    assert made.fresh == frozenset()
+    assert made.replaced == frozenset()
     assert (logs["pool/epochs_to_align_bank_2"], logs["pool/winrate_at_swap_bank_2"]) == (3, 0.875)
     assert logs["pool/swaps"] == 1 and "pool/winrate_bank_2" not in logs
 
@@ -96,10 +103,10 @@ def test_a_league_goes_on_from_its_state_as_if_it_had_not_ended(rules, at):
     for call in range(at):
         made.after(call * EACH, results[call], weights(call))
     go_on(again, made)
-    assert again.fresh == made.fresh
+    assert again.replaced == made.replaced
     for call in range(at, 300):
         logs = [one.after(call * EACH, results[call], weights(call)) for one in (made, again)]
-        assert logs[0] == logs[1] and made.fresh == again.fresh
+        assert logs[0] == logs[1] and made.replaced == again.replaced
         assert steps_of(made) == steps_of(again)
     assert made.table.swaps > 5
     assert made.state()[1] == again.state()[1]
@@ -180,12 +187,12 @@ def test_a_state_that_makes_no_sense_is_refused():
         for key in path[:-1]:
             place = place[key]
         place[path[-1]] = value
-        with pytest.raises(UserError, match="saved pool of opponents makes no sense"):
+        with pytest.raises(UserError, match="saved pool of opponents is invalid"):
             made.restore(arrays, damaged)
     for value in float("nan"), float("-inf"):
-        with pytest.raises(UserError, match=r"makes no sense .*0\.layer\.0 isn't finite"):
+        with pytest.raises(UserError, match=r"is invalid .*0\.layer\.0 isn't finite"):
             made.restore({**arrays, "0.layer.0": mx.array([value])}, numbers)
     for gone in ("elo", "rng", "entries", "pool"):
-        with pytest.raises(UserError, match="makes no sense"):
+        with pytest.raises(UserError, match="is invalid"):
             made.restore(arrays, {name: each for name, each in numbers.items() if name != gone})
     assert made.table is table

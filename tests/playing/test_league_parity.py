@@ -167,7 +167,7 @@ def test_puffer4_decides_what_the_text_says(case):
         assert found == told, call
         assert (logs["env/elo"], logs["pool/size"]) == (told[2], len(told[1]))
         changed = {b + 1 for b in range(B) if told[0][b] != before[b]}
-        assert changed <= made.fresh and len(told[1]) <= keys["max_size"]
+        assert changed <= made.replaced and len(told[1]) <= keys["max_size"]
         changes += len(changed)
     assert changes > 20 or case in ("one entry", "no snapshots, no time")
 
@@ -181,4 +181,4 @@ def test_puffer5_decides_what_the_text_says(case):
         before = steps_of(made)[0]
         made.after(call * EACH, result, weights(call))
         assert steps_of(made) == told, call
-        assert made.fresh >= {b + 1 for b in range(B) if told[0][b] != before[b]}
+        assert made.replaced >= {b + 1 for b in range(B) if told[0][b] != before[b]}

@@ -286,7 +286,7 @@ def test_each_policy_normalises_for_itself():
     class Plain:
         """In a policy's place."""
 
-        distribution, has_memory = None, False
+        distribution, is_recurrent = None, False
         initial_state = keep = staticmethod(lambda _: None)
 
         def act(self, weights, observations, *_):

@@ -14,7 +14,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.training.game_results import Results
-from puffer_mlx.training.self_play import begin_self_play
+from puffer_mlx.training.self_play import create_self_play
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import leaves
 
@@ -110,7 +110,7 @@ def test_in_an_evaluation_a_new_opponent_begins_anew_once():
     """Its state is carried from one rollout to the next, as everybody's."""
     with playing("--eval-episodes", "1_000_000") as (trainer, self_play):
         trainer.step()
-        self_play.league.table.fresh = frozenset({2})
+        self_play.league.table.replaced = frozenset({2})
         spy: Any = Spy(trainer.collector.acting)
         trainer.collector.acting = spy
         assert len(list(islice(trainer.evaluate(), 3))) == 3
@@ -143,4 +143,4 @@ def test_several_ranks_are_refused():
         vec.make(settings, 1) as environments,
         pytest.raises(UserError, match="2 ranks train together"),
     ):
-        begin_self_play(settings, environments, None, Two())
+        create_self_play(settings, environments, None, Two())

@@ -131,5 +131,5 @@ def test_a_run_without_opponents_has_none_to_go_on_with():
         trainer.step()
         state = trainer.state()
         assert not any(name.startswith("selfplay") for name in state.arrays)
-        with pytest.raises(UserError, match="the run's state has no opponents"):
+        with pytest.raises(UserError, match="the saved state has no opponents"):
             Trainer(settings, environments).restore(trainer.weights, state)

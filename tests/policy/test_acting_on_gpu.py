@@ -15,7 +15,7 @@ from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights
 
 from puffer_mlx.ops.gpu import text
 from puffer_mlx.policy import acting_on_gpu
-from puffer_mlx.policy.acting_on_gpu import WIDEST, choose_layout, layout, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MAX_HIDDEN, choose_layout, layout, step_on_gpu
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
 
 METALS = 32768  # bytes of a block's shared memory
@@ -71,14 +71,19 @@ class Case:
 
         def act(*given):
             arrays = dict(zip(places, given, strict=True))
-            return self.step.act(*(arrays.get(i) for i in range(10)), layout=self.layout)  # type: ignore
+            return self._act(*(arrays.get(i) for i in range(10)))
 
         self.number = recorder.record(act, *(self.arrays()[i] for i in places))
         kernel = text.kernels(self.kernel.layers, recorder.backend)[self.kernel.kernel]
         with pytest.MonkeyPatch.context() as patch:  # with numbers, which those recorded lack
             patch.setattr(acting_on_gpu, "launch", self._keep)
-            self.step.act(*self.arrays(), layout=self.layout)  # type: ignore
+            self._act(*self.arrays())
         self.inputs = {name: np.array(self.given[name]) for name in kernel.inputs}
+
+    def _act(self, *arrays):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(acting_on_gpu, "choose_layout", lambda *_: self.layout)
+            return self.step.act(*arrays)
 
     def _keep(self, text, kernel, inputs, outputs, **_):
         self.given = inputs
@@ -99,7 +104,7 @@ class Case:
 
     def expected(self) -> list[np.ndarray]:
         """The same through MLX."""
-        keep = self.policy.keep(mx.array(self.terminals))
+        keep = self.policy.not_done(mx.array(self.terminals))
         mask = None if self.mask is None else mx.array(self.mask)
         arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, keep
         *rows, state = self.policy.act(self.weights, *arrays)
@@ -178,7 +183,7 @@ def test_a_step(compiled, name):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_memory_and_threads_of_all_sizes(network):
     """Whatever is taken fits, by the text's own account of what it shares."""
-    sizes = [1, 64, 100, 255, WIDEST], [1, 127, 20000], [1, 18, 300, 5000]
+    sizes = [1, 64, 100, 255, MAX_HIDDEN], [1, 127, 20000], [1, 18, 300, 5000]
     for H, D, A in itertools.product(*sizes):
         policy = policy_of(network, (A + 1,), D, H)
         step, kernel = step_on_gpu(policy), forms_of(policy.network).gpu_step
@@ -192,9 +197,9 @@ def test_memory_and_threads_of_all_sizes(network):
             groups = block.agents // 4
             assert block.chunk <= D and block.threads % 32 == 0 and block.threads <= 256
             assert block.threads >= 4 * block.agents  # who sums up squares
-            shared = groups * (A + 2 + H + max(block.chunk, H) + kernel.memory * H)
+            shared = groups * (A + 2 + H + max(block.chunk, H) + kernel.shared_arrays * H)
             shared += block.agents  # sums over features
-            assert block.room == shared and 16 * shared <= METALS
+            assert block.shared == shared and 16 * shared <= METALS
     policy = policy_of(network, H=64, D=118)
     kernel = forms_of(policy.network).gpu_step
     assert kernel is not None
@@ -204,5 +209,5 @@ def test_memory_and_threads_of_all_sizes(network):
 
 def test_policies_without_such_a_kernel():
     assert not any(map(step_on_gpu, unknown_policies())) and step_on_gpu(policy_of())
-    assert step_on_gpu(policy_of(H=WIDEST)) and step_on_gpu(policy_of(H=WIDEST + 1)) is None
+    assert step_on_gpu(policy_of(H=MAX_HIDDEN)) and step_on_gpu(policy_of(H=MAX_HIDDEN + 1)) is None
     assert step_on_gpu(policy_of(sizes=(5000,))) is None

@@ -56,7 +56,7 @@ def test_it_computes_what_the_module_does():
     expected = oracle(weights, x)
     np.testing.assert_allclose(np.array(logits), expected[0].T, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.array(values), expected[1][:, 0], rtol=1e-5, atol=1e-6)
-    assert not policy.has_memory and not named(policy.initial_state(2))
+    assert not policy.is_recurrent and not named(policy.initial_state(2))
     before = np.array(module.body.weight)  # of a copy: the module stays as it is
     policy.step(tree_map(lambda a: a + 1, weights), mx.zeros((1, D)), [])
     assert (np.array(module.body.weight) == before).all()
@@ -67,7 +67,7 @@ def test_it_computes_what_the_module_does():
 
 def test_with_a_memory_steps_equal_a_scan_and_forget_where_they_should():
     policy = actor_critic(Remembering(), SPEC, config.Config())
-    assert policy.has_memory
+    assert policy.is_recurrent
     weights, T, S = policy.init(mx.random.key(0)), 4, 2
     x = np.random.default_rng(1).normal(size=(T, S, D)).astype(np.float32)
     keep = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], np.float32)

@@ -13,7 +13,7 @@ from puffer_mlx.policy.encoders.default import Linear
 
 def test_a_linear_encoder_instead_of_ones_own_is_said():
     note = plainer_note("nmmo3", Linear(1707, 8))
-    assert "PufferLib has an encoder of its own for it" in note and "a linear one" in note
+    assert "PufferLib has a special encoder for it" in note and "a linear one" in note
     assert plainer_note("breakout", Linear(118, 8)) == ""
     assert plainer_note("nmmo3", object()) == ""  # somebody named another
 
@@ -33,5 +33,5 @@ def test_a_network_of_its_own_in_5_0_is_said(script, here, capsys, monkeypatch, 
         (ocean / "glider_policy.cu").write_text("")
     words = [*TINY[1:3], *TINY[5:], "--eval-episodes", "0"]  # without --env.size 3
     assert script.main([str(ocean), *words]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "network of its" in line]
-    assert len(lines) == 1 and lines[0].startswith(f"{name}: PufferLib 5.0 has a network")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "special CUDA" in line]
+    assert len(lines) == 1 and lines[0].startswith(f"{name}: PufferLib 5.0 has a special")

@@ -88,9 +88,10 @@ def test_upstream(fixtures, name):
 def test_limits():
     """Threads of a block, arrays of a kernel, and its shared memory on Metal."""
     assert THREADS == 256
-    assert 4 * (256 + 2 * 512 * 4) <= 32 * 1024  # muon_step
-    sizes = [(64, 256), (65, 256), (64, 257), (0, 0)]
-    fits = [muon_file.fits_a_block(muon_file.Matrix(*size, False)) for size in sizes]
+    assert 4 * (256 + 2 * 512 * 4) <= 32 * 1024  # muon_by_cluster
+    fits = [
+        muon_file.layout((shape,)).fits_block for shape in ((64, 256), (65, 256), (64, 257), (7,))
+    ]
     assert fits == [True, False, False, True]
 
 
@@ -105,8 +106,8 @@ def test_layout():
     ]
     assert np.array(at.owners).tolist() == [0] * 9 + [1, 2]
     lower = [[0, 0, 0], [0, 64, 0], [0, 64, 64], [2, 0, 0]]
-    assert np.array(at.tiles[muon_file.GRAM]).reshape(-1, 3).tolist() == lower
-    assert len(np.array(at.tiles[muon_file.NEXT])) == 3 * (2 * 3 + 1)
+    assert np.array(at.tiles[muon_file.Product.GRAM]).reshape(-1, 3).tolist() == lower
+    assert len(np.array(at.tiles[muon_file.Product.NEXT])) == 3 * (2 * 3 + 1)
 
 
 SHAPES = {"a": (130, 70), "b": (7,), "c": (2, 3, 40)}

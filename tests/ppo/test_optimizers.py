@@ -166,7 +166,7 @@ def test_what_is_not_finite_changes_nothing(form, name):
 def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
     """In one launch, of matrices that are larger than a block's tile."""
     monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for the plain form
-    monkeypatch.setattr(muon, "fits_a_block", lambda matrix: True)
+    monkeypatch.setattr(muon, "BLOCK_ROWS", 1000)
     monkeypatch.setattr(muon, "pool_block", lambda: (512, 0))
     request.addfinalizer(muon.layout.cache_clear)
     muon.layout.cache_clear()
@@ -175,7 +175,7 @@ def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
     kernels = Functions(backend, tmp_path, {case: (step, *given)})
     assert len(kernels.calls[case]) == 2  # one of them packs
     names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert names[1].startswith("muon_step")
+    assert names[1].startswith("muon_by_cluster")
 
     def form(*_, **__):
         found, count = kernels.run(case, *given), len(SHAPES[case])
@@ -192,7 +192,7 @@ def test_muon_spread_over_a_cluster(case, tmp_path):
     step, given = stepping("muon", case, low=True), arguments(trees)
     kernels = Functions("cuda", tmp_path, {case: (step, *given)}, cluster=8)
     names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert len(names) == 2 and names[1].startswith("muon_spread")
+    assert len(names) == 2 and names[1].startswith("muon_cluster_bf16")
 
     def form(*_, loss=1.0, **__):
         now = arguments(trees, loss)

@@ -40,7 +40,7 @@ def test_the_adaptive_learning_rate(rate, kl, expected):
 
 
 def test_words_about_it_that_make_no_sense():
-    with pytest.raises(UserError, match="adaptive needs the epochs before") as caught:
+    with pytest.raises(UserError, match="adaptive depends on earlier epochs") as caught:
         annealed("adaptive", 0.003, 0.0, 0, 10)
     assert caught.value.hint == "--train.lr-schedule cosine or linear"
     adaptive = ["--train.desired-kl", "0.02", "--train.lr-schedule", "adaptive"]

@@ -150,7 +150,7 @@ def test_what_the_page_has_not_is_refused(page, command):
     play = "--selfplay.enabled=1", "--vec.num-frozen-banks=1", "--vec.frozen-bank-pct=0.25"
     with pytest.raises(UserError, match=r"not on this page: selfplay\.enabled"):
         command.refuse_left_out(configure("connect4_two", *play))
-    with pytest.raises(UserError, match="lr_schedule adaptive needs the epochs before"):
+    with pytest.raises(UserError, match="lr_schedule adaptive depends on earlier epochs"):
         of_page(page, *SQUARED, "--train.lr-schedule", "adaptive")
 
 

@@ -239,7 +239,11 @@ def test_a_launch_is_built_once(monkeypatch):
 
 def test_crews():
     crews = crews_of(np.array([0, 2, 0, 0, 2, 0, 0]), 4)
-    assert np.array(crews.seats).tolist() == [[0, 0, 2, 3, 5], [0, 6, 6, 6, 6], [2, 1, 4, 4, 4]]
-    assert np.array(crews.order).tolist() == [0, 2, 3, 5, 6, 6, 6, 6, 1, 4, 4, 4]
-    order, back = np.array(crews.order), np.array(crews.back)
+    assert np.array(crews.block_rows).tolist() == [
+        [0, 0, 2, 3, 5],
+        [0, 6, 6, 6, 6],
+        [2, 1, 4, 4, 4],
+    ]
+    assert np.array(crews.gather).tolist() == [0, 2, 3, 5, 6, 6, 6, 6, 1, 4, 4, 4]
+    order, back = np.array(crews.gather), np.array(crews.scatter)
     assert order[back].tolist() == list(range(7))

@@ -84,7 +84,7 @@ class Case:
                 state,
                 mx.array(self.noise[t]),
                 mask,
-                policy.keep(mx.array(views.terminals[t])),
+                policy.not_done(mx.array(views.terminals[t])),
             )
             chosen.append([np.array(row) for row in rows])
         states = [np.array(array) for _, array in named(state)]

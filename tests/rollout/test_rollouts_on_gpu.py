@@ -333,7 +333,7 @@ def on_gpu(monkeypatch, request):
             whole = rollouts_in_steps(given.run, spec)
         else:
             whole = rollouts_in_one_launch(given.policy, spec)
-        return Placement(CPU, CPU, overlap, whole=whole)
+        return Placement(CPU, CPU, overlap, gpu_rollouts=whole)
 
     monkeypatch.setattr(trainer, "place", place)
 
@@ -649,7 +649,7 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         found = placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
-    assert found.whole is not None and found.whole.form == form
+    assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 
@@ -657,7 +657,7 @@ def test_a_kernel_counts_in_32_bits(monkeypatch):
     with environments("squared") as vec:
         policy = make_policy(vec.spec, Policy(hidden_size=8), Torch())
         assert rollouts_in_one_launch(policy, RolloutSpec(vec, T))
-        monkeypatch.setattr(kernels, "MOST_NUMBERS", (T + 1) * N * 121)
+        monkeypatch.setattr(kernels, "MAX_ELEMENTS", (T + 1) * N * 121)
         assert rollouts_in_one_launch(policy, RolloutSpec(vec, T)) is None
 
 

@@ -17,7 +17,7 @@ from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
-from puffer_mlx.training.placement import Acting, Placement, as_on_first, notes, place
+from puffer_mlx.training.placement import Acting, Placement, broadcast_from_rank0, notes, place
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -65,7 +65,7 @@ def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
 def test_without_a_gpu_it_acts_on_the_cpu(wanted):
     found = start(f"--train.rollout-device={wanted}").placement
     assert (found.learner, found.rollout, found.reason) == (CPU, CPU, "")
-    assert not found.away and not found.overlap and notes(configure(), found) == []
+    assert not found.needs_recompute and not found.overlap and notes(configure(), found) == []
 
 
 def test_a_gpu_that_is_not_there():
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_not_there():
 )
 def test_what_it_acts_in(learner, rollout, one_kernel, precision, acts_in, away):
     found = Placement(learner, rollout, precision=precision, one_kernel=one_kernel)
-    assert (found.acting_precision, found.away) == (acts_in, away)
+    assert (found.acting_precision, found.needs_recompute) == (acts_in, away)
 
 
 @pytest.fixture
@@ -134,18 +134,16 @@ def test_a_resumed_run_says_what_it_does_now(on_a_gpu, monkeypatch, possible):
     whole: Any = SimpleNamespace(form="in one launch")
     monkeypatch.setattr(placement, "rollouts_on_gpu", lambda *_: whole if possible else None)
     monkeypatch.setattr(placement, "rollouts_agree", lambda *_: True)
-    monkeypatch.setattr(placement, "_too_large", lambda *_: 10**12 * (possible == "too large"))
+    monkeypatch.setattr(placement, "_missing_memory", lambda *_: 10**12 * (possible == "too large"))
     arguments[0].config.train.rollout_device = "auto"
     found = placed(arguments, {"rollout_device": "gpu-kernel"})
     if possible is True:
-        assert found.whole is whole and found.rollout_device == "gpu-kernel"
+        assert found.gpu_rollouts is whole and found.rollout_device == "gpu-kernel"
         assert found.reason == "rollouts and environments on the GPU, as before"
     else:
-        assert found.whole is None and found.rollout_device == "cpu"
+        assert found.gpu_rollouts is None and found.rollout_device == "cpu"
         assert found.reason.startswith("rollouts on the CPU: a step of 10 agents takes 0.0 million")
-        assert found.reason.endswith(
-            "; environments can't be stepped by this GPU, as they were before"
-        )
+        assert found.reason.endswith("; this GPU can't step the environments as before")
 
 
 @pytest.mark.parametrize(("wanted", "overlap"), [("auto", True), ("cpu", False)])
@@ -187,10 +185,10 @@ def test_training_beside_a_rollout_has_cores_of_its_own(
 @pytest.mark.parametrize(
     ("learner", "rollout", "more", "cores", "words"),
     [
-        (GPU, GPU, ["--train.overlap", "1"], 8, ["one GPU does both halves"]),
+        (GPU, GPU, ["--train.overlap", "1"], 8, ["alternate on one GPU"]),
         (GPU, CPU, ["--train.overlap", "1"], 8, []),
-        (CPU, CPU, ["--train.overlap", "1"], 8, ["each half has its own part of 8 cores"]),
-        (CPU, CPU, ["--train.overlap", "1"], 1, ["one core does both halves"]),
+        (CPU, CPU, ["--train.overlap", "1"], 8, ["rollout and training share 8 cores"]),
+        (CPU, CPU, ["--train.overlap", "1"], 1, ["one core for rollout and training"]),
         (CPU, CPU, ["--train.precision", "bf16"], 8, ["train.precision bf16: CPUs compute in fp"]),
         (GPU, GPU, ["--train.precision", "bf16"], 8, []),
     ],
@@ -293,7 +291,7 @@ def test_recomputed_ones_are_of_the_weights_and_states_that_acted(
     monkeypatch, network, reset, overlap
 ):
     """Both in fp32 here, so they are what the rollout stored, but for rounding."""
-    monkeypatch.setattr(Placement, "away", property(lambda _: True))
+    monkeypatch.setattr(Placement, "needs_recompute", property(lambda _: True))
     more = [f"--reset-state={reset}", "--torch.network", network, f"--train.overlap={overlap}"]
     trainer = start(*more, "--policy.reset-on-terminal", "True")
     read = watch_fields(trainer)
@@ -313,7 +311,7 @@ def test_acting_in_fp32_and_training_in_less(monkeypatch, kind, reset):
     monkeypatch.setattr(Placement, "acting_precision", "fp32")
     errors = {}
     for recomputed in (True, False):
-        monkeypatch.setattr(Placement, "away", property(lambda _, r=recomputed: r))
+        monkeypatch.setattr(Placement, "needs_recompute", property(lambda _, r=recomputed: r))
         trainer = start(f"--train.precision={kind}", f"--reset-state={reset}")
         logs = [trainer.step() for _ in range(2)]
         errors[recomputed] = logs[1]["loss/first_ratio_error"]
@@ -347,7 +345,10 @@ def test_the_first_of_several_ranks_decides():
         return Placement(GPU, CPU, overlap=True)
 
     own = configure("--train.overlap", "auto", "--train.rollout-device", "auto")
-    found = [as_on_first(One(0), own, on_first), as_on_first(One(1), own, on_other)]
+    found = [
+        broadcast_from_rank0(One(0), own, on_first),
+        broadcast_from_rank0(One(1), own, on_other),
+    ]
     assert found[0].reason == "rollouts on the CPU"
     assert not found[1].reason
-    assert as_on_first(SingleProcess(), own, on_first).reason == "rollouts on the CPU"
+    assert broadcast_from_rank0(SingleProcess(), own, on_first).reason == "rollouts on the CPU"

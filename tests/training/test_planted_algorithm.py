@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import take_rows
-from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.advantage import rollout_advantages
 from puffer_mlx.ppo.algorithms import Algorithm, Step, discounts
 from puffer_mlx.ppo.gradients import Scored
 from puffer_mlx.ppo.loss import Minibatch, normalise
@@ -58,7 +58,7 @@ def make(policy, config, agents, one_cpu):
         return Scored(total, metrics, ratio, value, compared.adv)
 
     def targets(fields, values):
-        return of_rollout(fields, values, None, numbers)
+        return rollout_advantages(fields, values, None, numbers)
 
     return Algorithm(
         minibatches=minibatches,

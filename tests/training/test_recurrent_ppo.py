@@ -72,13 +72,13 @@ def give_others_states(monkeypatch):
 
 
 def reset_nowhere_in_training(monkeypatch):
-    real = Policy.keep
+    real = Policy.not_done
 
     def kept(self, terminals):
         found = real(self, terminals)
         return found if found is None or terminals.ndim == 1 else 0 * found + 1
 
-    monkeypatch.setattr(Policy, "keep", kept)
+    monkeypatch.setattr(Policy, "not_done", kept)
 
 
 @pytest.mark.parametrize("broken", [forget_states, give_others_states, reset_nowhere_in_training])

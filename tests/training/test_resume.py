@@ -157,9 +157,9 @@ def test_an_optimizer_goes_on_with_its_own_state_only(uncompiled, name):
         refused = Trainer(settings, environments)
         with pytest.raises(UserError) as caught:
             refused.restore(trainer.weights, state)
-    assert caught.value.message == f"train.optimizer is {another}, and the run's state is of {name}"
+    assert caught.value.message == f"train.optimizer is {another}, but the saved state is of {name}"
     assert caught.value.hint == (
-        f"go on with --train.optimizer {name}, or begin a new run from its weights:"
+        f"resume with --train.optimizer {name}, or start a new run from its weights:"
         " --load-model-path"
     )
     assert refused.epoch == 0

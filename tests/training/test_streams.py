@@ -21,7 +21,7 @@ def as_before():
     """The main thread's streams, which last as long as the process."""
     yield
     module = cpu_extension.load()
-    for stream in getattr(streams._made, "streams", []):
+    for stream in getattr(streams._of_thread, "streams", []):
         set_width(stream, 0)
     set_width(mx.default_stream(mx.cpu), 0)
     if module:

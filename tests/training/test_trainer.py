@@ -20,7 +20,7 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.training import collector
-from puffer_mlx.training.epoch_logs import UnderWay
+from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.trainer import Trainer
 
@@ -243,7 +243,7 @@ def test_looking_at_a_rollout_changes_nothing(monkeypatch, words):
 
 def test_what_is_said_of_an_epoch():
     def said(*about, stopping=False):
-        return UnderWay(*about).text(12, stopping)
+        return EpochProgress(*about).text(12, stopping)
 
     assert said(34.2, 51.7, "rollout", 0.4) == "epoch 12: rollout 40 %, 34s of about 51s"
     assert said(34.2, 0.0, "training", None) == "epoch 12: training, 34s"

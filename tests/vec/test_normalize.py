@@ -226,7 +226,7 @@ def test_a_policy_sees_a_clock_as_in_training():
     settings = {"total_timesteps": 64, "total_agents": 2, "horizon": 32, "minibatch_size": 64}
     with puffer_mlx.train(Clock, settings) as trainer:
         policy = puffer_mlx.Policy(trainer)
-        policy.architecture = mock.Mock(wraps=policy.architecture, has_memory=False)
+        policy.architecture = mock.Mock(wraps=policy.architecture, is_recurrent=False)
         policy.predict(np.array([[1.7e9 + t, t] for t in range(7)]))
         rows = policy.architecture.act.call_args.args[1]
     assert rows.dtype == mx.float32

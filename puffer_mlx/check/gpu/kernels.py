@@ -40,7 +40,7 @@ class Case:
         self.states = [np.abs(rng.normal(size=shape)).astype(np.float32) for shape in case.states]
         self.keep = (rng.random((T, S)) > 0.2).astype(np.float32)
         self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
-        self.fused, self.reference, self.places = case.run, case.reference, case.places
+        self.fused, self.reference, self.places = case.run, case.reference, case.gradient_inputs
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """The fused form on a device; None where it has none."""
@@ -154,7 +154,7 @@ class MinibatchCase:
         self.state = tree_map(lambda a: rng.random(a.shape), policy.initial_state(S))
         self.weights = tree_map(np.array, policy.init(mx.random.key(0)))
 
-        keep = policy.keep(mx.array(self.terminals))
+        keep = policy.not_done(mx.array(self.terminals))
         arguments = _arrays(self.weights), observations, _arrays(self.state), keep
         outputs, values, _ = policy.scan(*arguments)
         heads = policy.distribution

@@ -12,8 +12,29 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import mlx.core as mx
+
 from puffer_mlx.config.parts import encoder_files
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders import Weights
+
+
+def refuse_bias(name: str, bias: mx.array) -> None:
+    """Refuse to leave out a bias that isn't 0.
+
+    Args:
+        name: tensor name for the message.
+        bias: bias values.
+
+    Raises:
+        UserError: If a value isn't 0.
+    """
+    largest = mx.max(mx.abs(bias)).item()
+    if largest:
+        raise UserError(
+            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
+            "keep the torch dialect; its files are --to torch, safetensors and onnx",
+        )
 
 
 def unchanged(array: Any) -> Any:

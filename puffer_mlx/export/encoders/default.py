@@ -7,8 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.encoders import ExportForms, TorchForm
-from puffer_mlx.policy.decoders import refuse_bias
+from puffer_mlx.export.encoders import ExportForms, TorchForm, refuse_bias
 from puffer_mlx.policy.encoders.default import (
     OF_DIALECT,
     Activated,

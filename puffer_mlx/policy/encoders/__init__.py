@@ -1,9 +1,9 @@
-"""Encoders: from observations to features. A file each.
+"""Encoders: from observations to features. One file each.
 
-A file has ``NAME``, a value of ``torch.encoder``; the classes, in plain MLX; ``make``, which
-chooses a class for an environment; and ``FORMS`` by class, facts for other rooms. To export an
-encoder to PyTorch and ONNX, too, add a file of the same name to ``export/encoders``. Tensors are
-named without ``encoder.``.
+A file contains ``NAME``, a value of ``torch.encoder``; the classes, in plain MLX; ``make``, which
+chooses a class for an environment; and ``FORMS``, facts about each class for other packages. To
+export an encoder to PyTorch and ONNX, add a file of the same name to ``export/encoders``. Names of
+tensors are given without ``encoder.``.
 """
 
 from collections.abc import Callable
@@ -12,29 +12,29 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-Weights = Any  # as the encoder's ``init`` makes them
+Weights = Any  # a tree of arrays, as ``Encoder.init`` returns it
 
 
 class Encoder(Protocol):
-    """From observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
+    """Maps observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
 
     @property
     def hidden(self) -> int:
-        """H."""
+        """Number H of features."""
         ...
 
     def init(self, key: mx.array) -> dict:
-        """Fresh weights."""
+        """Return initial weights."""
         ...
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Features of n observations."""
+        """Compute the features of n observations."""
         ...
 
 
 @dataclass(frozen=True)
 class Forms:
-    """Facts about an encoder for other rooms.
+    """Facts about an encoder for other packages.
 
     Args:
         name: the value of ``torch.encoder``.
@@ -48,4 +48,4 @@ class Forms:
     activation: Callable[[Any], str] | None = None
 
 
-NONE = Forms()  # of an encoder of the user's own
+NONE = Forms()  # for the user's encoders

@@ -22,7 +22,7 @@ FORMS: dict[type, Forms] = {
 
 
 def forms_of(encoder: Any) -> Forms:
-    """Return an encoder's forms; no facts for a user's class."""
+    """Return an encoder's forms. A user's class has none."""
     return FORMS.get(type(encoder), NONE)
 
 
@@ -38,7 +38,7 @@ def make_encoder(
     """Create an encoder for an environment.
 
     Args:
-        spec: the environment's description.
+        spec: observations and actions of the environment.
         hidden: number H of features.
         dialect: value of ``policy.dialect``.
         name: value of ``torch.encoder``.
@@ -67,12 +67,12 @@ def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
     """
     if own_network:
         return (
-            f"{name}: PufferLib 5.0 has a network of its own for it, in CUDA; here it gets"
-            f" {type(encoder).__name__} and its usual layers, which weights trained there don't fit"
+            f"{name}: PufferLib 5.0 has a special CUDA network for it. Here it gets"
+            f" {type(encoder).__name__} and the usual layers, which can't load that one's weights"
         )
     if name not in CHOSEN_BY_NAME or not isinstance(encoder, Linear | Affine | AffineGelu):
         return ""
     return (
-        f"{name}: PufferLib has an encoder of its own for it, {CHOSEN_BY_NAME[name]}; here it gets"
-        " a linear one, unless --torch.encoder module:Class names another"
+        f"{name}: PufferLib has a special encoder for it, {CHOSEN_BY_NAME[name]}. Here it gets a"
+        " linear one, unless --torch.encoder module:Class names another"
     )

@@ -1,7 +1,8 @@
-"""An encoder of several parts, some of them images: Stable-Baselines3's ``CombinedExtractor``.
+"""An encoder for images and other observations: Stable-Baselines3's ``CombinedExtractor``.
 
-Images go through convolutions; a linear layer takes their features and all other numbers. Tensors:
-``images.{i}.*`` of each image's encoder, and ``linear.*``. PufferLib has no such class.
+Images are encoded by convolutions. A linear layer combines their features with all other
+observations. Tensors: ``images.{i}.*`` of each image's encoder, and ``linear.*``. PufferLib has no
+such class.
 """
 
 from dataclasses import dataclass
@@ -24,11 +25,11 @@ NAME = "CombinedEncoder"
 
 @dataclass(frozen=True)
 class Combined:
-    """An encoder for each image, then a product of their features and all other numbers, and ReLU.
+    """An encoder for each image, then a linear layer with ReLU over features and the rest.
 
     Args:
         inputs: number D of observation columns.
-        images: columns and shape of each image, in the columns' order.
+        images: columns and shape of each image, in ascending order of columns.
         hidden: number H of features, and of each image's features.
     """
 
@@ -38,19 +39,19 @@ class Combined:
 
     @property
     def encoders(self) -> list[Nature | Impala]:
-        """Each image's encoder: Nature, or Impala if the image is small."""
+        """The encoder of each image: Nature, or Impala if the image is small."""
         sized = [(min(part.shape[:2]) >= SMALLEST, part.shape) for part in self.images]
         return [(Nature if large else Impala)(shape, self.hidden) for large, shape in sized]
 
     @property
     def bounds(self) -> list[int]:
-        """The columns where a part begins: other numbers (perhaps none), image, numbers, ..."""
+        """Column boundaries of the parts: others, image, others, ...; others may be empty."""
         return [0, *(n for part in self.images for n in (part.start, part.stop)), self.inputs]
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Each image's weights, and the product's weight (H, K) and bias.
+        """Return each image's weights, and the linear layer's weight (H, K) and bias (H,).
 
-        Of its K columns the images' features are first, H of each.
+        The first columns of the K are the features of the images, H each.
         """
         *keys, last = mx.random.split(key, len(self.images) + 1)
         others = sum(stop - start for start, stop in list(pairwise(self.bounds))[::2])
@@ -62,7 +63,7 @@ class Combined:
         }
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:

@@ -1,4 +1,4 @@
-"""One product, with bias and an activation or without, as the dialect has it: upstream's default.
+"""Upstream's default encoder: one linear layer. Bias and activation depend on the dialect.
 
 Tensors: ``weight``, ``bias``.
 """
@@ -21,55 +21,55 @@ Weights = dict[str, mx.array]
 
 @dataclass(frozen=True)
 class Linear:
-    """Upstream's native encoder: one product, no bias, activation or scaling."""
+    """Upstream's native encoder: a linear layer without bias."""
 
     inputs: int  # D
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Weight (H, D), uniform within ±sqrt(2 / D)."""
+        """Return a weight (H, D), uniform within ±sqrt(2 / D)."""
         return {"weight": uniform(key, (self.hidden, self.inputs), (2 / self.inputs) ** 0.5)}
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return linear(observations, weights["weight"])
 
 
 @dataclass(frozen=True)
 class Affine:
-    """The encoder of upstream's torch backend: a product with bias."""
+    """The encoder of upstream's torch backend: a linear layer with bias."""
 
     inputs: int  # D
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Weight (H, D) and bias (H,), uniform within ±1/sqrt(D)."""
+        """Return weight (H, D) and bias (H,), uniform within ±1/sqrt(D)."""
         return uniform_layer(key, (self.hidden, self.inputs))
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return linear(observations, weights["weight"], weights["bias"])
 
 
 @dataclass(frozen=True)
 class AffineGelu:
-    """PufferLib 3.0's encoder: a product with bias, then exact GELU."""
+    """PufferLib 3.0's encoder: a linear layer with bias, then exact GELU."""
 
     inputs: int  # D
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal weight (H, D), gain 1 as 3.0's wrapper leaves it, and zero bias (H,)."""
+        """Return an orthogonal weight (H, D) with gain 1, as 3.0's wrapper, and bias (H,) 0."""
         return orthogonal_layer(key, (self.hidden, self.inputs))
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return gelu(linear(observations, weights["weight"], weights["bias"]))
 
 
 @dataclass(frozen=True)
 class Activated:
-    """The first hidden layer of Stable-Baselines3's policies: a product with bias, an activation.
+    """The first layer of Stable-Baselines3's policies: a linear layer with bias, an activation.
 
     Args:
         inputs: number D of observation columns.
@@ -82,21 +82,21 @@ class Activated:
     activation: str
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal weight (H, D), gain sqrt(2), and zero bias (H,)."""
+        """Return an orthogonal weight (H, D) with gain sqrt(2), and bias (H,) 0."""
         return orthogonal_layer(key, (self.hidden, self.inputs), GAIN)
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return dense(observations, weights["weight"], weights["bias"], self.activation)
 
 
-OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}  # sb3's has an activation
+OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
 
 
 def make(
     spec: EnvSpec, hidden: int, dialect: str, activation: str
 ) -> Linear | Affine | AffineGelu | Activated:
-    """The encoder of a dialect, for an environment's observations."""
+    """Return the encoder of a dialect for an environment's observations."""
     if dialect == "sb3":
         return Activated(spec.observation_size, hidden, activation)
     return OF_DIALECT[dialect](spec.observation_size, hidden)

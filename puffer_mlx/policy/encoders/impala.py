@@ -1,4 +1,4 @@
-"""Residual convolutions for images: "IMPALA".
+"""Residual convolutions for images, from "IMPALA" (Espeholt et al. 2018).
 
 Tensors: ``blocks.{i}.conv.*``, ``blocks.{i}.res{0,1}.conv{0,1}.*`` and ``linear.*``.
 """
@@ -12,13 +12,7 @@ from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
-from puffer_mlx.policy.encoders.images import (
-    Layer,
-    Shape,
-    features,
-    for_bytes,
-    image_shape,
-)
+from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
 from puffer_mlx.spec import EnvSpec
 
 NAME = "ImpalaEncoder"
@@ -26,15 +20,16 @@ IMPALA = (16, 32, 32)  # channels of each block
 
 
 def convolve(conv: Layer, x: mx.array) -> mx.array:
-    """A 3x3 convolution that keeps height and width."""
+    """Compute a 3x3 convolution with unchanged height and width."""
     return plus(mx.conv2d(x, conv["weight"], padding=1), conv["bias"])
 
 
 def _halve(x: mx.array, axis: int) -> mx.array:
-    """Maxima of windows of 3 by 2 along an axis, padded by 1: size m -> ceil(m / 2).
+    """Max-pool along an axis: windows of 3, stride 2, padding 1; size m -> ceil(m / 2).
 
-    Window i is 2i - 1, 2i, 2i + 1: an odd place, an even one and an odd one. Splitting in two keeps
-    the gradient to a concatenation; that of strided slices is a full array for each.
+    Window i contains positions 2i - 1, 2i and 2i + 1. x is split into even and odd positions,
+    because the gradient of a split is one concatenation. The gradient of strided slices is a
+    full-size array for each slice.
     """
     m = x.shape[axis]
 
@@ -55,7 +50,7 @@ def _residual(block: dict[str, Layer], x: mx.array) -> mx.array:
 
 
 def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
-    """Fresh weights of one of Impala's three blocks."""
+    """Return initial weights of one of Impala's three blocks."""
     first, *keys = mx.random.split(key, 5)
     same = [uniform_layer(k, (channels, 3, 3, channels)) for k in keys]
     return {
@@ -69,29 +64,31 @@ def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
 class Impala:
     """The network of Espeholt et al., "IMPALA", without its recurrent part.
 
-    Three times a 3x3 convolution, 3x3 max-pooling by 2 and two residual blocks, with 16, 32 and 32
-    channels; then ReLU, a product, and ReLU.
+    Three blocks with 16, 32 and 32 channels, each a 3x3 convolution, 3x3 max-pooling with stride 2
+    and two residual blocks; then ReLU, a linear layer, and ReLU.
 
     Args:
         shape: height, width, channels.
-        hidden: H.
+        hidden: number H of features.
     """
 
     shape: Shape
     hidden: int
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Convolutions (O, 3, 3, I), the product's weight (H, F), and biases."""
+        """Return convolution weights (O, 3, 3, I), the linear weight (H, F), and biases."""
         *keys, last = mx.random.split(key, len(IMPALA) + 1)
         h, w, c = self.shape
         blocks = []
         for channels, k in zip(IMPALA, keys, strict=True):
             blocks.append(_block(c, channels, k))
-            h, w, c = -(-h // 2), -(-w // 2), channels
+            h = -(-h // 2)
+            w = -(-w // 2)
+            c = channels
         return {"blocks": blocks, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:

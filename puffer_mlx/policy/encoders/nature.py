@@ -1,4 +1,4 @@
-"""Convolutions for images: "Human-level control through deep reinforcement learning".
+"""Convolutions for images, from "Human-level control ..." (Mnih et al. 2015).
 
 Tensors: ``convs.{i}.*`` and ``linear.*``.
 """
@@ -14,22 +14,16 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import Forms
-from puffer_mlx.policy.encoders.images import (
-    Layer,
-    Shape,
-    features,
-    for_bytes,
-    image_shape,
-)
+from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
 from puffer_mlx.spec import EnvSpec
 
 NAME = "NatureEncoder"
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
-SMALLEST = 36  # sides of an image, which these leave one place of: ((1 + 2) * 2 + 2) * 4 + 4
+SMALLEST = 36  # smallest side of an image, for which the last output is 1x1
 
 
 def _to_depth(x: mx.array, stride: int) -> mx.array:
-    """Each square of stride x stride pixels becomes one pixel: x (n, h, w, c), or weights."""
+    """Merge each square of stride x stride pixels into one pixel: x (n, h, w, c), or weights."""
     n, h, w, c = x.shape
     x = x.reshape(n, h // stride, stride, w // stride, stride * c).transpose(0, 1, 3, 2, 4)
     return x.reshape(n, h // stride, w // stride, stride * stride * c)
@@ -37,7 +31,8 @@ def _to_depth(x: mx.array, stride: int) -> mx.array:
 
 def _patches(x: mx.array, size: int) -> mx.array:
     """Return the pixels of each size x size window: (n, h, w, c) -> (n, h', w', size² c)."""
-    h, w = x.shape[1] - size + 1, x.shape[2] - size + 1
+    h = x.shape[1] - size + 1
+    w = x.shape[2] - size + 1
     if h == w == 1:
         return x.reshape(len(x), 1, 1, -1)
     window = [x[:, i : i + h, j : j + w] for i in range(size) for j in range(size)]
@@ -45,17 +40,19 @@ def _patches(x: mx.array, size: int) -> mx.array:
 
 
 def _strided(conv: Layer, x: mx.array, stride: int) -> mx.array:
-    """A convolution without padding, of a kernel that is a multiple of the stride.
+    """Compute a convolution without padding, whose kernel size is a multiple of the stride.
 
-    It equals one of stride 1 after both sides are put to depth, and that is a product.
+    After space-to-depth of pixels and weights it has stride 1, and is computed as a matrix product
+    of patches.
     """
     weight = conv["weight"]
     O, size = weight.shape[:2]  # noqa: E741
     h, w = ((side - size) // stride * stride + size for side in x.shape[1:3])
     if x.shape[1:3] != (h, w):
-        x = x[:, :h, :w]  # the rest has no place in any window
+        x = x[:, :h, :w]  # no window covers the rest
     if stride > 1:
-        x, weight = _to_depth(x, stride), _to_depth(weight, stride)
+        x = _to_depth(x, stride)
+        weight = _to_depth(weight, stride)
     patches = _patches(x, size // stride)
     flat = patches.reshape(-1, patches.shape[-1])
     return linear(flat, weight.reshape(O, -1), conv["bias"]).reshape(*patches.shape[:3], O)
@@ -65,11 +62,12 @@ def _strided(conv: Layer, x: mx.array, stride: int) -> mx.array:
 class Nature:
     """The network of Mnih et al., "Human-level control through deep reinforcement learning".
 
-    Convolutions of 32 8x8 by 4, 64 4x4 by 2, 64 3x3 by 1, and a product, with ReLU after each.
+    Three convolutions and a linear layer, with ReLU after each: 32 channels, 8x8, stride 4; 64
+    channels, 4x4, stride 2; 64 channels, 3x3, stride 1.
 
     Args:
-        shape: height, width, channels; sides of at least 36.
-        hidden: H.
+        shape: height, width (at least 36 each), channels.
+        hidden: number H of features.
     """
 
     shape: Shape
@@ -84,17 +82,19 @@ class Nature:
             )
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Convolutions (O, k, k, I), the product's weight (H, F), and biases."""
+        """Return convolution weights (O, k, k, I), the linear weight (H, F), and biases."""
         *keys, last = mx.random.split(key, len(NATURE) + 1)
         h, w, c = self.shape
         convs = []
         for (channels, size, stride), k in zip(NATURE, keys, strict=True):
             convs.append(uniform_layer(k, (channels, size, size, c)))
-            h, w, c = (h - size) // stride + 1, (w - size) // stride + 1, channels
+            h = (h - size) // stride + 1
+            w = (w - size) // stride + 1
+            c = channels
         return {"convs": convs, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:

@@ -31,6 +31,7 @@ import mlx.core as mx
 Shape = tuple[int, ...]
 Weights = Any  # a tree of arrays, as ``Network.init`` returns it
 State = Any  # a tree of arrays (n, ...), one row for each agent
+NotDone = mx.array | None  # factors of the states, (T, S) or (n,): 0 after an episode's end, or 1
 
 
 class Network(Protocol):
@@ -50,15 +51,16 @@ class Network(Protocol):
         ...
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments.
 
         Args:
             weights: tree of arrays, see ``init``.
             h: features (T, S, H).
-            state: state of S segments before the first step.
-            keep: factors (T, S) of the state before each step, 0 after an episode's end; None: 1.
+            state: state of S segments at the start.
+            not_done: (T, S), factors that multiply the state at the start of each step: 0 after an
+                episode's end, else 1. None means 1.
 
         Returns:
             Outputs (T, S, H), and the state after the last step, which has no gradient.
@@ -66,7 +68,7 @@ class Network(Protocol):
         ...
 
     def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute one step of n agents. Returns outputs (n, H) and the next state."""
         ...
@@ -79,17 +81,17 @@ class FusedCase:
     Args:
         low: shapes of the inputs that may have 16 bits: activations and weights.
         states: shapes of the float32 inputs.
-        run: (low inputs, states and keep, output's gradient) -> the fused output, and the gradients
-            of the inputs at ``places``.
+        run: (low inputs, states and not_done, output's gradient) -> the fused output, and the
+            gradients of the inputs at ``gradient_inputs``.
         reference: (*inputs) -> the output in plain MLX.
-        places: indices of the inputs whose gradients ``run`` returns.
+        gradient_inputs: indices of the inputs whose gradients ``run`` returns.
     """
 
     low: list[Shape]
     states: list[Shape]
     run: Callable[..., list[mx.array]]
     reference: Callable[..., mx.array]
-    places: tuple[int, ...]
+    gradient_inputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,13 @@ class GPUStep:
         layers: ``layers.metal.h``, included by the kernels of one step and of whole rollouts.
         weights: (weights) -> arrays in the kernel's order, matrices transposed.
         fits: (network) -> True if the text computes this network of the class.
-        memory: arrays (H,) per agent in shared memory, besides a layer's input and output.
+        shared_arrays: arrays (H,) per agent in shared memory, besides a layer's input and output.
     """
 
     layers: Path
     weights: Callable[[Weights], list[mx.array]]
     fits: Callable[[Any], bool] = lambda network: True
-    memory: int = 0
+    shared_arrays: int = 0
 
     @property
     def kernel(self) -> str:
@@ -120,22 +122,22 @@ class Forms:
 
     Args:
         with_activation: (network, activation) -> the network of the sb3 dialect, with its
-            activation and initial weights; None if all dialects have the same network.
+            activation and initial weights; None when all dialects have the same network.
         add_c_layers: (step, network, weights) adds the layers to a compiled step, a
             ``rollout.acting_in_c.Layers``.
         gpu_step: the layers in the GPU kernels that act.
-        matrix_units: folder of the texts for a GPU's matrix units. ``rows.metal.h`` has the layers
-            of a rollout; ``minibatch.metal.h``, ``forward.metal.h`` and ``back.metal.h`` have a
-            layer in the minibatch kernel, ``walks.metal.h`` the recurrence of wide layers. A layer
-            has one tensor, ``weight`` (3H, H), one state and a highway.
+        matrix_units: folder of the C files for a GPU's matrix units. ``rows.metal.h`` has the
+            layers of a rollout; ``minibatch.metal.h``, ``forward.metal.h`` and ``back.metal.h``
+            have a layer in the minibatch kernel, ``walks.metal.h`` the recurrence of wide layers. A
+            layer has one tensor, ``weight`` (3H, H), one state and a highway.
         puffer3: (hidden) -> the tensors of one layer and their sizes, in the order of PufferLib
-            3.0's flat file; None if 3.0's wrapper has no such network.
+            3.0's flat file; None when 3.0's wrapper has no such network.
         flat: (hidden, layers) -> the tensors and their sizes, in the order of PufferLib's flat
             file.
-        layers: (tensors' names) -> number of layers; 0 if the names are another network's.
-        stacked_state: (state) -> its parts by name, a list of each layer's (n, H).
+        layers: (tensors' names) -> number of layers; 0 for the names of another network.
+        stacked_state: (state) -> its parts by name, each a list of the layers' arrays (n, H).
         fused_case: (T, S, H) -> a comparison of the fused recurrence with plain MLX.
-        from_zeros: True if ``scan`` accepts None as a state of zeros, which saves filling one.
+        from_zeros: True if ``scan`` accepts None as a state of zeros, which saves allocating one.
         non_smooth: True if the function is not differentiable somewhere, so that rounding may
             flip a gradient (tests use a wider tolerance).
     """

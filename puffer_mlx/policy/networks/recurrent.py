@@ -7,17 +7,13 @@ from typing import Any, ClassVar
 import mlx.core as mx
 
 from puffer_mlx.policy.activations import orthogonal
+from puffer_mlx.policy.networks import NotDone
 from puffer_mlx.system.plain_functions import record
 
-GATED = (
-    "weight_ih",
-    "weight_hh",
-    "bias_ih",
-    "bias_hh",
-)  # tensors of a gated layer
+GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # tensors of a gated layer
 
-# (h (T, S, H), weights, state, keep) -> outputs (T, S, H), state
-Layer = Callable[[mx.array, Any, Any, mx.array | None], tuple[mx.array, Any]]
+# (h (T, S, H), weights, state, not_done) -> outputs (T, S, H), state
+Layer = Callable[[mx.array, Any, Any, NotDone], tuple[mx.array, Any]]
 
 
 def through_layers(
@@ -25,7 +21,7 @@ def through_layers(
     weights: Sequence[Any],
     h: mx.array,
     state: Sequence[Any] | None,
-    keep: mx.array | None,
+    not_done: NotDone,
 ) -> tuple[mx.array, list[Any]]:
     """Feed features through a stack of layers.
 
@@ -33,15 +29,15 @@ def through_layers(
         layer: computes one layer over T steps.
         weights: the parameters of each layer.
         h: features (T, S, H).
-        state: the state of each layer before the first step; None: layers get None.
-        keep: factors (T, S) of the states before each step; None: 1.
+        state: initial state of each layer; None passes None to the layers.
+        not_done: (T, S), factors that multiply the states at the start of each step; None for 1.
 
     Returns:
         The last layer's outputs (T, S, H), and each layer's state after the last step.
     """
     after = []
     for parameters, first in zip(weights, state or [None] * len(weights), strict=True):
-        h, last = layer(h, parameters, first, keep)
+        h, last = layer(h, parameters, first, not_done)
         after.append(last)
     return h, after
 
@@ -60,10 +56,10 @@ class Recurrent:
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def step(
-        self, weights: Any, h: mx.array, state: Any, keep: mx.array | None = None
+        self, weights: Any, h: mx.array, state: Any, not_done: NotDone = None
     ) -> tuple[mx.array, Any]:
         """Compute one step of n agents: see ``networks.Network``."""
-        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
+        h, state = self.scan(weights, h[None], state, None if not_done is None else not_done[None])
         return h.squeeze(0), state
 
 

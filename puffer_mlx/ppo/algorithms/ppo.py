@@ -20,7 +20,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
-from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.advantage import rollout_advantages
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
@@ -46,14 +46,14 @@ FACTS = Facts(
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
-    train, K, by_segment = config.train, config.minibatches, policy.has_memory
+    train, K, by_segment = config.train, config.minibatches, policy.is_recurrent
     size = config.segments if by_segment else train.minibatch_size
     passes = Pass.of(by_segment, size, agents if by_segment else agents * train.horizon, K)
     numbers, function = discounts(train)._replace(rho_clip=1.0, c_clip=1.0), find_advantages(config)
 
     def targets(fields: Fields, values):
         """Advantages (T, N), without importance ratios."""
-        return of_rollout(fields, values, None, numbers, function)
+        return rollout_advantages(fields, values, None, numbers, function)
 
     fits = one_cpu and small_networks.fits(policy, train, *functions(config))
     return Algorithm(
@@ -135,7 +135,7 @@ def _shuffle(
         learned: (T, N) float32, 1 for steps that are learned from.
         order: (K, M) int32 of samples; for a network with memory (K, S) of agents.
     """
-    if not policy.has_memory:
+    if not policy.is_recurrent:
         return samples(fields, adv, order)
     agents = mx.split(order, len(order))
     return [segments(policy, fields, adv, learned, states, rows.reshape(-1)) for rows in agents]

@@ -40,7 +40,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     function, numbers = find_advantages(config), discounts(train)
     if function is advantage.advantages:
         numbers = numbers._replace(form=train.advantage)
-    targets = partial(after_minibatch, numbers=numbers, vtrace=train.vtrace, function=function)
+    targets = partial(after_minibatch, discounts=numbers, vtrace=train.vtrace, function=function)
     return Algorithm(
         _minibatches,
         *score(policy, config),

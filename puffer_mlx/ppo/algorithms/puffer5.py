@@ -150,7 +150,7 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Minibatc
         S: of the N agents, which it divides.
     """
     T, N = fields["actions"].shape[:2]
-    fields = {**fields, "keep": policy.keep(fields["terminals"])}
+    fields = {**fields, "keep": policy.not_done(fields["terminals"])}
     parts = {n: split_rows(a, S, T) for n, a in fields.items() if a is not None}
 
     def section(k: int) -> MinibatchInputs:

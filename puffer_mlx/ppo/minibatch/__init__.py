@@ -30,10 +30,10 @@ from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
 from puffer_mlx.ops.implementation import implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, places
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
-from puffer_mlx.policy.policy import Policy, training_of
+from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
     LAYERS,
-    MOST_NUMBERS,
+    MAX_ELEMENTS,
     by_layer,
     has_linear_encoder_and_decoder,
 )
@@ -139,7 +139,7 @@ def is_wanted(
         and policy.network.layers <= LAYERS  # type: ignore
         and has_linear_encoder_and_decoder(policy)
         and (wanted != "auto" or gpu_backend() == "cuda")
-        and GRADIENTS_IN_TWO.choose(*training_of(policy))
+        and GRADIENTS_IN_TWO.choose(*training_functions(policy))
     )
 
 
@@ -188,9 +188,9 @@ def in_one(
         )
         plan = choose_plan(sizes)
         wide = choose_wide(sizes)
-        if plan is not None and whole.size < MOST_NUMBERS:
+        if plan is not None and whole.size < MAX_ELEMENTS:
             return launch_minibatch(policy, scoring, plan, low, arguments)
-        if wide is not None and whole.size < MOST_NUMBERS:
+        if wide is not None and whole.size < MAX_ELEMENTS:
             return launch_wide(policy, scoring, wide, arguments)
         return plain(*given)
 

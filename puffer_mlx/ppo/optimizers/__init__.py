@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo import custom, precision
+from puffer_mlx.ppo import custom
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves, named
@@ -27,14 +27,14 @@ class Optimizer(NamedTuple):
 
     Args:
         init: weights -> initial state, trees of arrays by name.
-        step: (weights, gradients, state, loss, learning rate, and ``numbers`` by name) -> weights,
-            state and a scalar flag (bool, or float32 1 or 0), true if the step was made. It clips
-            the gradients to ``max_grad_norm``. If the loss or a gradient isn't finite, it returns
+        step: (weights, gradients, state, loss, learning rate, **hyperparameters) -> weights, state
+            and a scalar flag (bool, or float32 1 or 0), true if the step was made. It clips the
+            gradients to ``max_grad_norm``. If the loss or a gradient isn't finite, it returns
             weights and state unchanged. ``step_if_finite`` does both. Loss and learning rate are
             scalar arrays.
         reads: keys of [train] that ``step`` uses, besides ``learning_rate`` and ``max_grad_norm``.
-        in_small_networks: True if ``ppo/small_networks`` implements the optimizer. The
-            implementation takes the values of ``reads`` in order.
+        in_small_networks: True if ``ppo/small_networks`` implements the optimizer, with the values
+            of ``reads`` in order.
         supports_bf16: True if ``step`` takes ``low``, which allows bf16 rounding.
     """
 
@@ -44,10 +44,10 @@ class Optimizer(NamedTuple):
     in_small_networks: bool = False
     supports_bf16: bool = False
 
-    def numbers(self, train: Train) -> dict[str, float]:
+    def hyperparameters(self, train: Train) -> dict[str, float]:
         """Return ``step``'s arguments from [train]: ``max_grad_norm``, ``reads`` and ``low``."""
-        numbers = {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
-        return {**numbers, "low": train.precision == "bf16"} if self.supports_bf16 else numbers
+        values = {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
+        return {**values, "low": train.precision == "bf16"} if self.supports_bf16 else values
 
 
 def find(name: str) -> Optimizer:
@@ -74,7 +74,7 @@ def from_config(config: Config) -> Optimizer:
     if unknown := [key for key in optimizer.reads if not hasattr(config.train, key)]:
         raise UserError(
             f"train.optimizer {config.train.optimizer} reads {unknown[0]}, which [train] hasn't",
-            "reads: keys of [train], which its step gets by their names",
+            "reads: keys of [train], passed to its step as keyword arguments",
         )
     return optimizer
 
@@ -87,14 +87,12 @@ def state_size(optimizer: Optimizer) -> int:
 
 def unused_keys(config: Config) -> list[str]:
     """Return the keys set by the user that only other optimizers use."""
-    obeyed = from_config(config).reads
-    keys = dict.fromkeys(
-        key for name in OPTIMIZERS for key in find(name).reads if key not in obeyed
-    )
+    used = from_config(config).reads
+    keys = dict.fromkeys(key for name in OPTIMIZERS for key in find(name).reads if key not in used)
     return [f"train.{key}" for key in keys if f"train.{key}" in config.origins]
 
 
-# ---- the rules of every optimizer: gradients are clipped; what isn't finite changes nothing ------
+# ---- rules of all optimizers: clipped gradients, no step unless everything is finite -------------
 
 
 def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
@@ -126,10 +124,11 @@ def step_if_finite(
     """
     grads, norm = clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)
-    return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
+    result = update(weights, grads, state)
+    return *tree_map(lambda new, old: mx.where(ok, new, old), result, (weights, state)), ok
 
 
-def step_in_one(
+def fused_step(
     operation: Callable[..., list[mx.array]],
     trees: Sequence[Tree],
     weights: Tree,
@@ -139,16 +138,16 @@ def step_in_one(
     """Run ``step_if_finite`` as one call to the CPU extension or the GPU kernels.
 
     Args:
-        operation: (a list of arrays for each tree, *arguments) -> the arrays of the new weights and
-            of the new state, and 1 if they are new, else 0 (a scalar).
+        operation: (a list of arrays for each tree, *arguments) -> arrays of the new weights and
+            state, and a scalar, 1 if the step was made, else 0.
         trees: the trees that the operation reads.
         weights: tree of arrays with the structure of the new weights.
         state: tree of arrays with the structure of the new state.
         arguments: further arguments of the operation.
 
     Returns:
-        As ``step_if_finite``. On a GPU the flag is the operation's number: to compare it with 0
-        would take another launch.
+        The weights, the state and a scalar flag. On a GPU the flag is the operation's float32: a
+        comparison with 0 would be another launch.
     """
     *new, ok = operation(*map(leaves, trees), *arguments)
     next_array = partial(next, iter(new))
@@ -175,20 +174,21 @@ def from_checkpoint(stored: Tree, like: Tree) -> Tree:
     return {name: stored[name] if name == "momentum" else others[name] for name in like}
 
 
-def refuse_another(name: str, numbers: Mapping[str, Any]) -> None:
+def refuse_another(name: str, saved_values: Mapping[str, Any]) -> None:
     """Raise an error if a run is resumed with another optimizer.
 
     Args:
-        name: Optimizer of the resuming run.
-        numbers: Values of the saved state; without ``optimizer`` in the oldest checkpoints.
+        name: optimizer of the resumed run.
+        saved_values: JSON values of the saved state; without ``optimizer`` in the oldest
+            checkpoints.
 
     Raises:
         UserError: If the state belongs to another optimizer.
     """
-    if name != (saved := numbers.get("optimizer", "muon")):
+    if name != (saved := saved_values.get("optimizer", "muon")):
         raise UserError(
-            f"train.optimizer is {name}, and the run's state is of {saved}",
-            f"go on with --train.optimizer {saved}, or begin a new run from its weights:"
+            f"train.optimizer is {name}, but the saved state is of {saved}",
+            f"resume with --train.optimizer {saved}, or start a new run from its weights:"
             " --load-model-path",
         )
 

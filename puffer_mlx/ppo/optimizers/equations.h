@@ -22,10 +22,10 @@ FUNCTION Clip clip_by(float norm, float loss, float max_norm) {
 
 // ---- Adam ----------------------------------------------------------------------------------------------------------
 
-// Coefficients of one step: the gradients' scale, both betas, add = 1 - beta, keep = 1 - lr decay; rate and root: lr and the factor
-// of sqrt(v), including the bias corrections.
+// Coefficients of one step. clip: scale of the gradients; add: 1 - beta; decayed: 1 - lr decay, factor of the weight; rate and root:
+// lr and factor of sqrt(v), including the bias corrections.
 struct AdamStep {
-  float clip, beta1, beta2, add1, add2, keep, rate, root, eps;
+  float clip, beta1, beta2, add1, add2, decayed, rate, root, eps;
 };
 
 // Update one weight and its moments with gradient g.
@@ -33,7 +33,7 @@ FUNCTION void adam_move(IN_THREAD const AdamStep& by, float g, IN_THREAD float& 
   float gradient = by.clip * g;
   m = by.beta1 * m + by.add1 * gradient;
   v = by.beta2 * v + by.add2 * (gradient * gradient);
-  w = by.keep * w - by.rate * m / (by.root * sqrt(v) + by.eps);
+  w = by.decayed * w - by.rate * m / (by.root * sqrt(v) + by.eps);
 }
 
 // ---- Muon ----------------------------------------------------------------------------------------------------------

@@ -1,15 +1,15 @@
-"""Mixed precision: fp32 weights and optimizer, activations and their gradients in a lower type.
+"""Mixed precision: fp32 weights and optimizer, 16-bit activations and gradients of activations.
 
-Weights are cast inside the differentiated function, all together, so gradients come back in fp32.
-What needs range or digits stays fp32: recurrent states, log-probabilities, losses, advantages, the
-optimizer.
+Weights are cast inside the differentiated function, so their gradients are fp32. Recurrent states,
+log-probabilities, losses and advantages are fp32.
 
-fp16 has 5 bits of exponent: gradients below 6e-8 vanish. So its loss is scaled up and the gradients
-down again, by a power of two that is halved whenever a gradient overflows, and doubled after
-``GROWTH_INTERVAL`` minibatches without one. bf16 has the range of fp32 and needs no scale.
+fp16 has 5 bits of exponent, so gradients below 6e-8 vanish. Therefore the loss is multiplied by a
+scale, a power of two, and gradients are divided by it. The scale is halved if a gradient overflows,
+and doubled after ``GROWTH_INTERVAL`` minibatches without overflow. bf16 has the range of fp32 and
+needs no scale.
 
-A minibatch whose loss or gradient isn't finite changes nothing, in any precision, and is counted;
-``TOLERATED`` of them in a row are an error.
+In any precision a minibatch whose loss or gradient isn't finite is skipped and counted.
+``TOLERATED`` skipped minibatches in a row end the run with an error.
 """
 
 from collections.abc import Sequence
@@ -31,26 +31,27 @@ TEXT = Path(__file__).with_name("scaler.metal.h")
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 FIRST_SCALE = 65536.0
-SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
-GROWTH_INTERVAL = 200  # minibatches; an epoch of Breakout has five
+SMALLEST_SCALE = 1.0
+LARGEST_SCALE = 2.0**24
+GROWTH_INTERVAL = 200  # minibatches
 TOLERATED = 10  # skipped minibatches in a row
 
 Scaler = dict[str, mx.array]
 
 
 def lower(weights: Any, precision: str) -> Any:
-    """Weights in the type that the policy computes in; fp32 ones are returned as they are."""
+    """Return a policy's weights in a precision; for fp32 the same arrays."""
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
     if cast.choose() is None:
         return tree_map(lambda w: w.astype(dtype), weights)
-    low = iter(TOGETHER[dtype](*leaves(weights)))
+    low = iter(CASTS[dtype](*leaves(weights)))
     return tree_map(lambda _: next(low), weights)
 
 
-def _together(dtype: mx.Dtype) -> Any:
-    """Casts of all weights in one launch, and of their gradients."""
+def _cast_in_one_launch(dtype: mx.Dtype) -> Any:
+    """Return a function that casts all weights in one launch, and their gradients in another."""
 
     @mx.custom_function
     def rounded(*arrays: mx.array) -> tuple[mx.array, ...]:
@@ -63,16 +64,17 @@ def _together(dtype: mx.Dtype) -> Any:
     return rounded
 
 
-TOGETHER = {dtype: _together(dtype) for dtype in LOW}
+CASTS = {dtype: _cast_in_one_launch(dtype) for dtype in LOW}
 
 
 def first_scaler(precision: str) -> Scaler:
-    """The state of loss scaling, scalar arrays.
+    """Return the initial state of loss scaling, scalar arrays.
 
     Returns:
-        ``scale``: what the loss is multiplied by, 1 but in fp16. ``good``: minibatches since it
-        changed. ``skipped``: minibatches that were skipped, over the whole run. ``in_a_row``: the
-        last ones that were. ``longest``: the most of them in a row.
+        ``scale``: factor of the loss; always 1 except in fp16. ``good``: minibatches since the last
+        skipped one or change of the scale. ``skipped``: skipped minibatches of the run.
+        ``in_a_row``: number of consecutive minibatches skipped last. ``longest``: largest value of
+        ``in_a_row``.
     """
     return {
         "scale": mx.array(FIRST_SCALE if precision == "fp16" else 1.0),
@@ -81,11 +83,18 @@ def first_scaler(precision: str) -> Scaler:
 
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """The state after a minibatch that counted (``ok``, a scalar) or was skipped."""
+    """Return the state after a minibatch.
+
+    Args:
+        scaler: state from ``first_scaler`` or the previous minibatch.
+        ok: scalar, false if the minibatch was skipped.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+    """
     kernel = COUNT.choose()
     if kernel is not None:
         return kernel(scaler, ok, precision)
-    scale, good = scaler["scale"], mx.where(ok, scaler["good"] + 1, 0)
+    scale = scaler["scale"]
+    good = mx.where(ok, scaler["good"] + 1, 0)
     if precision == "fp16":
         grows = good >= GROWTH_INTERVAL
         grown = mx.where(grows, mx.minimum(2 * scale, LARGEST_SCALE), scale)
@@ -102,7 +111,7 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
 
 def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
-    """The state after several minibatches, one after the other."""
+    """Return the state after several minibatches: see ``next_scaler``."""
     kernel = COUNT.choose()
     if kernel is not None:
         return kernel(scaler, pack(oks)[0], precision)
@@ -112,7 +121,7 @@ def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler
 
 
 def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """``next_scaler`` on a GPU, in one launch; ``ok``: of any minibatches, also numbers 0 or 1."""
+    """Compute ``next_scaler`` on a GPU for all minibatches in ``ok`` (bools, or 0 and 1)."""
     inputs = {name: array.reshape(-1) for name, array in {**scaler, "ok": ok}.items()}
     inputs["limits"] = numbers(SMALLEST_SCALE, LARGEST_SCALE)
     inputs["growth"] = numbers(int(precision == "fp16"), GROWTH_INTERVAL, ok.size)
@@ -124,11 +133,6 @@ def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 COUNT = implementation(
     ("ppo.precision",), "the kernel that counts minibatches", gpu=launch_next_scaler
 )
-
-
-def choose(ok: mx.array, new: Any, old: Any) -> Any:
-    """The tree ``new`` if ``ok``, a scalar, else ``old``."""
-    return tree_map(lambda a, b: mx.where(ok, a, b), new, old)
 
 
 record(__name__)

@@ -1,4 +1,4 @@
-// How minibatches are counted: ppo/precision. The one text of it in C: see ops/portable.h.
+// Counters of minibatches, for CPUs and GPUs (see ops/portable.h). Meaning of the counters: ppo/precision.
 
 #pragma once
 

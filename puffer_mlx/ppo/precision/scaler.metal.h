@@ -1,7 +1,7 @@
-// The state of loss scaling after some minibatches: what is computed, __init__.py. One thread.
+// Update the state of loss scaling after some minibatches, in one thread. Rules: __init__.py.
 //
-// ok has a number of each minibatch, above 0 if it counted. limits: the smallest scale and the largest. growth: whether there is
-// a scale, the minibatches after which it grows, and how many are in ok.
+// ok: one number per minibatch, above 0 if it counted. limits: smallest and largest scale. growth: 1 if there is a scale (fp16),
+// minibatches until it grows, length of ok.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// An epoch of PPO with Adam in one node: forward, loss, backward, clip and step for each of its minibatches, where the
-// policy is small and has no memory. As a graph, a minibatch of 64 samples costs ten times what is computed for it.
+// An epoch of PPO with Adam in one node, for small policies without recurrent state: forward pass, loss, backward pass, clip and
+// step of each minibatch. As an MLX graph, a minibatch of 64 samples takes ten times as long.
 
 #pragma once
 
@@ -16,18 +16,19 @@
 
 namespace puffer {
 
-// The policy: the layers and the heads of each tower that the actions' outputs and the value are read off, one for both, or one
-// for each; logstd's place among all weights, -1: actions are discrete; and the heads' sizes.
-using Network = std::tuple<std::vector<std::vector<Five>>, std::vector<std::vector<Five>>, int, std::vector<int>>;
+// The policy: layers and heads of each tower (one tower for actions and value, or one for each); index of logstd among the
+// weights, or -1 for discrete actions; number of choices of each action head.
+using Network = std::tuple<std::vector<std::vector<LayerSpec>>, std::vector<std::vector<LayerSpec>>, int, std::vector<int>>;
 
-// A minibatch's rows of a rollout, gathered.
+// The samples of one minibatch, copied from a rollout.
 class Gathered {
  public:
   Gathered(int samples, int inputs, int heads, int A, bool masked)
       : inputs_(inputs), heads_(heads), A_(A), x_(size_t(samples) * inputs), actions_(size_t(samples) * heads),
         targets_(size_t(samples) * 3), masks_(masked ? size_t(samples) * A : 0), n_(samples) {}
 
-  // `from`: observations (floats or bytes), actions, log-probabilities, values, advantages, and masks if there are any
+  // from: index of the first of these inputs: observations (float32 or uint8), actions, log-probabilities, values, advantages and,
+  // if masked, masks. rows: indices of the samples.
   void take(const Buffers& in, int from, bool as_bytes, const int32_t* rows) {
     for (int i = 0; i < n_; ++i) {
       int64_t row = rows[i];
@@ -54,17 +55,21 @@ class Gathered {
   int n_;
 };
 
-// Trees of k arrays each; the number of steps made, lr and ent_coef, all (); counts (4,) int32; a rollout's n samples:
-// observations (n, D) float32 or uint8, actions (n, heads), log-probabilities, values and advantages (n,), masks (n, A)
-// uint8; order (K, M) int32, the samples of each minibatch; numbers: clip_coef, vf_coef, vf_clip_coef, the largest norm,
-// the largest KL, beyond which the epoch ends without a step, and Adam's. -> k weights, k first and k second moments, the
-// number of steps, metrics (K, 7), ok (K,): 1 where a step was made, or where the KL was beyond the largest: after that
-// one both are 0; counts (4,) int32. A minibatch whose loss or gradients aren't finite changes nothing. With two towers
-// each has a thread; the result doesn't depend on how many there are.
+// Train on all minibatches of an epoch. A minibatch whose loss or gradients aren't finite changes nothing. Each tower has a thread;
+// the result doesn't depend on the number of threads.
+//
+// weights, momentum, second: trees of k arrays. made (number of steps), lr, ent_coef: (). counts: (4,) int32, see Counts.
+// A rollout of n samples: observations (n, D) float32 or uint8; rollout: actions (n, heads), log-probabilities, values and
+// advantages (n,); masks (n, A) uint8. order: (K, M) int32, sample indices of each minibatch. coefficients: clip_coef, vf_coef,
+// vf_clip_coef, largest gradient norm, largest KL, beta1, beta2, eps, weight decay. A minibatch with a larger KL ends the epoch
+// without a step.
+//
+// Returns k weights, k first and k second moments, the number of steps (), metrics (K, 7), finite (K,) and counts (4,) int32.
+// finite is 1 for a minibatch that made a step or ended the epoch by its KL. Metrics and flags after the epoch's end are 0.
 inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arrays& second, const Array& made,
                         const Array& lr, const Array& ent_coef, const Array& counts, const Array& observations,
                         const Arrays& rollout, const std::optional<Array>& masks, const Array& order,
-                        const Network& network, const std::array<double, 9>& numbers) {
+                        const Network& network, const std::array<double, 9>& coefficients) {
   expect(gemm != nullptr, "ppo_epoch: no BLAS is set");
   auto [tower_layers, tower_heads, logstd_place, head_sizes] = network;
   int k = static_cast<int>(weights.size()), A = 0, heads = int(head_sizes.size());
@@ -81,14 +86,14 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
   inputs.insert(inputs.end(), {counts, order, observations});
   inputs.insert(inputs.end(), rollout.begin(), rollout.end());
   if (masks) inputs.push_back(*masks);
-  int K = order.shape(0), M = order.shape(1), first = 3 * k;  // behind the trees: numbers, counts, order, rollout
+  int K = order.shape(0), M = order.shape(1), first = 3 * k;  // index of the input after the three trees
   bool masked = masks.has_value(), continuous = logstd_place >= 0;
   std::vector<int64_t> sizes;
   for (auto& weight : weights) sizes.push_back(weight.size());
 
   auto kernel = [=, layers = tower_layers, tops = tower_heads, place = logstd_place, choices = head_sizes](
                     const Buffers& in, const Outputs& to) {
-    auto [clip_coef, vf, vf_clip, max_norm, largest_kl, beta1, beta2, eps, decay] = numbers;
+    auto [clip_coef, vf, vf_clip, max_norm, largest_kl, beta1, beta2, eps, decay] = coefficients;
     Tensors tensors;
     std::vector<std::vector<float>> gradients;
     for (int i = 0; i < k; ++i) {
@@ -100,7 +105,7 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
       tensors.gradients.push_back(gradients.back().data());
     }
     float steps = *floats(in, first), rate = *floats(in, first + 1);
-    Coefficients coefficients{float(clip_coef), float(vf), float(vf_clip), *floats(in, first + 2)};
+    Coefficients of_loss{float(clip_coef), float(vf), float(vf_clip), *floats(in, first + 2)};
     auto& counted = *static_cast<Counts*>(to[3 * k + 3]);
     counted = *static_cast<const Counts*>(in[first + 3]);
     auto rows = static_cast<const int32_t*>(in[first + 4]);
@@ -110,19 +115,19 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
     Gathered batch(M, D, heads, A, masked);
     std::vector<float> y(size_t(M) * (A + 1)), dy(y.size());
     auto each_tower = [&](const std::function<void(int)>& work) { run_parts(int(towers.size()), work); };
-    float *told = floats(to, 3 * k + 1), *good = floats(to, 3 * k + 2);
-    std::fill_n(told, int64_t(K) * kMetrics, 0.0f);
-    std::fill_n(good, K, 0.0f);
+    float *all_metrics = floats(to, 3 * k + 1), *finite = floats(to, 3 * k + 2);
+    std::fill_n(all_metrics, int64_t(K) * kMetrics, 0.0f);
+    std::fill_n(finite, K, 0.0f);
     for (int b = 0; b < K; ++b) {
       batch.take(in, first + 5, as_bytes, rows + int64_t(b) * M);
       each_tower([&](int t) { towers[t].forward(tensors, batch.x(), M, y.data()); });
       float* logstd = continuous ? tensors.at[place] : nullptr;
       Likelihood likelihood(choices, continuous, logstd);
-      Metrics metrics = ppo_loss(likelihood, coefficients, y.data(), A, M, batch.chosen(), heads, batch.targets(),
+      Metrics metrics = ppo_loss(likelihood, of_loss, y.data(), A, M, batch.chosen(), heads, batch.targets(),
                                  dy.data(), continuous ? tensors.gradients[place] : nullptr);
-      std::copy(metrics.begin(), metrics.end(), told + int64_t(b) * kMetrics);
+      std::copy(metrics.begin(), metrics.end(), all_metrics + int64_t(b) * kMetrics);
       if (metrics[kKl] > float(largest_kl)) {
-        good[b] = std::all_of(metrics.begin(), metrics.end(), [](float x) { return std::isfinite(x); });
+        finite[b] = std::all_of(metrics.begin(), metrics.end(), [](float x) { return std::isfinite(x); });
         break;
       }
       each_tower([&](int t) { towers[t].backward(tensors, batch.x(), M, dy.data()); });
@@ -135,7 +140,7 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
         float *w = floats(to, i), *m = floats(to, k + i), *v = floats(to, 2 * k + i);
         adam_run(step, w, tensors.gradients[i], m, v, sizes[i]);
       }
-      good[b] = clip.ok;
+      finite[b] = clip.ok;
       counted = next_counts(counted, clip.ok);
     }
     *floats(to, 3 * k) = steps;

@@ -1,5 +1,5 @@
-// PPO's loss of a minibatch and its gradient by a policy's outputs: `ppo/loss.py` of the log-probabilities of
-// `policy/distributions.py`, by closed form.
+// PPO's loss of a minibatch and its gradient by the policy's outputs, in closed form. Equations: ppo/loss.py and
+// policy/distributions.py.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace puffer {
 
-// A head's logits, beside each other; probabilities are kept.
+// Adjacent logits of one head (see ops/distributions.h); caches the probabilities.
 struct RowOfLogits {
   const float* logits;
   const uint8_t* mask;  // or null
@@ -27,7 +27,7 @@ struct Coefficients {
   float clip, vf, vf_clip, entropy;
 };
 
-// What a minibatch is compared with, all (n,).
+// Targets of the loss, (n,) each.
 struct Targets {
   const float *logprob, *value, *advantage;
 };
@@ -40,7 +40,7 @@ struct Chosen {
 constexpr int kMetrics = 7, kTotal = 3, kKl = 5;
 using Metrics = std::array<float, kMetrics>;  // in the order of METRICS
 
-// Mean and deviation of the advantages, unbiased; a single advantage is taken as it is.
+// Mean and inverse standard deviation (unbiased) of the advantages. A single advantage isn't normalised.
 struct Scale {
   float mean = 0, inverse = 1;
 
@@ -68,8 +68,8 @@ class Likelihood {
   }
 
   float logprob = 0, entropy = 0;
-  std::vector<float> by_logprob, by_entropy;  // (A,): gradients of the two by logits, or means
-  std::vector<float> by_logstd;               // (A,): of the log-probability; the entropy's are 1
+  std::vector<float> by_logprob, by_entropy;  // (A,): gradients by logits or means
+  std::vector<float> by_logstd;               // (A,): gradient of the log-probability; the entropy's is 1
 
   void of(const float* outputs, const float* actions, const uint8_t* mask) {
     logprob = entropy = 0;
@@ -107,7 +107,8 @@ class Likelihood {
   std::vector<float> precision_;
 };
 
-// The loss of n samples with outputs y (n, A + 1), the value last; dy likewise. dlogstd (A,) or null.
+// Return the metrics of n samples with outputs y (n, A + 1), the value last. Writes the loss's gradients dy (n, A + 1) and, unless
+// null, dlogstd (A,).
 inline Metrics ppo_loss(Likelihood& likelihood, const Coefficients& c, const float* y, int A, int n,
                         const Chosen& chosen, int heads, const Targets& targets, float* dy, float* dlogstd) {
   Scale scale(targets.advantage, n);

@@ -1,5 +1,5 @@
-// A network without memory: products with bias and activation, one behind the other, and what is read off the last of
-// them; forward and backward over the samples of a minibatch.
+// Forward and backward pass of a network without recurrent state: linear layers with activations, and heads that are linear in the
+// last layer's output.
 
 #pragma once
 
@@ -11,28 +11,28 @@
 
 namespace puffer {
 
-using Five = std::array<int, 5>;  // the fields of one of these
+using LayerSpec = std::array<int, 5>;  // fields of a Layer or a Head, passed by Python
 
-// Tensors by their places among all weights; -1: there is none.
+// weight, bias: indices among the policy's tensors; bias is -1 if the layer has none.
 struct Layer {
   int weight, bias, inputs, width;
   Activation activation;
 };
 
-// Rows [row, row + count) of a weight, and as many columns of the outputs from `column` on.
+// Rows [row, row + count) of a weight compute the outputs [column, column + count).
 struct Head {
   int weight, bias, row, count, column;
 };
 
-// Where tensors and their gradients are; what isn't trained by a minibatch has a gradient of 0.
+// Pointers to the policy's tensors and to their gradients. Gradients of unused tensors are 0.
 struct Tensors {
   std::vector<float*> at, gradients;
 };
 
 class Tower {
  public:
-  // `outputs` is the width of the matrix whose columns the heads write; `samples` the most there may be.
-  Tower(const std::vector<Five>& layers, const std::vector<Five>& heads, int outputs, int samples) : outputs_(outputs) {
+  // outputs: number of outputs of all towers; samples: largest n.
+  Tower(const std::vector<LayerSpec>& layers, const std::vector<LayerSpec>& heads, int outputs, int samples) : outputs_(outputs) {
     for (auto [weight, bias, inputs, width, kind] : layers)
       layers_.push_back({weight, bias, inputs, width, static_cast<Activation>(kind)});
     for (auto [weight, bias, row, count, column] : heads) heads_.push_back({weight, bias, row, count, column});
@@ -62,7 +62,7 @@ class Tower {
       product(tensors, head.weight, head.row, head.bias, x, n, width, head.count, y + head.column, outputs_);
   }
 
-  // Gradients of all tensors, of the x that `forward` had last; dy (n, outputs).
+  // Compute the gradients of all tensors. x: input of the previous `forward`; dy: (n, outputs).
   void backward(const Tensors& tensors, const float* x, int n, const float* dy) {
     int width = layers_.back().width;
     const float* features = after_.back().data();
@@ -91,7 +91,7 @@ class Tower {
   }
 
  private:
-  // y (n, M), its rows `stride` apart, = x (n, K) W^T + b, W being M rows of a weight from `row` on
+  // y (n, M) = x (n, K) W^T + b. W: M rows of a weight, starting at `row`. Rows of y are `stride` apart.
   static void product(const Tensors& tensors, int weight, int row, int bias, const float* x, int n, int K, int M,
                       float* y, int stride) {
     for (int i = 0; bias >= 0 && i < n; ++i)
@@ -100,7 +100,7 @@ class Tower {
          y, stride);
   }
 
-  // Of the same by W and b; dy (n, M), its rows `stride` apart.
+  // Gradient of `product` by W and b. Rows of dy (n, M) are `stride` apart.
   static void weight_gradient(const Tensors& tensors, int weight, int row, int bias, const float* dy, int stride,
                               const float* x, int n, int K, int M) {
     gemm(kRowMajor, kTransposed, kAsIs, M, K, n, 1, dy, stride, x, K, 0,
@@ -115,8 +115,8 @@ class Tower {
   std::vector<Layer> layers_;
   std::vector<Head> heads_;
   int outputs_;
-  std::vector<std::vector<float>> before_, after_;  // of each layer, the activation
-  std::vector<float> gradient_, below_;             // by a layer's output, and by its input
+  std::vector<std::vector<float>> before_, after_;  // outputs of each layer before and after its activation
+  std::vector<float> gradient_, below_;             // gradients by a layer's output and by its input
 };
 
 }  // namespace puffer

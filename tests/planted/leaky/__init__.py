@@ -19,17 +19,17 @@ NAME = "Leaky"
 TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
-def leaky_forward(u, x, first, keep):
+def leaky_forward(u, x, first, not_done):
     """States (T, S, H) float32."""
     T, S, H = x.shape
-    inputs = {"u": u, "x": x, "first": first, "keep": keep}
+    inputs = {"u": u, "x": x, "first": first, "not_done": not_done}
     return launch(TEXT, "leaky_forward", inputs, {"states": x.shape}, S * H, T=T, S=S, H=H)[0]
 
 
-def leaky_backward(u, x, first, keep, states, dout):
+def leaky_backward(u, x, first, not_done, states, dout):
     """Gradients by u, by x beside u, and by first."""
     T, S, H = x.shape
-    inputs = {"u": u, "x": x, "first": first, "keep": keep, "states": states, "dout": dout}
+    inputs = {"u": u, "x": x, "first": first, "not_done": not_done, "states": states, "dout": dout}
     outputs = {"du": x.shape, "dx": x.shape, "dfirst": first.shape}
     return tuple(launch(TEXT, "leaky_backward", inputs, outputs, S * H, T=T, S=S, H=H))
 
@@ -39,12 +39,14 @@ FORWARD = implementation((), NAME_OF_FORM, cpu="leaky_forward", gpu=leaky_forwar
 BACKWARD = implementation((), NAME_OF_FORM, cpu="leaky_backward", gpu=leaky_backward, float32=(2,))
 
 
-def leaky_reference(u, x, first, keep=None):
-    """s_t = keep_t s_{t-1} + sigma(u_t) (x_t - keep_t s_{t-1}); u, x (T, S, H), first (S, H)."""
+def leaky_reference(u, x, first, not_done=None):
+    """s = n_t s_{t-1}; s_t = s + sigma(u_t) (x_t - s); u, x (T, S, H), first (S, H), n not_done."""
     state, states = first, []
     z: mx.array = logistic(u)  # type: ignore
-    for z_t, x_t, keep_t in zip(steps_of(z), steps_of(x), factors_of(keep, len(x)), strict=True):
-        state = state if keep_t is None else state * keep_t
+    for z_t, x_t, not_done_t in zip(
+        steps_of(z), steps_of(x), factors_of(not_done, len(x)), strict=True
+    ):
+        state = state if not_done_t is None else state * not_done_t
         state = state + z_t * (x_t - state)
         states.append(state)
     return mx.stack(states)
@@ -54,34 +56,34 @@ _reference_of_any = in_float32(leaky_reference, stay=(0,))
 
 
 @mx.custom_function
-def _layer(x, weight, first, keep):
+def _layer(x, weight, first, not_done):
     T, S, H = x.shape
     u = linear(x.reshape(T * S, H), weight).reshape(T, S, H)
-    return FORWARD.choose()(u, x, first, keep), u
+    return FORWARD.choose()(u, x, first, not_done), u
 
 
 @_layer.vjp
 def _layer_vjp(primals, cotangents, outputs):
-    x, weight, first, keep = primals
+    x, weight, first, not_done = primals
     states, u = outputs
     H = x.shape[-1]
-    du, dx, dfirst = BACKWARD.choose()(u, x, first, keep, states, cotangents[0])
+    du, dx, dfirst = BACKWARD.choose()(u, x, first, not_done, states, cotangents[0])
     du = du.reshape(-1, H)
     dx = input_gradient(du, weight, dx.reshape(-1, H))
     dweight = weight_gradient(du, x.reshape(-1, H))
-    return dx.reshape(x.shape), dweight, dfirst, mx.zeros_like(keep)
+    return dx.reshape(x.shape), dweight, dfirst, mx.zeros_like(not_done)
 
 
-def leaky(x, layer, first, keep=None):
-    """One layer over T steps: x (T, S, H), first (S, H), keep (T, S)."""
+def leaky(x, layer, first, not_done=None):
+    """One layer over T steps: x (T, S, H), first (S, H), not_done (T, S)."""
     weight = layer["gate"]
     x = x.astype(weight.dtype)
     if FORWARD.choose() is None:
         u = linear(x.reshape(-1, x.shape[-1]), weight).reshape(x.shape)
-        states = _reference_of_any(u, x, first, keep)
+        states = _reference_of_any(u, x, first, not_done)
     else:
-        keep = mx.ones(x.shape[:2]) if keep is None else keep
-        states, _ = _layer(x, weight, first, keep)  # type: ignore
+        not_done = mx.ones(x.shape[:2]) if not_done is None else not_done
+        states, _ = _layer(x, weight, first, not_done)  # type: ignore
     if len(states) == 1:  # one view of it: see lstm/network.py
         last = states.squeeze(0)
         states = last[None]
@@ -107,9 +109,9 @@ class Leaky(Recurrent):
         """Zeros."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
-    def scan(self, weights, h, state, keep=None):
+    def scan(self, weights, h, state, not_done=None):
         """T steps of S segments."""
-        return through_layers(leaky, weights, h, state, keep)
+        return through_layers(leaky, weights, h, state, not_done)
 
 
 def _add_c_layers(step, network, weights):

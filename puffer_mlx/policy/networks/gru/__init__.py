@@ -22,7 +22,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -37,31 +37,35 @@ State = list[mx.array]
 
 IN_ONE_PASS = "GRU in one pass"
 FOLDER = Path(__file__).parent
-KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
+KERNELS = FOLDER / "kernels.metal.h"
+LAYERS = FOLDER / "layers.metal.h"
 
 
-def gru_forward(z, weight_hh, bias_hh, h0, keep):
-    """``gru_reference`` on a GPU.
+def gru_forward(z, weight_hh, bias_hh, h0, not_done):
+    """Compute ``gru_reference`` on a GPU.
 
     Returns:
-        h (T, S, H) float32, and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
+        h (T, S, H) float32; and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
     """
-    T, S, H = *z.shape[:2], weight_hh.shape[1]
-    before, shapes = [z, weight_hh.T, bias_hh], [(T, S, H), (T, S, 4 * H)]
-    return launch_recurrence(KERNELS, "gru_forward", before, [h0], keep, [], shapes, gates=3)
+    T, S, _ = z.shape
+    H = weight_hh.shape[1]
+    inputs = [z, weight_hh.T, bias_hh]
+    shapes = [(T, S, H), (T, S, 4 * H)]
+    return launch_recurrence(KERNELS, "gru_forward", inputs, [h0], not_done, [], shapes, gates=3)
 
 
-def gru_backward(gates, weight_hh, h0, keep, h, dh):
-    """Gradient of ``gru_forward``'s h, for dh (T, S, H) float32.
+def gru_backward(gates, weight_hh, h0, not_done, h, dh):
+    """Compute the gradients of ``gru_forward``'s h, for dh (T, S, H) float32.
 
     Returns:
-        Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype, and by h0 (S, H),
-        float32, which means nothing where h0 is None.
+        Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype; and by h0 (S, H)
+        float32, undefined if h0 is None.
     """
     T, S, H = h.shape
     shapes = [(T, S, 3 * H), (T, S, 3 * H), (1,) if h0 is None else (S, H)]
-    before, behind = [gates, weight_hh], [h, dh]
-    return launch_recurrence(KERNELS, "gru_backward", before, [h0], keep, behind, shapes, gates=3)
+    return launch_recurrence(
+        *(KERNELS, "gru_backward", [gates, weight_hh], [h0], not_done, [h, dh]), shapes, gates=3
+    )
 
 
 PLAIN = ("policy.networks.gru",)
@@ -70,30 +74,32 @@ BACKWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backwa
 
 
 def gru_reference(
-    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h: mx.array, keep: mx.array | None = None
+    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h: mx.array, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
-    """The GRU recurrence in plain MLX: what the fused forms are checked against.
+    """Compute the GRU recurrence in plain MLX.
 
         [hr | hz | hn] = W h_{t-1} + b
         r = sigma(z_r + hr),  u = sigma(z_z + hz),  n = tanh(z_n + r hn)
         h_t = n + u (h_{t-1} - n)
 
     Args:
-        z: (T, S, 3H), the input's part of the gates, its bias included.
+        z: (T, S, 3H), the input's part of the gates, including its bias.
         weight_hh: (3H, H), W.
         bias_hh: (3H,), b.
-        h: (S, H), the state before the first step.
-        keep: (T, S), what h_{t-1} is multiplied by before step t; None is ones.
+        h: (S, H), initial state.
+        not_done: (T, S), factors that multiply the state at the start of each step; None for 1.
 
     Returns:
-        Outputs (T, S, H), which are the states, and the last of them (S, H).
+        States (T, S, H), which are also the outputs; and the last state (S, H).
     """
-    out, transposed = [], weight_hh.T
-    for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
-        h = h if keep_t is None else h * keep_t
+    out = []
+    transposed = weight_hh.T
+    for z_t, not_done_t in zip(steps_of(z), factors_of(not_done, len(z)), strict=True):
+        h = h if not_done_t is None else h * not_done_t
         z_r, z_u, z_n = mx.split(z_t, 3, axis=-1)
         h_r, h_u, h_n = mx.split(mx.addmm(bias_hh, h, transposed), 3, axis=-1)
-        r, u = logistic(z_r + h_r), logistic(z_u + h_u)
+        r = logistic(z_r + h_r)
+        u = logistic(z_u + h_u)
         n = tanh(z_n + r * h_n)  # type: ignore
         h = n + u * (h - n)  # type: ignore
         out.append(h)
@@ -101,35 +107,34 @@ def gru_reference(
 
 
 @mx.custom_function
-def _recurrence(
-    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array | None, keep: mx.array | None
-):
+def _recurrence(z, weight_hh, bias_hh, h0, not_done):
     """Compute ``gru_reference`` fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
-    return FORWARD.choose()(z, weight_hh, bias_hh, h0, keep)
+    return FORWARD.choose()(z, weight_hh, bias_hh, h0, not_done)
 
 
 @_recurrence.vjp
 def _recurrence_vjp(primals, cotangents, outputs):
     # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
-    _, weight_hh, _, h0, keep = primals
+    _, weight_hh, _, h0, not_done = primals
     h, gates = outputs
-    dz, dhidden, dh0 = BACKWARD.choose()(gates, weight_hh, h0, keep, h, cotangents[0])
-    dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
+    dz, dhidden, dh0 = BACKWARD.choose()(gates, weight_hh, h0, not_done, h, cotangents[0])
+    dweight = recurrent_weight_gradient(dhidden, h, h0, not_done)
     dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
-    dh0, dkeep = None if h0 is None else dh0, None if keep is None else mx.zeros_like(keep)
-    return dz, dweight, dbias, dh0, dkeep
+    dnot_done = None if not_done is None else mx.zeros_like(not_done)
+    return dz, dweight, dbias, None if h0 is None else dh0, dnot_done
 
 
 def gru(
-    x: mx.array, layer: dict[str, mx.array], first: mx.array | None, keep: mx.array | None = None
+    x: mx.array, layer: Weights, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: initial state (S, H), float32; None: zeros.
-        keep: (T, S) float32, the factor of the state before each step; None: 1.
+        first: initial state (S, H), float32; None for zeros.
+        not_done: (T, S) float32, factors that multiply the state at the start of each step; None
+            for 1.
 
     Returns:
         Outputs (T, S, H) of the weights' dtype, and the last state (S, H), float32, which has no
@@ -141,10 +146,10 @@ def gru(
     if FORWARD.choose() is None:
         plain = in_float32(gru_reference, stay=(0, 1))
         first = mx.zeros((S, H)) if first is None else first
-        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, keep)
+        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, not_done)
     else:
-        keep = full_on_cpu(keep, 1, (T, S))
-        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore
+        not_done = full_on_cpu(not_done, 1, (T, S))
+        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, not_done)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
     return out.astype(z.dtype), mx.stop_gradient(last)
 
@@ -152,10 +157,10 @@ def gru(
 class GRU(Recurrent):
     """L GRU layers, H wide, then RMSNorm(GRU(x) + x).
 
-    Upstream's torch class adds and normalises once after the stack when it trains, but after every
-    layer when it acts; here it is always once, which is the same for one layer.
+    Upstream's torch class adds and normalises once after the stack in training, but after every
+    layer when it acts. Here both do it once, which is the same for one layer.
 
-    State: L arrays (n, H), 0 at first.
+    State: L arrays (n, H), initially 0.
     """
 
     def init(self, key: mx.array) -> Weights:
@@ -167,16 +172,16 @@ class GRU(Recurrent):
         }
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: see ``networks.Network``."""
         h = h.astype(weights["norm"]["weight"].dtype)
-        out, state = through_layers(gru, weights["layers"], h, state, keep)
+        out, state = through_layers(gru, weights["layers"], h, state, not_done)
         flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
         return add_rms_norm(*flat, weights["norm"]["weight"]).reshape(h.shape), state
 
 
-# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+# ---- other implementations: see ``networks/__init__.py`` -----------------------------------------
 
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
@@ -208,7 +213,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
+    gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=2),
     from_zeros=True,
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
     stacked_state=lambda state: {"state": state},

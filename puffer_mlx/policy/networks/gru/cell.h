@@ -1,7 +1,7 @@
 // PyTorch's GRU with gates r, u, n (its r, z, n): a step and its gradient for one channel (on a CPU, one vector of channels), for
 // training and acting on CPUs and GPUs: see ops/portable.h.
 //
-//   hp = keep_t h_{t-1},  [hr hu hn] = W hp + b
+//   hp = not_done_t h_{t-1},  [hr hu hn] = W hp + b
 //   r = sigma(z_r + hr),  u = sigma(z_u + hu),  n = tanh(z_n + r hn),  h_t = n + u (hp - n)
 
 #pragma once

@@ -6,13 +6,13 @@
 #include "recurrence/walk.metal.h"
 
 // weight_hh (H, 3H): transposed
-KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, float h0 keep, int sizes
+KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, float h0 not_done, int sizes
   -> float h, Low gates {
   SHARED Rows<R> before[2 * N * U];
   int T = sizes[0];
   uint S = sizes[1];
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, sizes[2], sizes[3], me, block);
-  walk.begin(keep, h0, before);
+  walk.begin(not_done, h0, before);
   BARRIER
   for (int t = 0; t < T; ++t) {
 #pragma unroll
@@ -26,7 +26,7 @@ KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, 
         sums[v / R][v % R] = (float)bias_hh[v / R * H + channel];
         inputs[v / R][v % R] = s < S ? (float)z[((t * S + s) * 3 + v / R) * H + channel] : 0.0f;
       }
-      walk.keep_of(t + 1, T, keep, kept);
+      walk.keep_of(t + 1, T, not_done, kept);
       walk.product(before + (t & 1) * N * U, sums);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -44,12 +44,12 @@ KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, 
   }
 }
 
-KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float h0 keep h dh, int sizes
+KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float h0 not_done h dh, int sizes
   -> Low dz dhidden, float dh0 {
   SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
   int T = sizes[0];
-  uint S = sizes[1], first_step = sizes[2], keep_step = sizes[3];
-  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, keep_step, me, block);
+  uint S = sizes[1], first_step = sizes[2], not_done_step = sizes[3];
+  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   float carry[C][R], sums[C][G][R];
   uint first = walk.first;
   walk.begin_back(after, carry);
@@ -61,7 +61,7 @@ KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, flo
       walk.go_to(c_);
       uint channel = walk.channel;
       StepOfR<R> step;
-      walk.read(t, T, gates, dh, h, h0, keep, step);
+      walk.read(t, T, gates, dh, h, h0, not_done, step);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         if (!walk.mine || first + r >= S) continue;
@@ -85,6 +85,6 @@ KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, flo
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R, k = s * H + channel;
     if (channel >= H || s >= S || (first_step == 0 && k > 0)) continue;
-    dh0[k] = keep[s * keep_step] * (carry[v / R][v % R] + sums[v / R][0][v % R]);
+    dh0[k] = not_done[s * not_done_step] * (carry[v / R][v % R] + sums[v / R][0][v % R]);
   }
 }

@@ -15,7 +15,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -25,36 +25,44 @@ from puffer_mlx.policy.networks.recurrent import (
 from puffer_mlx.system.plain_functions import record
 
 NAME = "LSTM"
-Weights = list[dict[str, mx.array]]
-State = list[dict[str, mx.array]]
+Arrays = dict[str, mx.array]
+Weights = list[Arrays]
+State = list[Arrays]
 
 IN_ONE_PASS = "LSTM in one pass"
 FOLDER = Path(__file__).parent
-KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
+KERNELS = FOLDER / "kernels.metal.h"
+LAYERS = FOLDER / "layers.metal.h"
 
 
-def lstm_forward(z, weight_hh, h0, c0, keep):
-    """``lstm_reference`` on a GPU.
+def lstm_forward(z, weight_hh, h0, c0, not_done):
+    """Compute ``lstm_reference`` on a GPU.
 
     Returns:
-        h (T, S, H) and c (T, S, H), float32, and the gates after their activation (T, S, 4H), of
-        z's dtype.
+        h and c (T, S, H), float32; and the activated gates (T, S, 4H), of z's dtype.
     """
-    T, S, H = *z.shape[:2], weight_hh.shape[1]
-    before, shapes = [z, weight_hh.T], [(T, S, H), (T, S, H), z.shape]
-    return launch_recurrence(KERNELS, "lstm_forward", before, [h0, c0], keep, [], shapes, gates=4)
+    T, S, _ = z.shape
+    H = weight_hh.shape[1]
+    shapes = [(T, S, H), (T, S, H), z.shape]
+    return launch_recurrence(
+        *(KERNELS, "lstm_forward", [z, weight_hh.T], [h0, c0], not_done, []), shapes, gates=4
+    )
 
 
-def lstm_backward(gates, weight_hh, h0, c0, keep, h, c, dh):
-    """Gradient of ``lstm_forward``'s h, for dh (T, S, H) float32; h0 and h aren't read.
+def lstm_backward(gates, weight_hh, h0, c0, not_done, h, c, dh):
+    """Compute the gradients of ``lstm_forward``'s h, for dh (T, S, H) float32.
+
+    h0 and h are unused.
 
     Returns:
-        Gradients by z (T, S, 4H), of the gates' dtype, and by h0 and c0 (S, H), float32,
-        which mean nothing where those are None.
+        Gradients by z (T, S, 4H), of the gates' dtype; and by h0 and c0 (S, H), float32, undefined
+        if these are None.
     """
     state = (1,) if c0 is None else c0.shape
-    before, behind, shapes = [gates, weight_hh], [c, dh], [gates.shape, state, state]
-    return launch_recurrence(KERNELS, "lstm_backward", before, [c0], keep, behind, shapes, gates=4)
+    shapes = [gates.shape, state, state]
+    return launch_recurrence(
+        *(KERNELS, "lstm_backward", [gates, weight_hh], [c0], not_done, [c, dh]), shapes, gates=4
+    )
 
 
 PLAIN = ("policy.networks.lstm",)
@@ -65,27 +73,29 @@ BACKWARD = implementation(
 
 
 def lstm_reference(
-    z: mx.array, weight_hh: mx.array, h: mx.array, c: mx.array, keep: mx.array | None = None
+    z: mx.array, weight_hh: mx.array, h: mx.array, c: mx.array, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """The LSTM recurrence in plain MLX: what the fused forms are checked against.
+    """Compute the LSTM recurrence in plain MLX.
 
         i, f, g, o = z_t + W h_{t-1}
         c_t = sigma(f) c_{t-1} + sigma(i) tanh(g),    h_t = sigma(o) tanh(c_t)
 
     Args:
-        z: (T, S, 4H), the input's part of the gates, biases included.
+        z: (T, S, 4H), the input's part of the gates, including both biases.
         weight_hh: (4H, H), W.
-        h: (S, H), the output before the first step.
-        c: (S, H), the cell before the first step.
-        keep: (T, S), what h_{t-1} and c_{t-1} are multiplied by before step t; None is ones.
+        h: (S, H), initial output.
+        c: (S, H), initial cell state.
+        not_done: (T, S), factors that multiply h and c at the start of each step; None for 1.
 
     Returns:
         Outputs (T, S, H), and h and c after the last step, (S, H).
     """
-    out, transposed = [], weight_hh.T
-    for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
-        if keep_t is not None:
-            h, c = h * keep_t, c * keep_t
+    out = []
+    transposed = weight_hh.T
+    for z_t, not_done_t in zip(steps_of(z), factors_of(not_done, len(z)), strict=True):
+        if not_done_t is not None:
+            h = h * not_done_t
+            c = c * not_done_t
         i, f, g, o = mx.split(mx.addmm(z_t, h, transposed), 4, axis=-1)
         c = logistic(f) * c + logistic(i) * tanh(g)  # type: ignore
         h = logistic(o) * tanh(c)  # type: ignore
@@ -94,41 +104,33 @@ def lstm_reference(
 
 
 @mx.custom_function
-def _recurrence(
-    z: mx.array,
-    weight_hh: mx.array,
-    h0: mx.array | None,
-    c0: mx.array | None,
-    keep: mx.array | None,
-):
+def _recurrence(z, weight_hh, h0, c0, not_done):
     """Compute ``lstm_reference`` fused. Returns h, c (T, S, H) and activated gates (T, S, 4H)."""
-    return FORWARD.choose()(z, weight_hh, h0, c0, keep)
+    return FORWARD.choose()(z, weight_hh, h0, c0, not_done)
 
 
 @_recurrence.vjp
 def _recurrence_vjp(primals, cotangents, outputs):
     # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
-    _, weight_hh, h0, c0, keep = primals
+    _, weight_hh, h0, c0, not_done = primals
     h, c, gates = outputs
-    dz, dh0, dc0 = BACKWARD.choose()(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
-    dweight = recurrent_weight_gradient(dz, h, h0, keep)
+    dz, dh0, dc0 = BACKWARD.choose()(gates, weight_hh, h0, c0, not_done, h, c, cotangents[0])
+    dweight = recurrent_weight_gradient(dz, h, h0, not_done)
     dstate = (None, None) if h0 is None else (dh0, dc0)
-    return dz, dweight, *dstate, None if keep is None else mx.zeros_like(keep)
+    return dz, dweight, *dstate, None if not_done is None else mx.zeros_like(not_done)
 
 
 def lstm(
-    x: mx.array,
-    layer: dict[str, mx.array],
-    state: dict[str, mx.array] | None,
-    keep: mx.array | None = None,
-) -> tuple[mx.array, dict[str, mx.array]]:
+    x: mx.array, layer: Arrays, state: Arrays | None, not_done: NotDone = None
+) -> tuple[mx.array, Arrays]:
     """Compute one layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
-        state: initial h and c, (S, H), float32; None: zeros.
-        keep: (T, S) float32, the factor of the state before each step; None: 1.
+        state: initial h and c, (S, H), float32; None for zeros.
+        not_done: (T, S) float32, factors that multiply the state at the start of each step; None
+            for 1.
 
     Returns:
         Outputs (T, S, H) of the weights' dtype, and the state after the last step, float32, which
@@ -141,24 +143,26 @@ def lstm(
     if FORWARD.choose() is None:
         plain = in_float32(lstm_reference, stay=(0, 1, 2))
         h0, c0 = (mx.zeros((S, H)) if first is None else first for first in (h0, c0))
-        out, h, c = plain(z, layer["weight_hh"], h0, c0, keep)
+        out, h, c = plain(z, layer["weight_hh"], h0, c0, not_done)
     else:
-        keep = full_on_cpu(keep, 1, (T, S))
-        out, cells, _ = _recurrence(z, layer["weight_hh"], h0, c0, keep)  # type: ignore
+        not_done = full_on_cpu(not_done, 1, (T, S))
+        out, cells, _ = _recurrence(z, layer["weight_hh"], h0, c0, not_done)  # type: ignore
         if T == 1:
-            # One view of each output: MLX 0.32.4 can't compile two equal views of one output of a
-            # function that has several ("_Map_base::at").
-            h, c = out.squeeze(0), cells.squeeze(0)
+            # One view of each output: MLX 0.32.4 can't compile two equal views of an output of a
+            # function with several outputs ("_Map_base::at").
+            h = out.squeeze(0)
+            c = cells.squeeze(0)
             out = h[None]
         else:
-            h, c = out[-1], cells[-1]
+            h = out[-1]
+            c = cells[-1]
     return out.astype(z.dtype), {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
 
 
 class LSTM(Recurrent):
-    """L LSTM layers, H wide, as PufferLib's torch classes.
+    """L LSTM layers, H wide, as in PufferLib's torch classes.
 
-    State: for each layer h and c, (n, H), 0 at first.
+    State: h and c of each layer, (n, H), initially 0.
     """
 
     def init(self, key: mx.array) -> Weights:
@@ -170,13 +174,13 @@ class LSTM(Recurrent):
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: see ``networks.Network``."""
-        return through_layers(lstm, weights, h, state, keep)
+        return through_layers(lstm, weights, h, state, not_done)
 
 
-# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+# ---- other implementations: see ``networks/__init__.py`` -----------------------------------------
 
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
@@ -206,13 +210,13 @@ def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
 
 
 def _fused_case(T: int, S: int, H: int) -> FusedCase:
-    low, states = [(T, S, 4 * H), (4 * H, H)], [(S, H), (S, H)]
-    return FusedCase(low, states, _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
+    low = [(T, S, 4 * H), (4 * H, H)]
+    return FusedCase(low, [(S, H), (S, H)], _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
 
 
 FORMS = Forms(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
+    gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=1),
     from_zeros=True,
     puffer3=lambda hidden: {
         f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()

@@ -2,7 +2,7 @@
 // and GPUs: see ops/portable.h. Its gradient is written out in scan.h and in the GPU kernels: through a shared function, GCC fuses
 // other products with sums, which changes the last bits.
 //
-//   hp = keep_t h_{t-1},  cp = keep_t c_{t-1},  [i f g o] = z_t + W hp
+//   hp = not_done_t h_{t-1},  cp = not_done_t c_{t-1},  [i f g o] = z_t + W hp
 //   c_t = sigma(f) cp + sigma(i) tanh(g),       h_t = sigma(o) tanh(c_t)
 
 #pragma once

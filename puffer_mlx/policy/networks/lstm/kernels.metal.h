@@ -6,19 +6,19 @@
 #include "recurrence/walk.metal.h"
 
 // weight_hh (H, 4H): transposed
-KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h0 c0 keep, int sizes
+KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h0 c0 not_done, int sizes
   -> float h c, Low gates {
   SHARED Rows<R> before[2 * N * U];
   int T = sizes[0];
-  uint S = sizes[1], first_step = sizes[2], keep_step = sizes[3];
-  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, keep_step, me, block);
-  walk.begin(keep, h0, before);
+  uint S = sizes[1], first_step = sizes[2], not_done_step = sizes[3];
+  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
+  walk.begin(not_done, h0, before);
   uint first = walk.first;
-  float cells[C][R];  // keep c of step t - 1
+  float cells[C][R];  // not_done c of step t - 1
 #pragma unroll
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R;
-    cells[v / R][v % R] = channel < H && s < S ? keep[s * keep_step] * c0[(s * H + channel) * first_step] : 0.0f;
+    cells[v / R][v % R] = channel < H && s < S ? not_done[s * not_done_step] * c0[(s * H + channel) * first_step] : 0.0f;
   }
   BARRIER
   for (int t = 0; t < T; ++t) {
@@ -32,7 +32,7 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
         uint s = first + v % R;
         sums[v / R][v % R] = s < S ? (float)z[((t * S + s) * 4 + v / R) * H + channel] : 0.0f;
       }
-      walk.keep_of(t + 1, T, keep, kept);
+      walk.keep_of(t + 1, T, not_done, kept);
       walk.product(before + (t & 1) * N * U, sums);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -51,12 +51,12 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
   }
 }
 
-KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 keep c dh, int sizes
+KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 not_done c dh, int sizes
   -> Low dz, float dh0 dc0 {
   SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
   int T = sizes[0];
-  uint S = sizes[1], first_step = sizes[2], keep_step = sizes[3];
-  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, keep_step, me, block);
+  uint S = sizes[1], first_step = sizes[2], not_done_step = sizes[3];
+  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   float carry[C][R], sums[C][G][R];
   uint first = walk.first;
   walk.begin_back(after, carry);
@@ -68,7 +68,7 @@ KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, fl
       walk.go_to(c_);
       uint channel = walk.channel;
       StepOfR<R> step;
-      walk.read(t, T, gates, dh, c, c0, keep, step);
+      walk.read(t, T, gates, dh, c, c0, not_done, step);
       float cells[R];
 #pragma unroll
       for (int r = 0; r < R; ++r) cells[r] = first + r < S ? c[(t * S + first + r) * H + channel] : 0.0f;
@@ -94,7 +94,7 @@ KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, fl
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R, k = s * H + channel;
     if (channel >= H || s >= S || (first_step == 0 && k > 0)) continue;
-    dh0[k] = keep[s * keep_step] * sums[v / R][0][v % R];
+    dh0[k] = not_done[s * not_done_step] * sums[v / R][0][v % R];
     dc0[k] = carry[v / R][v % R];
   }
 }

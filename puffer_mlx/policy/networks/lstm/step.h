@@ -1,4 +1,4 @@
-// A LSTM layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
+// An LSTM layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
 
 #pragma once
 

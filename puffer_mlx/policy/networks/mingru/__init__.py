@@ -1,4 +1,4 @@
-"""MinGRU: upstream's native network, a linear recurrence with gates that don't see the state.
+"""MinGRU: upstream's native network, a linear recurrence whose gates don't depend on the state.
 
 Tensors: ``{i}.weight`` (3H, H) of layer i.
 """
@@ -16,7 +16,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import first_and_keep
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
+from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -26,30 +26,31 @@ State = list[mx.array]
 
 IN_ONE_PASS = "MinGRU in one pass"
 FOLDER = Path(__file__).parent
-KERNELS, LAYERS = FOLDER / "kernels.metal.h", FOLDER / "layers.metal.h"
+KERNELS = FOLDER / "kernels.metal.h"
+LAYERS = FOLDER / "layers.metal.h"
 
 
-def mingru_forward(u, x, first, keep):
-    """``mingru_reference`` on a GPU, of u (T, S, 3H).
+def mingru_forward(u, x, first, not_done):
+    """Compute ``mingru_reference`` on a GPU, for u (T, S, 3H).
 
     Returns:
-        Outputs, of u's dtype, and states, float32: both (T, S, H).
+        Outputs of u's dtype and float32 states, both (T, S, H).
     """
     _, S, H = x.shape
-    states, steps = first_and_keep([first], keep)
+    states, steps = first_and_keep([first], not_done)
     arrays = [u, x, *states, numbers(*x.shape, *steps)]
     return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
-def mingru_backward(u, x, first, keep, states, dout):
-    """Gradient of ``mingru_forward``'s outputs, for dout (T, S, H).
+def mingru_backward(u, x, first, not_done, states, dout):
+    """Compute the gradients of ``mingru_forward``'s outputs, for dout (T, S, H).
 
     Returns:
-        Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first``
-        (S, H), each of its array's dtype; the last means nothing where ``first`` is None.
+        Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; only the highway's part) and by ``first``
+        (S, H; undefined if it is None), each of its array's dtype.
     """
     _, S, H = x.shape
-    before, steps = first_and_keep([first], keep)
+    before, steps = first_and_keep([first], not_done)
     arrays = [u, x, *before, states, dout, numbers(*x.shape, *steps)]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
@@ -63,9 +64,9 @@ BACKWARD = implementation(
 
 
 def mingru_reference(
-    u: Sequence[mx.array], x: mx.array, first: mx.array | None, keep: mx.array | None = None
+    u: Sequence[mx.array], x: mx.array, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
-    """The MinGRU recurrence in plain MLX: what the fused forms compute, and are checked against.
+    """Compute the MinGRU recurrence in plain MLX.
 
     With ``u = [hidden, gate, projection]``, z = sigma(gate), q = sigma(projection) and
     g = hidden + 0.5 if hidden >= 0 else sigma(hidden):
@@ -75,19 +76,21 @@ def mingru_reference(
     Args:
         u: three arrays (T, S, H).
         x: (T, S, H), the layer's input.
-        first: (S, H), the state before the first step; None is zeros.
-        keep: (T, S), what s_{t-1} is multiplied by before step t; None is ones.
+        first: (S, H), initial state; None for zeros.
+        not_done: (T, S), factors that multiply the state at the start of each step; None for 1.
 
     Returns:
         Outputs and states, both (T, S, H).
     """
     hidden, gate, projection = u
-    z, q = logistic(gate), logistic(projection)
+    z = logistic(gate)
+    q = logistic(projection)
     g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
-    state, states = mx.zeros(x.shape[1:]) if first is None else first, []
-    factors = factors_of(keep, len(x))
-    for z_t, g_t, keep_t in zip(steps_of(z), steps_of(g), factors, strict=True):  # type: ignore
-        state = state if keep_t is None else state * keep_t
+    state = mx.zeros(x.shape[1:]) if first is None else first
+    states = []
+    factors = factors_of(not_done, len(x))
+    for z_t, g_t, not_done_t in zip(steps_of(z), steps_of(g), factors, strict=True):  # type: ignore
+        state = state if not_done_t is None else state * not_done_t
         state = state + z_t * (g_t - state)
         states.append(state)
     stacked = mx.stack(states)  # (T, S, H)
@@ -95,14 +98,14 @@ def mingru_reference(
 
 
 @mx.custom_function
-def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None):
-    """Compute one fused layer: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
+def _layer(x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotDone):
+    """Compute one fused layer: x (T, S, H), weight (3H, H), first (S, H), not_done (T, S).
 
     Returns out, states, u.
     """
     T, S, H = x.shape
     u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
-    out, states = FORWARD.choose()(u, x, first, keep)
+    out, states = FORWARD.choose()(u, x, first, not_done)
     return out, states, u
 
 
@@ -110,27 +113,28 @@ def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array
 def _layer_vjp(primals, cotangents, outputs):
     # The states leave `mingru` through stop_gradient, so only the outputs' cotangent can be
     # non-zero.
-    x, weight, first, keep = primals
+    x, weight, first, not_done = primals
     _, states, u = outputs
     T, S, H = x.shape
-    du, dx, dfirst = BACKWARD.choose()(u, x, first, keep, states, cotangents[0])
+    du, dx, dfirst = BACKWARD.choose()(u, x, first, not_done, states, cotangents[0])
     du = du.reshape(T * S, 3 * H)
     dweight = weight_gradient(du, x.reshape(T * S, H))
     dx = input_gradient(du, weight, dx.reshape(T * S, H))
-    dfirst, dkeep = None if first is None else dfirst, None if keep is None else mx.zeros_like(keep)
-    return dx.reshape(T, S, H), dweight, dfirst, dkeep
+    dnot_done = None if not_done is None else mx.zeros_like(not_done)
+    return dx.reshape(T, S, H), dweight, None if first is None else dfirst, dnot_done
 
 
 def mingru(
-    x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None = None
+    x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute one layer over T steps: fused if the device can, else ``mingru_reference``.
 
     Args:
         x: (T, S, H).
         weight: (3H, H), rows hidden, gate, projection.
-        first: initial state (S, H), float32; None: zeros.
-        keep: (T, S) float32, the factor of the state before each step; None: 1.
+        first: initial state (S, H), float32; None for zeros.
+        not_done: (T, S) float32, factors that multiply the state at the start of each step; None
+            for 1.
 
     Returns:
         Outputs (T, S, H) of the weight's dtype, and the state after the last step (S, H) float32,
@@ -139,20 +143,20 @@ def mingru(
     x = x.astype(weight.dtype)
     first = full_on_cpu(first, 0, x.shape[1:])
     if FORWARD.choose() is None:
-        # three products: the parts of one are strided, and their gradient a full array each
+        # Three products, because slices of one product are strided and have full-size gradients.
         u = [linear(x, rows) for rows in mx.split(weight, 3)]
-        out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, keep)
+        out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, not_done)
     else:
-        keep = full_on_cpu(keep, 1, x.shape[:2])
-        out, states, _ = _layer(x, weight, first, keep)  # type: ignore
-    last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
+        not_done = full_on_cpu(not_done, 1, x.shape[:2])
+        out, states, _ = _layer(x, weight, first, not_done)  # type: ignore
+    last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeeze makes no copy
     return out, mx.stop_gradient(last)
 
 
 class MinGRU(Recurrent):
     """L MinGRU layers with highway connections, H wide, no biases.
 
-    State: L arrays (n, H), 0 at first, always >= 0.
+    State: L arrays (n, H), initially 0, always >= 0.
     """
 
     def init(self, key: mx.array) -> Weights:
@@ -162,19 +166,17 @@ class MinGRU(Recurrent):
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State | None, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
         """Compute T steps of S segments: see ``networks.Network``."""
-        return through_layers(
-            lambda h, layer, first, keep: mingru(h, layer["weight"], first, keep),
-            weights,
-            h,
-            state,
-            keep,
-        )
+
+        def layer(h: mx.array, tensors: Any, first: Any, not_done: NotDone) -> Any:
+            return mingru(h, tensors["weight"], first, not_done)
+
+        return through_layers(layer, weights, h, state, not_done)
 
 
-# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+# ---- other implementations: see ``networks/__init__.py`` -----------------------------------------
 
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
@@ -201,8 +203,7 @@ def _reference(u: mx.array, *rest: mx.array) -> mx.array:
 
 
 def _fused_case(T: int, S: int, H: int) -> FusedCase:
-    low, first = [(T, S, 3 * H), (T, S, H)], (S, H)
-    return FusedCase(low, [first], _run, _reference, (0, 1, 2))
+    return FusedCase([(T, S, 3 * H), (T, S, H)], [(S, H)], _run, _reference, (0, 1, 2))
 
 
 FORMS = Forms(

@@ -1,4 +1,5 @@
-// A chunk of a layer back: the gates in u become gradients by them, dout the highway's part of x's.
+// Backward pass of one layer over a chunk of steps. Replaces the gates in u by their gradients, and dout by the highway's part of
+// x's gradient. See ppo/minibatch/minibatch.kernel.h.
         bool again = l < L - 1 && !ALL;
         if (again) {
           make_gates<EXACT, H, M, THREADS>(x, transposed(weight), u, me);

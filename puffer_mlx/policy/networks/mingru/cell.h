@@ -3,7 +3,7 @@
 //
 //   [hidden | gate | projection] = u_t,  z = sigma(gate),  q = sigma(projection)
 //   g = hidden + 0.5 if hidden >= 0 else sigma(hidden)
-//   s_t = (1 - z) keep_t s_{t-1} + z g,  out_t = q s_t + (1 - q) x_t
+//   s_t = (1 - z) not_done_t s_{t-1} + z g,  out_t = q s_t + (1 - q) x_t
 
 #pragma once
 
@@ -23,7 +23,7 @@ FUNCTION MinGRUGates<V> mingru_gates(V hidden, V gate, V projection) {
   return {z, q, g};
 }
 
-// before: keep_t s_{t-1}.
+// before: not_done_t s_{t-1}.
 template <class V>
 FUNCTION V mingru_state(V z, V g, V before) {
   return before + z * (g - before);
@@ -53,36 +53,36 @@ struct MinGRUGradient {
 
 // Return dL/ds_{t-1}. ds: dL/ds_t, including the output's part.
 template <class V>
-FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& keep, IN_THREAD const V& ds) {
-  return keep * ds * (1.0f - z);
+FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& not_done, IN_THREAD const V& ds) {
+  return not_done * ds * (1.0f - z);
 }
 
 // Gradient of the step from `previous` (s_{t-1}) to `state`, given its gates and the slope of g. `carry` enters as dL/ds_t from the
-// next step and leaves as dL/ds_{t-1}. Arguments are references, because GCC's choice of which products to fuse, and so the
-// rounding, depends on where numbers are loaded and stored.
+// next step and leaves as dL/ds_{t-1}. Arguments are references, because GCC's choice of fused products, and so the
+// rounding, depends on where operands are loaded and stored.
 template <class V>
 FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_THREAD const V& g, IN_THREAD const V& slope,
-                                 IN_THREAD const V& x, IN_THREAD const V& keep, IN_THREAD const V& previous,
+                                 IN_THREAD const V& x, IN_THREAD const V& not_done, IN_THREAD const V& previous,
                                  IN_THREAD const V& state, IN_THREAD const V& dout, IN_THREAD V& carry,
                                  IN_THREAD MinGRUGradient<V>& by) {
   V ds = carry + dout * q;
   by.hidden = ds * z * slope;
-  by.gate = ds * (g - keep * previous) * z * (1.0f - z);
+  by.gate = ds * (g - not_done * previous) * z * (1.0f - z);
   by.projection = dout * (state - x) * q * (1.0f - q);
   by.x = dout * (1.0f - q);
-  carry = mingru_carry(z, keep, ds);
+  carry = mingru_carry(z, not_done, ds);
 }
 
 template <class V>
 FUNCTION void mingru_gradient(IN_THREAD const V& hidden, IN_THREAD const V& gate, IN_THREAD const V& projection,
-                              IN_THREAD const V& x, IN_THREAD const V& keep, IN_THREAD const V& previous,
+                              IN_THREAD const V& x, IN_THREAD const V& not_done, IN_THREAD const V& previous,
                               IN_THREAD const V& state, IN_THREAD const V& dout, IN_THREAD V& carry,
                               IN_THREAD MinGRUGradient<V>& by) {
   V z = logistic(gate), q = logistic(projection), negative = logistic(hidden);
   auto positive = hidden >= V{};
   V g = positive ? hidden + 0.5f : negative;
   V slope = positive ? V{} + 1.0f : negative * (1.0f - negative);
-  mingru_gradient_of(z, q, g, slope, x, keep, previous, state, dout, carry, by);
+  mingru_gradient_of(z, q, g, slope, x, not_done, previous, state, dout, carry, by);
 }
 
 }  // namespace puffer

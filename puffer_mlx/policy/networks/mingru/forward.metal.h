@@ -1,4 +1,4 @@
-// A chunk of a layer forward: x to out. See minibatch.kernel.h of ppo/minibatch.
+// Forward pass of one layer over a chunk of steps, from x to out. See ppo/minibatch/minibatch.kernel.h.
           make_gates<EXACT, H, M, THREADS>(x, transposed(weight), u, me);
           BARRIER
           for (uint k = me; k < UNITS * PARTS; k += THREADS) {

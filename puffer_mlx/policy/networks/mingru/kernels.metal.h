@@ -1,21 +1,21 @@
 // MinGRU: gates, recurrence and highway. Shapes: scan.h.
 //
 // The gates don't depend on the state, so a thread owns one channel of one segment for all steps; adjacent threads read adjacent
-// numbers. AHEAD steps are read before any is stored: the compiler must assume that a store changes later loads, so each step would
+// elements. AHEAD steps are read before any is stored: the compiler must assume that a store changes later loads, so each step would
 // wait for memory again.
 //
-// sizes: T, S, H, stride of the first state per channel, stride of `keep` per row; a stride is 1, or 0 for one shared number.
-// `dfirst` has one number for each number of `first`.
+// sizes: T, S, H, stride of the first state per channel, stride of `not_done` per row; a stride is 1, or 0 for one shared value.
+// `dfirst` has the size of `first`.
 
 #pragma once
 
 #include "cell.h"
 #include "gpu/functions.metal.h"
 
-KERNEL mingru_forward<Low, FAST>: Low u x, float first keep, int sizes -> Low out, float states {
+KERNEL mingru_forward<Low, FAST>: Low u x, float first not_done, int sizes -> Low out, float states {
   const int AHEAD = 8;
   int T = sizes[0];
-  uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];
+  uint S = sizes[1], H = sizes[2], first_step = sizes[3], not_done_step = sizes[4];
   if (i < S * H) {
     float state = first[i * first_step];
     uint row = i / H, channel = i % H;
@@ -29,7 +29,7 @@ KERNEL mingru_forward<Low, FAST>: Low u x, float first keep, int sizes -> Low ou
         gate[v] = in ? (float)u[j + H] : 0.0f;
         projection[v] = in ? (float)u[j + 2 * H] : 0.0f;
         input[v] = in ? (float)x[k] : 0.0f;
-        kept[v] = in ? keep[r * keep_step] : 0.0f;
+        kept[v] = in ? not_done[r * not_done_step] : 0.0f;
       }
 #pragma unroll
       for (int v = 0; v < AHEAD; ++v) {
@@ -46,10 +46,10 @@ KERNEL mingru_forward<Low, FAST>: Low u x, float first keep, int sizes -> Low ou
   }
 }
 
-KERNEL mingru_backward<Low, FAST>: Low u x, float first keep states, Low dout, int sizes -> Low du dx, float dfirst {
+KERNEL mingru_backward<Low, FAST>: Low u x, float first not_done states, Low dout, int sizes -> Low du dx, float dfirst {
   const int AHEAD = 8;
   int T = sizes[0];
-  uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];
+  uint S = sizes[1], H = sizes[2], first_step = sizes[3], not_done_step = sizes[4];
   if (i < S * H) {
     float carry = 0.0f;
     uint row = i / H + (T - 1) * S, channel = i % H;
@@ -66,7 +66,7 @@ KERNEL mingru_backward<Low, FAST>: Low u x, float first keep states, Low dout, i
         input[v] = in ? (float)x[k] : 0.0f;
         gradient[v] = in ? (float)dout[k] : 0.0f;
         before[v] = t > v ? states[k - S * H] : first[i * first_step];
-        kept[v] = in ? keep[r * keep_step] : 0.0f;
+        kept[v] = in ? not_done[r * not_done_step] : 0.0f;
       }
 #pragma unroll
       for (int v = 0; v < AHEAD; ++v) {

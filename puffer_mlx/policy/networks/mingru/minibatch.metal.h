@@ -1,3 +1,3 @@
-// A minibatch's gradients in one launch: MinGRU's.
+// MinGRU's layers in the minibatch kernel: see ppo/minibatch/minibatch.kernel.h.
 
 #include "walks.metal.h"

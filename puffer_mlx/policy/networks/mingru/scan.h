@@ -9,11 +9,11 @@
 
 namespace puffer {
 
-// One step of one row. u: [hidden | gate | projection], H each; the step starts from keep * previous.
-inline void mingru_row(int H, const float* __restrict u, const float* __restrict x, float keep,
+// One step of one row. u: [hidden | gate | projection], H each; the step starts from not_done * previous.
+inline void mingru_row(int H, const float* __restrict u, const float* __restrict x, float not_done,
                        const float* __restrict previous, float* __restrict out, float* __restrict state) {
   for (int h = 0; h < H; ++h) {
-    auto cell = mingru_cell(u[h], u[H + h], u[2 * H + h], x[h], keep * previous[h]);
+    auto cell = mingru_cell(u[h], u[H + h], u[2 * H + h], x[h], not_done * previous[h]);
     state[h] = cell.state;
     out[h] = cell.out;
   }
@@ -22,13 +22,13 @@ inline void mingru_row(int H, const float* __restrict u, const float* __restrict
 // Gradient of `mingru_row`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
 // noinline: when inlined, GCC 12 loses __restrict and doesn't vectorize, 4 to 6 times slower.
 [[gnu::noinline]] inline void mingru_row_gradient(int H, const float* __restrict u, const float* __restrict x,
-                                                  float keep, const float* __restrict previous,
+                                                  float not_done, const float* __restrict previous,
                                                   const float* __restrict state, const float* __restrict dout,
                                                   float* __restrict carry, float* __restrict du,
                                                   float* __restrict dx) {
   for (int h = 0; h < H; ++h) {
     MinGRUGradient<float> by;
-    mingru_gradient(u[h], u[H + h], u[2 * H + h], x[h], keep, previous[h], state[h], dout[h], carry[h], by);
+    mingru_gradient(u[h], u[H + h], u[2 * H + h], x[h], not_done, previous[h], state[h], dout[h], carry[h], by);
     du[h] = by.hidden;
     du[H + h] = by.gate;
     du[2 * H + h] = by.projection;
@@ -37,21 +37,21 @@ inline void mingru_row(int H, const float* __restrict u, const float* __restrict
 }
 
 inline void mingru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
-  auto u = floats(in, 0), x = floats(in, 1), first = floats(in, 2), keep = floats(in, 3);
+  auto u = floats(in, 0), x = floats(in, 1), first = floats(in, 2), not_done = floats(in, 3);
   auto out = floats(to, 0), states = floats(to, 1);
   over_rows(S, T, [=](int begin, int end) {
     for (int t = 0; t < T; ++t) {
       for (int s = begin; s < end; ++s) {
         int64_t k = int64_t(t) * S + s;
         const float* previous = t ? states + (k - S) * H : first + int64_t(s) * H;
-        mingru_row(H, u + k * 3 * H, x + k * H, keep[k], previous, out + k * H, states + k * H);
+        mingru_row(H, u + k * 3 * H, x + k * H, not_done[k], previous, out + k * H, states + k * H);
       }
     }
   });
 }
 
 inline void mingru_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
-  auto u = floats(in, 0), x = floats(in, 1), first = floats(in, 2), keep = floats(in, 3);
+  auto u = floats(in, 0), x = floats(in, 1), first = floats(in, 2), not_done = floats(in, 3);
   auto states = floats(in, 4), dout = floats(in, 5);
   auto du = floats(to, 0), dx = floats(to, 1), dfirst = floats(to, 2);
   over_rows(S, T, [=](int begin, int end) {
@@ -60,7 +60,7 @@ inline void mingru_backward(int T, int S, int H, const Buffers& in, const Output
       for (int s = begin; s < end; ++s) {
         int64_t k = int64_t(t) * S + s;
         const float* previous = t ? states + (k - S) * H : first + int64_t(s) * H;
-        mingru_row_gradient(H, u + k * 3 * H, x + k * H, keep[k], previous, states + k * H, dout + k * H,
+        mingru_row_gradient(H, u + k * 3 * H, x + k * H, not_done[k], previous, states + k * H, dout + k * H,
                             dfirst + int64_t(s) * H, du + k * 3 * H, dx + k * H);
       }
     }
@@ -69,28 +69,28 @@ inline void mingru_backward(int T, int S, int H, const Buffers& in, const Output
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
 
-inline void expect_mingru(const Array& u, const Array& x, const Array& first, const Array& keep) {
+inline void expect_mingru(const Array& u, const Array& x, const Array& first, const Array& not_done) {
   expect(x.ndim() == 3, "mingru: x must be (T, S, H)");
   int T = x.shape(0), S = x.shape(1), H = x.shape(2);
-  expect_shapes("mingru", {{u, {T, S, 3 * H}}, {x, x.shape()}, {first, {S, H}}, {keep, {T, S}}});
+  expect_shapes("mingru", {{u, {T, S, 3 * H}}, {x, x.shape()}, {first, {S, H}}, {not_done, {T, S}}});
 }
 
-// u (T, S, 3H), x (T, S, H), first (S, H), keep (T, S) -> out (T, S, H), states (T, S, H)
-inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& first, const Array& keep) {
-  expect_mingru(u, x, first, keep);
+// u (T, S, 3H), x (T, S, H), first (S, H), not_done (T, S) -> out (T, S, H), states (T, S, H)
+inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& first, const Array& not_done) {
+  expect_mingru(u, x, first, not_done);
   int T = x.shape(0), S = x.shape(1), H = x.shape(2);
   auto kernel = [=](const Buffers& in, const Outputs& to) { mingru_forward(T, S, H, in, to); };
-  return call("MinGRU", kernel, {u, x, first, keep}, {x.shape(), x.shape()});
+  return call("MinGRU", kernel, {u, x, first, not_done}, {x.shape(), x.shape()});
 }
 
-// u, x, first, keep, states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H) of the highway only, dfirst (S, H)
-inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& first, const Array& keep,
+// u, x, first, not_done, states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H) of the highway only, dfirst (S, H)
+inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& first, const Array& not_done,
                                    const Array& states, const Array& dout) {
-  expect_mingru(u, x, first, keep);
+  expect_mingru(u, x, first, not_done);
   expect_shapes("mingru", {{states, x.shape()}, {dout, x.shape()}});
   int T = x.shape(0), S = x.shape(1), H = x.shape(2);
   auto kernel = [=](const Buffers& in, const Outputs& to) { mingru_backward(T, S, H, in, to); };
-  return call("MinGRUGradient", kernel, {u, x, first, keep, states, dout}, {u.shape(), x.shape(), first.shape()});
+  return call("MinGRUGradient", kernel, {u, x, first, not_done, states, dout}, {u.shape(), x.shape(), first.shape()});
 }
 
 OPERATION_AS(mingru_forward, mingru_forward_node);

@@ -1,21 +1,21 @@
-// A block's rows through MinGRU's recurrence, forward and back.
+// MinGRU's recurrence over a block's rows, forward and backward.
 
 #pragma once
 
 #include "rows.metal.h"
 
-// Of a thread's steps, how many are read before the first of them is computed: a divisor.
+// Number of steps that a thread reads before it computes the first of them; divides `steps`.
 #define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
 
-// COUNT steps of C channels from a row and a channel on, of states before them, which become those after.
+// Compute COUNT steps of C channels, starting at row `begin` and `channel`. state: before the first step; replaced by the last.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class States>
-FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* keep, uint begin, uint channel, uint H, IN_THREAD float (&state)[C]) {
+FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* not_done, uint begin, uint channel, uint H, IN_THREAD float (&state)[C]) {
   for (uint t = 0; t < COUNT; t += AHEAD) {
     float g[AHEAD][C], z[AHEAD][C], kept[AHEAD];
 #pragma unroll
     for (uint v = 0; v < AHEAD; ++v) {
       uint row = begin + (t + v) * SEGMENTS;
-      get_some(u, row, channel, g[v]), get_some(u, row, channel + H, z[v]), kept[v] = keep[row];
+      get_some(u, row, channel, g[v]), get_some(u, row, channel + H, z[v]), kept[v] = not_done[row];
     }
 #pragma unroll
     for (uint v = 0; v < AHEAD; ++v) {
@@ -26,7 +26,7 @@ FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* keep, uint begin
   }
 }
 
-// A layer's outputs, of two channels from a row and a channel on.
+// Compute a layer's outputs in one row, for two channels starting at `channel`.
 template <class Gates, class Features>
 FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, uint channel, uint H) {
   float projection[2], input[2], state[2];
@@ -36,9 +36,9 @@ FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, 
   put_some(out, row, channel, state);
 }
 
-// The same backward, from a row and a channel on: see walk_back.
+// Compute COUNT steps of C channels backward, starting at row `begin`: see walk_back.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class Features>
-FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint begin, uint channel,
+FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SHARED const float* not_done, uint begin, uint channel,
                            uint H, IN_THREAD const float (&first)[C], IN_THREAD float (&carry)[C]) {
   float after[C];
   get_some(s, begin, channel, after);
@@ -48,7 +48,7 @@ FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SH
     for (uint v = 0; v < AHEAD; ++v) {
       uint row = begin - (t + v) * SEGMENTS;
       get_some(u, row, channel, g[v]), get_some(u, row, channel + H, z[v]), get_some(u, row, channel + 2 * H, q[v]);
-      get_some(x, row, channel, input[v]), get_some(dout, row, channel, gradient[v]), kept[v] = keep[row];
+      get_some(x, row, channel, input[v]), get_some(dout, row, channel, gradient[v]), kept[v] = not_done[row];
       if (row >= SEGMENTS)
         get_some(s, row - SEGMENTS, channel, before[v]);
       else
@@ -73,11 +73,11 @@ FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SH
   }
 }
 
-// A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
-// any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
-// the one after the stretch.
+// Compute a chunk's states. A thread computes one channel of one segment over a stretch, 1/PARTS of the steps. A stretch maps the
+// state before it to sums + factors * state, which is computed before the states are known. state: before the chunk. Returns the
+// state after the stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
-FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
+FUNCTION float walk(Gates u, States s, IN_SHARED const float* not_done, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
                     float state) {
   constexpr int STRETCH = STEPS / PARTS, AHEAD = STRETCH % 8 == 0 ? 8 : AHEAD_OF(STRETCH), UNITS = SEGMENTS * H;
   uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, begin = part * STRETCH;
@@ -86,7 +86,7 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
 #pragma unroll 4
     for (uint t = 0; t < STRETCH; ++t) {
       uint row = (begin + t) * SEGMENTS + segment;
-      float z = u.at(row, channel + H), kept = keep[row];
+      float z = u.at(row, channel + H), kept = not_done[row];
       sum = mingru_state(z, u.at(row, channel) + 0.5f, kept * sum);
       factor = mingru_state(z, 0.0f, kept * factor);
     }
@@ -95,14 +95,14 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
     for (uint k = me % UNITS; k < me; k += UNITS) state = sums[k] + factors[k] * state;
   }
   float states[1] = {state};
-  walk_on<STRETCH, AHEAD, SEGMENTS>(u, s, keep, begin * SEGMENTS + segment, channel, H, states);
+  walk_on<STRETCH, AHEAD, SEGMENTS>(u, s, not_done, begin * SEGMENTS + segment, channel, H, states);
   return states[0];
 }
 
-// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. first: the state
-// before the chunk; carry: dL/dstate after it. Returns dL/dstate before the stretch.
+// Compute a chunk's gradients. Replaces the gates in u by the gradients of their inputs, and dout by the highway's part of x's
+// gradient. first: state before the chunk; carry: dL/dstate after it. Returns dL/dstate before the stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
-FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, IN_SHARED float* sums,
+FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* not_done, IN_SHARED float* sums,
                          IN_SHARED float* factors, uint me, float first, float carry) {
   constexpr int STRETCH = STEPS / PARTS, AHEAD = AHEAD_OF(STRETCH), UNITS = SEGMENTS * H;
   uint channel = me % H, segment = me % UNITS / H, part = PARTS > 1 ? me / UNITS : 0, end = (part + 1) * STRETCH;
@@ -111,7 +111,7 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
 #pragma unroll 4
     for (uint t = 0; t < STRETCH; ++t) {
       uint row = (end - 1 - t) * SEGMENTS + segment;
-      float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = keep[row];
+      float z = u.at(row, channel + H), q = u.at(row, channel + 2 * H), kept = not_done[row];
       float ds = sum + dout.at(row, channel) * q;
       sum = mingru_carry(z, kept, ds);
       factor = mingru_carry(z, kept, factor);
@@ -121,6 +121,6 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
     for (uint k = (PARTS - 1) * UNITS + me % UNITS; k > me; k -= UNITS) carry = sums[k] + factors[k] * carry;
   }
   float firsts[1] = {first}, carries[1] = {carry};
-  walk_back_on<STRETCH, AHEAD, SEGMENTS>(u, x, dout, s, keep, (end - 1) * SEGMENTS + segment, channel, H, firsts, carries);
+  walk_back_on<STRETCH, AHEAD, SEGMENTS>(u, x, dout, s, not_done, (end - 1) * SEGMENTS + segment, channel, H, firsts, carries);
   return carries[0];
 }

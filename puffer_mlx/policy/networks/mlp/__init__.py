@@ -1,7 +1,6 @@
 """MLP: linear layers with GELU and no state, with the interface of the recurrent networks.
 
-On a CPU the layers are ``ops.dense``, as an encoder is. Tensors: ``{i}.weight``, ``{i}.bias`` of
-layer i.
+Tensors: ``{i}.weight``, ``{i}.bias`` of layer i.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import Forms, GPUStep, count
+from puffer_mlx.policy.networks import Forms, GPUStep, NotDone, count
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
@@ -30,7 +29,7 @@ class MLP:
         hidden: width H.
         layers: number L of layers.
         activation: exact GELU, or another one of ``ops.dense`` in the sb3 dialect.
-        gain: gain of orthogonal initial weights, with biases 0; None: uniform, as PufferLib's.
+        gain: gain of orthogonal initial weights; None for uniform ones, as in PufferLib.
     """
 
     hidden: int
@@ -39,7 +38,10 @@ class MLP:
     gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Return weights (H, H) and biases (H,): see ``gain``; uniform: within ±1/sqrt(H)."""
+        """Return weights (H, H) and biases (H,).
+
+        Both are uniform within ±1/sqrt(H); with a ``gain`` weights are orthogonal, and biases 0.
+        """
         shape = (self.hidden, self.hidden)
         keys = mx.random.split(key, self.layers)
         if self.gain is None:
@@ -51,22 +53,22 @@ class MLP:
         return []
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments (T, S, H); ``keep`` is unused."""
+        """Compute T steps of S segments (T, S, H); ``not_done`` is unused."""
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents (n, H); ``keep`` is unused."""
+        """Compute one step of n agents (n, H); ``not_done`` is unused."""
         for layer in weights:
             h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state
 
 
-# ---- other forms: see ``networks/__init__.py`` ---------------------------------------------------
+# ---- other implementations: see ``networks/__init__.py`` -----------------------------------------
 
 
 def _with_activation(network: Any, activation: str) -> Any:
@@ -74,7 +76,8 @@ def _with_activation(network: Any, activation: str) -> Any:
 
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
-    H, code = network.hidden, CODES[network.activation]
+    H = network.hidden
+    code = CODES[network.activation]
     for i, layer in enumerate(weights):
         step.add("dense", str(i), layer, {"weight": (H, H), "bias": (H,)}, H, H, code)
 

@@ -14,12 +14,12 @@ from mlx.utils import tree_map
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
-from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
+from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree
 
 TEXT = Path(__file__).with_name("adam.metal.h")
-NO_LOGARITHM = -1e30  # of a beta of 0: finite, and e to it is 0
+NO_LOGARITHM = -1e30  # stands for log(0): finite, and its exponential is 0
 
 
 def init(weights: Tree) -> Tree:
@@ -116,8 +116,8 @@ def step(
         The weights, the state and a scalar flag. The flag is true if the step was made.
     """
     betas = {"beta1": beta1, "beta2": beta2, "eps": eps}
-    in_one = STEP.choose()
-    if in_one is None:
+    fused = STEP.choose()
+    if fused is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
             return adam(weights, grads, state, lr=lr, weight_decay=weight_decay, **betas)
@@ -125,9 +125,8 @@ def step(
         return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
     trees = weights, grads, state["momentum"], state["second_moment"]
-    operation = partial(in_one, decay=weight_decay, **betas)
-    arguments = state["step"], lr, loss, max_grad_norm
-    return step_in_one(operation, trees, weights, state, *arguments)
+    operation = partial(fused, decay=weight_decay, **betas)
+    return fused_step(operation, trees, weights, state, state["step"], lr, loss, max_grad_norm)
 
 
 def launch_step(
@@ -144,21 +143,22 @@ def launch_step(
     eps: float,
     decay: float,
 ) -> list[mx.array]:
-    """One step on a GPU, after all tensors are packed: the CPU extension's ``adam_step``.
+    """Make one step on a GPU in two launches, like the CPU extension's ``adam_step``.
 
     Returns:
-        The new weights, first and second moments, the number of steps, and whether all of it is
-        new: 1 or 0, a float32 scalar.
+        The new weights, first and second moments, the number of steps, and a float32 scalar: 1 if
+        the step was made, else 0.
     """
     shapes = tuple(tuple(array.shape) for array in weights)
     packed, squares = launch_pack([*weights, *grads, *momentum, *second_moment], BLOCK)
-    flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
+    size = packed.size // 4
+    blocks = size // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
-    values = (beta1, beta2, *logarithms, eps, decay, max_norm)
-    scalars = [numbers(*map(float, values)), loss.reshape(1), lr.reshape(1)]
-    arrays, outputs = [numbers(blocks), packed, squares, steps.reshape(1), *scalars], [flat] * 3
-    threads = blocks * THREADS
-    *new, step, ok = launch(TEXT, "adam_step", arrays, [*outputs, (), ()], threads)
+    settings = numbers(*map(float, (beta1, beta2, *logarithms, eps, decay, max_norm)))
+    arrays = [numbers(blocks), packed, squares, steps.reshape(1), settings]
+    arrays += [loss.reshape(1), lr.reshape(1)]
+    shapes = [(size,), (size,), (size,), (), ()]
+    *new, step, ok = launch(TEXT, "adam_step", arrays, shapes, blocks * THREADS)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]
 
 

@@ -1,5 +1,5 @@
-// One step of Adam with decoupled weight decay for all tensors in one node, including the global-norm clip; it changes nothing if a
-// gradient isn't finite. Plain MLX takes about 15 nodes per tensor. Equations: `__init__.py`.
+// One step of Adam with decoupled weight decay, for all tensors in one node. It includes the clip by the global norm, and changes
+// nothing if a gradient isn't finite. Plain MLX needs about 15 nodes per tensor. Equations: __init__.py.
 
 #pragma once
 
@@ -15,7 +15,7 @@ struct AdamConfig {
   double beta1, beta2, eps, decay;
 };
 
-// Numbers [first, first + count) of tensor i: some ten microseconds of work, more than waking a thread takes.
+// Elements [first, first + count) of tensor i. A part takes tens of microseconds, longer than waking a thread.
 struct AdamPart {
   static constexpr int64_t kNumbers = 1 << 15;
   int i;
@@ -54,9 +54,9 @@ inline void adam_run(const AdamStep& by, float* __restrict__ w, const float* __r
   for (int64_t i = 0; i < count; ++i) adam_move(by, g[i], w[i], m[i], v[i]);
 }
 
-// Trees of k arrays each; made (number of steps), lr and loss, all () -> k weights, k first and k second moments, the number of
-// steps (), ok () = 1, or 0 if nothing was changed. The result doesn't depend on the number of threads: numbers are independent, and
-// squares are summed in the parts' order.
+// Trees of k arrays each; made (number of steps), lr and loss, all () -> k weights, k first and k second moments, number of steps (),
+// ok (): 1, or 0 if nothing was changed. The result doesn't depend on the number of threads: elements are independent, and squares
+// are summed in the order of the parts.
 inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Arrays& second,
                         const Array& made, const Array& lr, const Array& loss, float max_norm, double beta1,
                         double beta2, double eps, double decay) {
@@ -68,7 +68,7 @@ inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays
     for (int64_t first = 0; first < size; first += AdamPart::kNumbers)
       parts.push_back({i, first, std::min(AdamPart::kNumbers, size - first)});
   }
-  AdamConfig numbers{beta1, beta2, eps, decay};
+  AdamConfig config{beta1, beta2, eps, decay};
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     int count = static_cast<int>(parts.size());
     std::vector<double> squares(count);
@@ -83,7 +83,7 @@ inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays
     float steps = *floats(in, scalars) + clip.ok;
     *floats(to, 3 * k) = steps;
     *floats(to, 3 * k + 1) = clip.ok;
-    AdamStep step = adam_step_of(numbers, clip.scale, *floats(in, scalars + 1), steps);
+    AdamStep step = adam_step_of(config, clip.scale, *floats(in, scalars + 1), steps);
     run_parts(count, [&](int p) {
       auto [i, first, size] = parts[p];
       auto w = floats(in, i) + first, g = floats(in, k + i) + first;

@@ -26,9 +26,9 @@ KERNEL adam_step: int blocks, float packed squares steps settings loss lr -> flo
     ok[0] = clip.ok ? 1.0f : 0.0f;
     step[0] = clip.ok ? t : steps[0];
   }
-  float one = settings[0], two = settings[1], keep = 1.0f - lr[0] * settings[5];
+  float beta1 = settings[0], beta2 = settings[1], decayed = 1.0f - lr[0] * settings[5];
   float rate = lr[0] / correction(settings[2], t), root = 1.0f / sqrt(correction(settings[3], t));
-  AdamStep by = {clip.scale, one, two, 1.0f - one, 1.0f - two, keep, rate, root, settings[4]};
+  AdamStep by = {clip.scale, beta1, beta2, 1.0f - beta1, 1.0f - beta2, decayed, rate, root, settings[4]};
   for (uint n = 0; n < 4; ++n) {
     uint e = block * 1024 + n * 256 + me;
     float w = packed[e], m = packed[2 * all + e], v = packed[3 * all + e];

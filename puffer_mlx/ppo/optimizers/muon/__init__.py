@@ -1,4 +1,4 @@
-"""Muon with upstream's coefficients.
+"""Muon (Jordan et al. 2024) with PufferLib's coefficients.
 
 The update of a tensor with two or more dimensions is orthogonalised. 1-d tensors get plain Nesterov
 momentum. The only decay rate is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neither.
@@ -7,6 +7,7 @@ momentum. The only decay rate is ``beta1``: upstream accepts ``beta2`` and ``eps
 import functools
 import math
 from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
-from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
+from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves
 
@@ -138,7 +139,7 @@ def step(
         weights, momentum, ok = launch_step(*trees, lr, loss, *coefficients, low)
         return weights, {"momentum": momentum}, ok
     if fused is not None:
-        return step_in_one(fused, trees, weights, state, lr, loss, *coefficients)
+        return fused_step(fused, trees, weights, state, lr, loss, *coefficients)
 
     def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
         momentum = state["momentum"]
@@ -159,12 +160,21 @@ TILE = 64  # rows and columns of one block's tile of a product
 
 # The largest matrix that one block orthogonalises. Shared memory limits the rows. 256 columns take
 # 12 million multiplications, about 0.1 ms of one GPU core.
-ROWS_OF_A_BLOCK, COLUMNS_OF_A_BLOCK = TILE, 256
-ROWS_OF_A_CLUSTER, COLUMNS_OF_A_CLUSTER = 256, 1024  # the largest matrix of a cluster of blocks
+BLOCK_ROWS = TILE
+BLOCK_COLUMNS = 256
+CLUSTER_ROWS = 256  # the largest matrix that a cluster of blocks orthogonalises
+CLUSTER_COLUMNS = 1024
 TILES_OF_GRAM = 136  # (16, 16) tiles on and above the diagonal of a matrix (256, 256)
 
 Shapes = tuple[tuple[int, ...], ...]
-GRAM, POLY, NEXT = range(3)  # results of muon_product
+
+
+class Product(IntEnum):
+    """A product of ``muon_product``: see ``product_tile`` in ``muon.metal.h``."""
+
+    GRAM = 0
+    POLY = 1
+    NEXT = 2
 
 
 class Matrix(NamedTuple):
@@ -183,9 +193,9 @@ class Layout(NamedTuple):
     grams: int  # size of all Gram matrices together
     tensors: mx.array
     owners: mx.array
-    tiles: dict[int, mx.array]  # tiles of GRAM, POLY and NEXT; empty without a matrix
-    small: bool  # one block can orthogonalise each tensor
-    middling: bool  # a cluster of blocks can orthogonalise each tensor
+    tiles: dict[Product, mx.array]  # tiles of each product; empty without a matrix
+    fits_block: bool  # one block can orthogonalise each tensor
+    fits_cluster: bool  # a cluster of blocks can orthogonalise each tensor
     columns: int  # columns of the widest matrix
 
 
@@ -193,29 +203,27 @@ def matrix_of(shape: tuple[int, ...]) -> Matrix:
     """Return a tensor's matrix shape: the first dimension by the product of the others."""
     if len(shape) < 2:
         return Matrix(0, 0, False)
-    R, C = shape[0], math.prod(shape[1:])
+    R = shape[0]
+    C = math.prod(shape[1:])
     return Matrix(min(R, C), max(R, C), R > C)
 
 
-def fits_a_block(matrix: Matrix) -> bool:
-    """Return True if one block can orthogonalise the matrix."""
-    return matrix.r <= ROWS_OF_A_BLOCK and matrix.c <= COLUMNS_OF_A_BLOCK
-
-
 @functools.cache
-def layout(shapes: Shapes, apart: bool = False) -> Layout:
+def layout(shapes: Shapes, separate_buffers: bool = False) -> Layout:
     """Return the layout of tensors.
 
     Args:
         shapes: shapes of the tensors.
-        apart: True if weights, gradients and momentum are three arrays, False if they are one.
+        separate_buffers: True if weights, gradients and momentum are three arrays, False if they
+            are one.
     """
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, total = places(sizes, BLOCK)
     matrices = [matrix_of(shape) for shape in shapes]
-    blocks, grams = total // BLOCK, 0
-    others = [0, 0, 0, BLOCK // THREADS] if apart else [total, 2 * total, blocks, 1]
-    table = [total, blocks, *others, 0, 0]
+    blocks = total // BLOCK
+    grams = 0
+    offsets = [0, 0, 0, BLOCK // THREADS] if separate_buffers else [total, 2 * total, blocks, 1]
+    table = [total, blocks, *offsets, 0, 0]
     for start, size, (r, c, tall) in zip(starts, sizes, matrices, strict=True):
         table += start, size, r, c, int(tall), grams, 0, 0
         grams += -(-r * r // 16) * 16
@@ -227,27 +235,26 @@ def layout(shapes: Shapes, apart: bool = False) -> Layout:
         tensors=numbers(*table),
         owners=numbers(*owners),
         tiles=_tiles(matrices),
-        small=all(fits_a_block(matrix) for matrix in matrices),
-        middling=all(
-            matrix.r <= ROWS_OF_A_CLUSTER and matrix.c <= COLUMNS_OF_A_CLUSTER
-            for matrix in matrices
-        ),
+        fits_block=all(m.r <= BLOCK_ROWS and m.c <= BLOCK_COLUMNS for m in matrices),
+        fits_cluster=all(m.r <= CLUSTER_ROWS and m.c <= CLUSTER_COLUMNS for m in matrices),
         columns=max((matrix.c for matrix in matrices), default=0),
     )
 
 
-def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
-    """Return the tiles of each kind of product, as (tensor, first row, first column)."""
-    squares, whole = [], []
+def _tiles(matrices: Sequence[Matrix]) -> dict[Product, mx.array]:
+    """Return the tiles of each product, as (tensor, first row, first column)."""
+    square: list[int] = []  # tiles of gram and poly, on and below the diagonal
+    full: list[int] = []  # tiles of x
     for t, (r, c, tall) in enumerate(matrices):
         for i in range(0, r, TILE):
-            squares += [number for j in range(0, i + 1, TILE) for number in (t, i, j)]
+            square += [number for j in range(0, i + 1, TILE) for number in (t, i, j)]
         rows, columns = (c, r) if tall else (r, c)
         for i in range(0, rows, TILE):
-            whole += [number for j in range(0, columns, TILE) for number in (t, i, j)]
-    if not whole:
+            full += [number for j in range(0, columns, TILE) for number in (t, i, j)]
+    if not full:
         return {}
-    return {GRAM: numbers(*squares), POLY: numbers(*squares), NEXT: numbers(*whole)}
+    squares = numbers(*square)
+    return {Product.GRAM: squares, Product.POLY: squares, Product.NEXT: numbers(*full)}
 
 
 def launch_step(
@@ -270,9 +277,9 @@ def launch_step(
     trees = weights, grads, momentum
     flat = [tree.packed if isinstance(tree, PackedTree) else None for tree in trees]
     squares = grads.squares if isinstance(grads, PackedTree) else None
-    apart = squares is not None and all(packed is not None for packed in flat)
-    at = layout(tuple(tuple(array.shape) for array in leaves(weights)), apart)
-    if not apart:
+    separate = squares is not None and all(packed is not None for packed in flat)
+    at = layout(tuple(tuple(array.shape) for array in leaves(weights)), separate)
+    if not separate:
         packed, squares = launch_pack([array for tree in trees for array in leaves(tree)], BLOCK)
         flat = [packed] * len(trees)
     inputs: Any = {
@@ -285,17 +292,21 @@ def launch_step(
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
-    if at.small:
-        *flat, ok = _by_blocks(at, inputs, low)
-    elif at.middling and gpu.cluster_blocks() > 1:
-        by = _spread if low and _room_of(at) else _by_clusters
-        *flat, ok = by(at, inputs, low, gpu.cluster_blocks())
+    cluster = gpu.cluster_blocks()
+    if at.fits_block:
+        *flat, ok = _by_block(at, inputs, low)
+    elif at.fits_cluster and cluster > 1:
+        bf16_sizes = _cluster_bf16_sizes(at, cluster) if low else None
+        if bf16_sizes:
+            *flat, ok = _cluster_bf16(at, inputs, cluster, *bf16_sizes)
+        else:
+            *flat, ok = _by_cluster(at, inputs, low, cluster)
     else:
-        *flat, ok = _in_groups(at, inputs, low)
+        *flat, ok = _by_products(at, inputs, low)
     return PackedTree(flat[0], weights), PackedTree(flat[1], momentum), ok
 
 
-def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+def _by_block(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """Make the step in one launch with one block per tensor.
 
     Returns:
@@ -305,66 +316,73 @@ def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
     block, room = pool_block()
     pool = TILE * columns + 2 * TILE * TILE + block
     if not columns or 4 * pool > room:
-        return _by_clusters(at, inputs, low, 1)
+        return _by_cluster(at, inputs, low, 1)
     shapes = {"weights": (at.total,), "momentum": (at.total,), "ok": ()}
     sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool, "EXACT": int(not low)}
     threads = len(at.starts) * block
     weights, momentum, ok = launch(
-        TEXT, "muon_kept", inputs, shapes, threads, block, 4 * pool, **sizes
+        TEXT, "muon_by_block", inputs, shapes, threads, block, 4 * pool, **sizes
     )
     return weights, momentum, ok
 
 
-def _by_clusters(
+def _by_cluster(
     at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
-    """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_blocks``."""
-    flat, grams, blocks = (at.total,), (max(1, at.grams),), len(at.starts) * cluster
+    """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_block``."""
+    flat = (at.total,)
+    grams = (max(1, at.grams),)
+    blocks = len(at.starts) * cluster
     shapes = {"weights": flat, "momentum": flat, "sums": (blocks,), "ok": ()}
     shapes |= {"even": flat, "odd": flat, "gram": grams, "poly": grams}
-    sizes = {"Low": _kind(low), "EXACT": int(not low), "CLUSTER": cluster}
-    weights, momentum, _, ok, *_ = _launch("muon_step", inputs, shapes, blocks, **sizes)
+    sizes = {"Low": mx.bfloat16 if low else mx.float32, "EXACT": int(not low), "CLUSTER": cluster}
+    threads = blocks * THREADS
+    weights, momentum, _, ok, *_ = launch(TEXT, "muon_by_cluster", inputs, shapes, threads, **sizes)
     return weights, momentum, ok
 
 
-def _room_of(at: Layout) -> tuple[int, int] | None:
-    """Return the sizes for ``_spread``, or None if x doesn't fit shared memory.
+def _cluster_bf16_sizes(at: Layout, cluster: int) -> tuple[int, int] | None:
+    """Return the sizes for ``_cluster_bf16``, or None when x doesn't fit shared memory.
 
     Returns:
         Columns of x per block, and the size of a block's shared memory in float32 values.
     """
-    cluster, (block, room) = gpu.cluster_blocks(), pool_block()
+    block, room = pool_block()
     columns = max(1, -(-at.columns // (32 * cluster))) * 32
-    pool = ROWS_OF_A_CLUSTER * (ROWS_OF_A_CLUSTER + columns) // 2 + block
-    return (columns, pool) if 32 * cluster >= ROWS_OF_A_CLUSTER and 4 * pool <= room else None
+    pool = CLUSTER_ROWS * (CLUSTER_ROWS + columns) // 2 + block
+    return (columns, pool) if 32 * cluster >= CLUSTER_ROWS and 4 * pool <= room else None
 
 
-def _spread(
-    at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
+def _cluster_bf16(
+    at: Layout, inputs: dict[str, mx.array], cluster: int, columns: int, pool: int
 ) -> tuple[mx.array, ...]:
     """Make the step in bf16, with x divided among the shared memories of a cluster's blocks.
 
+    Args:
+        at: layout of the tensors.
+        inputs: arrays for the kernel, by name.
+        cluster: blocks per tensor.
+        columns: columns of x per block.
+        pool: size of a block's shared memory in float32 values.
+
     Returns:
-        The same as ``_by_blocks``.
+        The same as ``_by_block``.
     """
-    columns, pool = _room_of(at) or (0, 0)
-    block, count, r = pool_block()[0], len(at.starts), ROWS_OF_A_CLUSTER
+    block, _ = pool_block()
+    count = len(at.starts)
     shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
-    shapes |= {"partial": (count, cluster, TILES_OF_GRAM, 16 * 16), "gram": (count, r, r)}
-    sizes = {"Low": _kind(low), "COLUMNS": columns, "THREADS": block, "POOL": pool}
-    sizes["CLUSTER"] = cluster
+    shapes["partial"] = (count, cluster, TILES_OF_GRAM, 16 * 16)
+    shapes["gram"] = (count, CLUSTER_ROWS, CLUSTER_ROWS)
+    sizes = {"Low": mx.bfloat16, "COLUMNS": columns, "POOL": pool}
+    sizes |= {"THREADS": block, "CLUSTER": cluster}
     threads = count * cluster * block
     weights, momentum, _, ok, *_ = launch(
-        TEXT, "muon_spread", inputs, shapes, threads, block, 4 * pool, **sizes
+        TEXT, "muon_cluster_bf16", inputs, shapes, threads, block, 4 * pool, **sizes
     )
     return weights, momentum, ok
 
 
-def _kind(low: bool) -> mx.Dtype:
-    return mx.bfloat16 if low else mx.float32
-
-
-def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """Make the step for tensors of any size. Each launch computes one product of all tensors.
 
     Args:
@@ -373,34 +391,29 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
         low: True to compute in bf16.
 
     Returns:
-        The same as ``_by_blocks``.
+        The same as ``_by_block``.
     """
-    flat, blocks = (at.total,), at.total // BLOCK
+    flat = (at.total,)
+    blocks = at.total // BLOCK
+    threads = blocks * THREADS
+    dtype = mx.bfloat16 if low else mx.float32
     shapes = {"momentum": flat, "u": flat, "sums": (blocks,), "ok": (), "x": flat}
-    momentum, u, sums, ok, x = _launch("muon_momentum", inputs, shapes, blocks, Low=_kind(low))
+    momentum, u, sums, ok, x = launch(TEXT, "muon_momentum", inputs, shapes, threads, Low=dtype)
 
-    def product(line: int, what: int, square: mx.array, x: mx.array) -> mx.array:
-        tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
-        of = {"tiles": tiles, "now": numbers(line, what), "square": square, "x": x}
-        arrays, shapes = {**inputs, **of, "sums": sums}, {"out": shape}
+    def product(line: int, what: Product, square: mx.array, x: mx.array) -> mx.array:
+        tiles = at.tiles[what]
+        now = numbers(line, int(what))
+        arrays = {**inputs, "tiles": tiles, "now": now, "square": square, "x": x, "sums": sums}
+        shapes = {"out": flat if what == Product.NEXT else (at.grams,)}
         sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
-        return _launch("muon_product", arrays, shapes, tiles.size // 3, **sizes)[0]
+        return launch(TEXT, "muon_product", arrays, shapes, tiles.size // 3 * THREADS, **sizes)[0]
 
     for line in range(inputs["coefficients"].size // 3 if at.tiles else 0):
-        gram = product(line, GRAM, x, x)
-        x = product(line, NEXT, product(line, POLY, gram, gram), x)
+        gram = product(line, Product.GRAM, x, x)
+        x = product(line, Product.NEXT, product(line, Product.POLY, gram, gram), x)
     arrays = {**inputs, "u": u, "x": x, "ok": ok.reshape(1)}
-    return _launch("muon_apply", arrays, {"weights": flat}, blocks)[0], momentum, ok
-
-
-def _launch(
-    name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, tuple[int, ...]],
-    blocks: int,
-    **sizes: Any,
-) -> list[mx.array]:
-    return launch(TEXT, name, inputs, outputs, threads=blocks * THREADS, **sizes)
+    (weights,) = launch(TEXT, "muon_apply", arrays, {"weights": flat}, threads)
+    return weights, momentum, ok
 
 
 STEP = implementation(

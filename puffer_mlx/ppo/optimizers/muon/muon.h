@@ -1,6 +1,6 @@
-// One step of Muon for all tensors in one node: global-norm clip, Nesterov momentum, orthogonalisation, and
-// nothing at all where a gradient isn't finite. As a graph it is some 40 nodes for each matrix, which for small networks
-// cost more than the gradients. What is computed and where it comes from: `__init__.py`.
+// One step of Muon for all tensors in one node: clip by the global norm, Nesterov momentum, orthogonalisation. It changes nothing if
+// a gradient isn't finite. Plain MLX needs about 40 nodes per matrix, which takes small networks longer than the gradients.
+// Equations and source: __init__.py.
 
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace puffer {
 
-// The numbers of a step that don't change during a run.
-struct MuonNumbers {
+// Coefficients that are constant during a run.
+struct MuonConfig {
   float beta, decay;
-  std::vector<std::array<float, 3>> coefficients;  // each a Quintic's
+  std::vector<std::array<float, 3>> coefficients;  // see Quintic
 };
 
-// x (R, C) -> in place, singular values close to 1
+// Move the singular values of x (R, C) close to 1, in place.
 inline void orthogonalise(float* x, int R, int C, const std::vector<std::array<float, 3>>& coefficients) {
   bool tall = R > C;
   int m = std::min(R, C);
@@ -46,11 +46,11 @@ inline void orthogonalise(float* x, int R, int C, const std::vector<std::array<f
   if (from != x) std::memcpy(x, from, sizeof(float) * size);
 }
 
-// One tensor's step: w, g, m of a shape (R, ...) -> new w and m. R is 0 for tensors without a second dimension.
+// One tensor's step: w, g, m of shape (R, ...) -> new w and m. R is 0 for 1-d tensors, which aren't orthogonalised.
 inline void muon_tensor(const float* w, const float* g, const float* m, float* new_w, float* new_m, int64_t size, int R,
-                        float clip, float lr, const MuonNumbers& numbers) {
+                        float clip, float lr, const MuonConfig& config) {
   auto update = std::make_unique_for_overwrite<float[]>(size);
-  float beta = numbers.beta, scale = lr;
+  float beta = config.beta, scale = lr;
   for (int64_t i = 0; i < size; ++i) {
     float next = m[i];
     update[i] = nesterov(clip, g[i], beta, next);
@@ -58,19 +58,18 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
   }
   if (R > 0) {
     int C = static_cast<int>(size / R);
-    orthogonalise(update.get(), R, C, numbers.coefficients);
+    orthogonalise(update.get(), R, C, config.coefficients);
     scale *= muon_scale(float(R), float(C));
   }
-  if (numbers.decay != 0) {  // rounded by itself, so that a step without it stays the same to the bit
-    float keep = 1 - lr * numbers.decay;
-    for (int64_t i = 0; i < size; ++i) new_w[i] = keep * w[i];
+  if (config.decay != 0) {  // rounded separately, so a step without decay has the same bits as before there was decay
+    float decayed = 1 - lr * config.decay;
+    for (int64_t i = 0; i < size; ++i) new_w[i] = decayed * w[i];
     w = new_w;
   }
   for (int64_t i = 0; i < size; ++i) new_w[i] = w[i] - scale * update[i];
 }
 
-// Trees of k arrays each, lr () and loss () -> k weights, k momenta, and () 1 where the step was made; else 0, and both
-// are as before. A tensor is one thread's.
+// Trees of k arrays each, lr () and loss () -> k weights, k momenta, ok (): 1, or 0 if nothing was changed. One thread per tensor.
 inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Array& lr,
                         const Array& loss, float max_norm, float beta, float decay,
                         std::vector<std::array<float, 3>> coefficients) {
@@ -83,7 +82,7 @@ inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays
     sizes.push_back(weight.size());
     rows.push_back(weight.ndim() >= 2 && weight.size() ? weight.shape(0) : 0);
   }
-  MuonNumbers numbers{beta, decay, std::move(coefficients)};
+  MuonConfig config{beta, decay, std::move(coefficients)};
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     double squares = 0;
     for (size_t i = 0; i < k; ++i) squares += sum_of_squares(floats(in, k + i), sizes[i]);
@@ -94,7 +93,7 @@ inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays
       auto w = floats(in, i), g = floats(in, k + i), m = floats(in, 2 * k + i);
       auto new_w = floats(to, i), new_m = floats(to, k + i);
       if (clip.ok) {
-        muon_tensor(w, g, m, new_w, new_m, sizes[i], rows[i], clip.scale, rate, numbers);
+        muon_tensor(w, g, m, new_w, new_m, sizes[i], rows[i], clip.scale, rate, config);
       } else {
         std::memcpy(new_w, w, sizeof(float) * sizes[i]);
         std::memcpy(new_m, m, sizeof(float) * sizes[i]);

@@ -1,16 +1,15 @@
-// Muon with the clip, for all tensors of a network at once: what is computed, __init__.py.
+// Muon with the clip by the global norm, for all tensors of a network. Equations and source: __init__.py.
 //
-// Arrays of all tensors are flat, each tensor at a multiple of 1024: weights_before, gradients and momenta, which may be one array.
-// `squares` has sums of squares of the gradients. x is what is orthogonalised, in the tensors' own layout: (r, c) with r <= c, or
-// `tall`, (c, r), of which the transposed counts.
+// Tensors are packed flat, each starting at a multiple of 1024. weights_before, gradients and momenta may be one array. squares: sums
+// of squares of the gradients. x, the matrix to orthogonalise, has the tensor's layout: (r, c) with r <= c, or (c, r) if it is tall;
+// then the transposed matrix is orthogonalised. x is undefined between tensors. Low: type of the factors of products.
 //
-// Either a block, or a cluster of some, does all of a tensor (muon_step, muon_kept), or blocks of 1024 numbers, or of tiles, are
-// those of all tensors (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between
-// tensors x is whatever it is: nobody reads it there. Low is the type of what is multiplied.
+// Launches: muon_by_block with one block per tensor; muon_by_cluster or muon_cluster_bf16 with a cluster of blocks; or, for tensors of any
+// size, muon_momentum, then muon_product three times for each line of coefficients, then muon_apply.
 //
-// tensors: numbers of one kind of array, blocks of 1024 of them, where gradients and momenta begin, and the first sum of squares; how
-// many sums a block has; and from 8 on of each tensor what `Tensor` has.
-// settings: beta, weight decay, the largest norm.
+// tensors: elements of one flat array; blocks of 1024 of them; offsets of gradients, momenta and squares in their arrays; sums of
+// squares per block; from index 8 on, the fields of `Tensor`, 8 for each tensor.
+// settings: beta, weight decay, largest norm.
 
 #pragma once
 
@@ -20,9 +19,9 @@
 
 struct Tensor {
   int start, size;
-  int r, c;  // of its matrix: r <= c; 0 if there is none
-  bool tall;  // it has c rows
-  int gram;  // where its (r, r) begin
+  int r, c;  // dimensions of its matrix, r <= c; 0 for a 1-d tensor
+  bool tall;  // the matrix is stored as (c, r)
+  int gram;  // offset of its (r, r) in gram and poly
 };
 
 FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor& tensor) {
@@ -35,7 +34,7 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
   tensor.gram = tensors[at + 5];
 }
 
-// Of a tensor's number k the new momentum; returns what is orthogonalised.
+// Store the new momentum of a tensor's element k. Returns the element of x.
 FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD const Clip& clip, float beta,
                            IN_DEVICE const float* gradients, IN_DEVICE const float* momenta, IN_DEVICE float* momentum) {
   int e = tensor.start + k;
@@ -44,17 +43,17 @@ FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD cons
   return u;
 }
 
-// A tensor's number is moved by u; of matrices, as far as upstream does.
+// Return the weight w after an update by u. The scale of matrices is upstream's.
 FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr, float decay) {
   float scale = tensor.tall ? muon_scale((float)tensor.c, (float)tensor.r) : 1.0f;
   return w * (1.0f - lr * decay) - lr * (scale * u);
 }
 
-// A tile of a product, from row `first` and column `second` on, of a tensor's part of what it is made of:
-//   0: gram = x x^T
-//   1: poly = b gram + c gram gram, of `square`, which is gram
-//   2: x = a x + poly x, of `square`, which is poly
-// gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
+// Compute the tile (64, 64) at row `first` and column `second` of one product of a tensor:
+//   what 0: out = gram = x x^T
+//   what 1: out = poly = b gram + c gram gram, with square = gram
+//   what 2: out = a x + poly x, with square = poly
+// gram and poly are symmetric, so tiles above the diagonal are copies. x is multiplied by `factor` here.
 template <int EXACT, class Low>
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
                            IN_DEVICE const Low* square, IN_DEVICE const Low* x, IN_DEVICE Low* out, int first, int second,
@@ -90,10 +89,10 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
   }
 }
 
-// ---- one launch for all of it --------------------------------------------------------------------------------------
+// ---- one launch per step -------------------------------------------------------------------------------------------
 
-// CLUSTER blocks do all of a tensor: what they have to wait for each other for is in memory. x is in `even` and `odd` in turns.
-KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+// CLUSTER blocks per tensor, which exchange data through device memory. x alternates between `even` and `odd`.
+KERNEL muon_by_cluster<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
@@ -154,9 +153,9 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradien
   }
 }
 
-// The same of one block, whose shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
-// of which have (16, 16) of each 64 columns of a product.
-KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+// One block of 512 threads per tensor. Shared memory holds x (64, COLUMNS), transposed if tall, gram and poly. A warp (32 threads) computes a
+// tile (16, 16) of each 64 columns of a product.
+KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
   static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
@@ -231,13 +230,13 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_befo
   }
 }
 
-// What follows is of 16 bits: each block of a cluster keeps COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed where it is
-// tall, in its shared memory. gram is the sum of what each block's columns make of it, in `partial`; a block adds up its share
-// of that, and then multiplies its own columns by gram, twice: y = gram x, and x = a x + (b + c) y + gram (c (y - x)). What
-// is rounded before it is multiplied is small where gram is near 1. Zeros are beyond r and c; of rows only so many count as fill
-// 64 are there.
+// muon_cluster_bf16 computes in 16 bits. Each block of a cluster holds COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed if tall,
+// in its shared memory. Each block writes its columns' contribution to gram into `partial`, then sums a shard of all contributions.
+// It multiplies its columns by gram twice: y = gram x, then x = a x + (b + c) y + gram (c (y - x)). The rounded factor y - x is
+// small where gram is near the identity. Elements beyond r and c are 0. Rows beyond the next multiple of 64 are skipped.
 
-// A thread's numbers of the r times `columns` of a tensor's x from column `first` on, THREADS apart: in lines of `by`.
+// Position of a thread's elements in the r x `columns` part of a tensor's x. Consecutive elements are THREADS apart; `by` is the length
+// of a line in the tensor's layout.
 template <int THREADS>
 struct Spot {
   int by, some, rest;
@@ -257,10 +256,10 @@ struct Spot {
   }
 };
 
-// 64 columns of a matrix (rows, 256), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
+// Copy the n-th 64 columns of a matrix (rows, 256) into the n-th of four buffers, as two tiles (256, 32).
 template <int THREADS, class Low>
 FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARED Low* places, uint me) {
-  constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // rows of a thread: all alike in a tile
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // distance of a thread's rows, which have equal places in a tile
   uint row = me / LINES, column = me % LINES * WIDTH;
   Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + column / 32 * (256 * 32)};
   IN_DEVICE const Low* read = from + row * 256 + (uint)n * 64 + column;
@@ -270,9 +269,9 @@ FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARE
     if ((int)k < rows) copy_line(read + k * 256, write + k * 32);
 }
 
-// A block's part of gram, of its columns of x: R lines of tiles (16, 16) from `line` on, C / 2 tiles of each from `first` on, to 32
-// threads. Of every line those that are up to 8 beside the diagonal are written, and of eight of the lines the one after them:
-// the n-th of all lines before the next one's, 8 numbers of a thread side by side.
+// Compute a block's contribution to gram from its columns of x. A warp computes R rows of tiles (16, 16), starting at row `line`, and
+// C / 2 tiles of each, starting at column `first`. Since gram is symmetric, only tiles 0 to 7 right of the diagonal (cyclically)
+// are written, and in 8 of the rows the tile at distance 8. Tiles are stored by distance, then by row; a thread's 8 elements are adjacent.
 template <int R, int C, int COLUMNS, class Low>
 FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, int line, int first, IN_DEVICE Low* partial, uint me) {
   constexpr int WIDTH = 16 / sizeof(Low), STEP = COLUMNS % 64 ? 32 : 64;  // as rows are swizzled
@@ -294,11 +293,11 @@ FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, int line, int first, 
   }
 }
 
-// What the parts of some blocks are together, times `factor`, in gram (256, 256): a block's share of it.
+// Sum the contributions of `parts` blocks and multiply by `factor`: this block's shard of gram (256, 256).
 template <int CLUSTER, int THREADS, class Low>
 FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, uint mine, uint rows, IN_DEVICE Low* gram, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), SHARE = 136 * 256 / WIDTH / CLUSTER;
-  static_assert(SHARE * WIDTH * CLUSTER == 136 * 256, "blocks' shares are alike");
+  static_assert(SHARE * WIDTH * CLUSTER == 136 * 256, "shards must have equal sizes");
   for (uint n = me; n < SHARE; n += THREADS) {
     uint first = (mine * SHARE + n) * WIDTH, tile = first / 256, lane = first % 256 / 8;
     uint down = tile % 16 * 16, across = (tile % 16 + tile / 16) % 16 * 16;
@@ -319,7 +318,7 @@ FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, u
   }
 }
 
-KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_cluster_bf16<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
   -> float weights momentum sums ok, Low partial gram {
   constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
   static_assert(THREADS == 512, "32 threads for each 16 rows");
@@ -400,7 +399,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float wei
       }
       for (int twice = 0; twice < 2; ++twice) {
         for (int n = 0; n < rows / 32; ++n) {
-          if (twice == 0 && n % 2 == 0) {  // the next 64 columns are there
+          if (twice == 0 && n % 2 == 0) {  // wait for the next 64 columns
             WAIT_FOR_COPIES(3)
             END_OF_COPIES
             BARRIER
@@ -453,7 +452,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float wei
 
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
-// owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.
+// owners: tensor of each block of 1024 elements. u: updates of 1-d tensors.
 KERNEL muon_momentum<Low>: int tensors owners, float gradients momenta squares settings loss -> float momentum u sums ok, Low x {
   SHARED float part[256];
   Tensor tensor;
@@ -479,8 +478,8 @@ KERNEL muon_momentum<Low>: int tensors owners, float gradients momenta squares s
   if (me == 0) sums[block] = sum;
 }
 
-// A tile of tensor tiles[3 block], from the row and the column that follow there on. now: the line of coefficients, and what is
-// made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
+// One tile per block. tiles: tensor, first row and first column of each. now: line of coefficients; product (see product_tile). The
+// first line divides x by its norm; sums: sums of squares of x.
 KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float coefficients sums, Low square x -> Low out {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
@@ -499,7 +498,7 @@ KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float
   product_tile<EXACT>(what, tensor, by, factor, square, x, out, first, second, lefts, rights, me);
 }
 
-// u, or of matrices what came of x: what moves a tensor.
+// Update the weights by x (matrices) or u (1-d tensors).
 KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings lr ok, Low x -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);

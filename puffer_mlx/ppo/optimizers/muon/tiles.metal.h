@@ -1,8 +1,6 @@
-// Products of matrices in a device's memory, by matrix units: a block of 256 threads makes a tile (64, 64) of the result, 32 of
-// them (32, 16) of that.
-//
-// STEP of the inner dimension lie in shared memory at a time. While they are multiplied, the next ones are under way to the
-// threads' registers.
+// Products of matrices in device memory on matrix units. A block of 256 threads computes a tile (64, 64) of the result, and a warp
+// (32, 16) of it. Shared memory holds STEP of the inner dimension. While they are multiplied, threads load the next ones into
+// registers.
 
 #pragma once
 
@@ -14,10 +12,10 @@ struct Stored {
   int rows, columns;
 };
 
-// What a thread has of the 8 kB of a matrix from (first, second) on, whose rows have COLUMNS numbers; zeros beyond the matrix.
+// Read a thread's part of the 8 kB of a matrix that start at (first, second), with COLUMNS elements per row; 0 outside the matrix.
 template <int COLUMNS, class Low>
 FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, uint me, IN_THREAD Line<Low> (&lines)[2]) {
-  const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;  // numbers of a line, and lines of a row
+  const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;  // elements per line, lines per row
   bool whole = matrix.columns % WIDTH == 0;
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -33,7 +31,7 @@ FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, 
   }
 }
 
-// That to shared memory.
+// Write the lines of `fetch` to shared memory.
 template <int COLUMNS, class Low>
 FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> tile, uint me) {
   const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -45,8 +43,8 @@ FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> 
   }
 }
 
-// The tile of left times right from (first, second) on, over `inners`; a factor of which the transposed lies in memory is
-// LEFT, or RIGHT.
+// Add the tile of left times right at (first, second) to `sums`; inners: inner dimension. LEFT and RIGHT: 1 if that factor is
+// stored transposed.
 template <int EXACT, int LEFT, int RIGHT, class Low>
 FUNCTION void multiply_tile(IN_THREAD const Stored<Low>& left, IN_THREAD const Stored<Low>& right, int inners, int first,
                             int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me,
