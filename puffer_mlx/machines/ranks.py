@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from puffer_mlx.machines.launching import orphaned
 from puffer_mlx.machines.messages import LostRank, Post
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.single_process import SingleProcess, Step
+from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import Remembers, VecEnv
@@ -117,15 +118,21 @@ class Ranks(SingleProcess):
     def meet(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
-        """One message for each rank; the weights' checksum in some epochs, and in the last."""
+        """Exchange one message; it has the weights' checksum in some epochs and in the last one.
+
+        Acting may verify kernels in another thread, where ranks can't exchange anything. They agree
+        on refused ones here.
+        """
         crc = checksum(weights) if epoch % COMPARED == 0 or epoch == self._last else 0
         reported = {name: float(value) for name, value in logs.items()}
         listed = None if scores is None else scores.tolist()
+        refused = sorted(implementation.refused)
         with self._reported():
-            messages = self._exchange(json.dumps((crc, reported, listed)).encode())
+            messages = self._exchange(json.dumps((crc, reported, listed, refused)).encode())
         self._met += 1
         self.attendance.progress.begun = self._met >= COMPILES
-        crcs, reported, listed = zip(*map(json.loads, messages), strict=True)
+        crcs, reported, listed, refused = zip(*map(json.loads, messages), strict=True)
+        _refuse_all(refused)
         if others := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
             raise UserError(
                 f"after epoch {epoch + 1} the weights of ranks {others} differ from those of rank"
@@ -174,10 +181,14 @@ class Ranks(SingleProcess):
         mine = from_bytes(np.asarray(arrays[f"{OTHERS}{self.rank}"]).tobytes())
         return {**arrays, **{name: mx.array(array) for name, array in mine.items()}}
 
+    def agree_on_refused(self) -> bool:
+        """Exchange one message."""
+        return _refuse_all(self.all_objects(sorted(implementation.refused)))
+
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Asks afterwards, too."""
-        with self._reported():
+        """Report lost ranks at the end, too. Within, ranks agree on the kernels they refuse."""
+        with self._reported(), verification.agreeing(self.agree_on_refused):
             yield
         self._all_there()
 
@@ -232,6 +243,12 @@ class Ranks(SingleProcess):
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Kept for then."""
         self.attendance.rescue = rescue
+
+
+def _refuse_all(by_rank: Sequence[list[str]]) -> bool:
+    """Refuse what any rank refused. Returns True if ranks had refused different implementations."""
+    verification.refuse({name for names in by_rank for name in names}, gpu="another rank's GPU")
+    return any(names != by_rank[0] for names in by_rank)
 
 
 def checksum(weights: Any) -> int:

@@ -99,6 +99,14 @@ class SingleProcess:
             )
         return arrays
 
+    def agree_on_refused(self) -> bool:
+        """Refuse on all ranks the implementations that any rank refused.
+
+        Returns:
+            True if a rank had not refused some of them.
+        """
+        return False
+
     def guarded(self) -> contextlib.AbstractContextManager[object]:
         """A block in which ranks exchange something: one that is lost is reported.
 

@@ -16,7 +16,6 @@ and on all recorded files that these import. ``make fingerprints`` writes the ha
 import ast
 import contextlib
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from puffer_mlx.ops import cpu_extension, low_precision
 from puffer_mlx.system import voice
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import Names, Recorded, recorded
+from puffer_mlx.system.prebuilt import hash_of
 
 PACKAGE = Path(__file__).parents[1]
 NAME = PACKAGE.name
@@ -250,14 +250,9 @@ def _edited(module: str) -> str:
     return "" if same else path
 
 
-def hash_of(source: bytes) -> str:
-    """Return a short hash of some bytes."""
-    return hashlib.sha256(source).hexdigest()[:16]
-
-
 def code_hash(source: bytes) -> str:
     """Return a hash of Python code without comments, docstrings, annotations and f-strings."""
-    return hash_of(repr(_computed(ast.parse(source).body)).encode())
+    return hash_of(repr(_computed(ast.parse(source).body)))
 
 
 def _computed(node: Any) -> Any:

@@ -159,7 +159,7 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
         return [actions, logprobs, values, *leaves(step.state_after(after))]
 
     given = policy.init(keys[4]), observations, state, noise, terminals
-    verification.verified(act, context=f"act {policy}", draws=True).verify(given)
+    verification.Verified(act, context=f"act {policy}", draws=True).verify(given)
     return not ON_GPU.is_refused
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,13 +90,12 @@ def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], librar
     (folder / LIST).write_text(json.dumps([one._asdict() for one in entries], indent=1) + "\n")
 
 
-def digest_of(texts: Iterable[str | bytes]) -> str:
-    """Return a short hash of texts, the same for equal texts in the same order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        content = text.encode(errors="surrogateescape") if isinstance(text, str) else text
-        digest.update(f"{len(content)}\0".encode() + content)
-    return digest.hexdigest()[:16]
+def hash_of(*texts: str | bytes) -> str:
+    """Return a short hash of texts that contain no NUL, in their order."""
+    contents = (
+        text.encode(errors="surrogateescape") if isinstance(text, str) else text for text in texts
+    )
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:16]
 
 
 def seal(library: Path) -> Path:

@@ -163,9 +163,11 @@ class Collector:
             learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
-        self.acting = choose_acting(
-            device, precision, policy, run, vec, streams, timer, seats, config.train.launch_steps
-        )
+        with ranks.guarded():
+            self.acting = choose_acting(
+                *(device, precision, policy, run, vec, streams, timer, seats),
+                config.train.launch_steps,
+            )
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
         self.buffers: list[Any] = [

@@ -158,7 +158,8 @@ def as_on_first(
 ) -> Placement:
     """Return the first rank's placement, for all ranks.
 
-    Ranks on different machines can differ in the number of cores, and a GPU can fail verification.
+    Ranks on different machines can differ in the number of cores. If a rank's GPU fails
+    verification, all ranks choose again without the kernel.
 
     Args:
         ranks: the ranks, including this process.
@@ -174,8 +175,8 @@ def as_on_first(
     keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
     of_first = json.loads(ranks.first(json.dumps(keys)))
     if placement is None:
-        return place(replace(config, train=replace(config.train, **of_first)))
-    return placement
+        placement = place(replace(config, train=replace(config.train, **of_first)))
+    return as_on_first(ranks, config, place) if ranks.agree_on_refused() else placement
 
 
 def place(acting: Acting, weights: Any, before: Mapping[str, Any]) -> Placement:

@@ -401,6 +401,15 @@ def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
             assert one[name] == pytest.approx(other[name], rel=1e-5), name
 
 
+def test_a_kernel_that_fails_on_one_rank_is_refused_on_all(two_folders, train, train_alone):
+    alone, several = two_folders
+    words = [*FIVE, *WHOLE, "--train.total-timesteps", str(2 * T * N)]
+    train_alone(alone, *words)
+    said = train(several, *words, fault="one_without_muon")
+    assert "puffer_mlx: Muon in one call fails on another rank's GPU, so" in said
+    assert differ(alone, several) < 3e-4
+
+
 @pytest.mark.parametrize(
     ("lost", "number", "said"),
     [

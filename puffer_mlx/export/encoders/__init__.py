@@ -8,11 +8,10 @@ imported. Tensors are named without ``encoder.``.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from puffer_mlx.config.parts import encoder_files
+from puffer_mlx.export.networks import find_forms
 from puffer_mlx.policy.encoders import Weights
 
 
@@ -68,9 +67,8 @@ NONE = ExportForms()
 @cache
 def export_forms() -> dict[type, ExportForms]:
     """Return the forms of every encoder that has a file here, by the encoder's class."""
-    modules = [f"{__name__}.{file.stem}" for file in encoder_files().values()]
-    found = [import_module(module) for module in modules if find_spec(module)]
-    return {cls: forms for module in found for cls, forms in module.FORMS.items()}
+    found = find_forms(__name__, [file.stem for file in encoder_files().values()])
+    return {cls: forms for by_class in found.values() for cls, forms in by_class.items()}
 
 
 def export_forms_of(encoder: Any) -> ExportForms:

@@ -5,7 +5,7 @@ a file is exported as safetensors. Files import torch inside functions only. Ten
 without ``network.``.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -103,12 +103,18 @@ class ExportForms:
 NONE = ExportForms()
 
 
+def find_forms(package: str, files: Iterable[str]) -> dict[str, Any]:
+    """Return ``FORMS`` of those modules of a package that exist, by the module's name."""
+    modules = {file: f"{package}.{file}" for file in files}
+    return {file: import_module(name).FORMS for file, name in modules.items() if find_spec(name)}
+
+
 @cache
 def export_forms() -> dict[str, ExportForms]:
     """Return the forms of every network that has a file here, by the network's name."""
-    names = {name: f"{__name__}.{folder.name}" for name, folder in network_folders().items()}
-    found = {name: module for name, module in names.items() if find_spec(module)}
-    return {name: import_module(module).FORMS for name, module in found.items()}
+    files = {name: folder.name for name, folder in network_folders().items()}
+    forms = find_forms(__name__, files.values())
+    return {name: forms[file] for name, file in files.items() if file in forms}
 
 
 def export_forms_of(network: Any) -> ExportForms:
