@@ -42,8 +42,9 @@ def _short(module: str) -> str:
 
 
 refused: set[str] = set()  # names of implementations that failed on this machine's GPU
+agreed: set[str] = set()  # names of implementations that this process has verified
 _allowed: set[str] | None = None  # names of allowed implementations; None: all
-_chosen: set[str] = set()  # names of chosen implementations
+_chosen: set[str] | None = None  # names of chosen implementations; None outside ``allowing``
 
 
 @contextlib.contextmanager
@@ -51,9 +52,10 @@ def allowing(names: set[str] | None) -> Iterator[set[str]]:
     """Allow only some implementations. Yields the set of implementations chosen in the context."""
     global _allowed, _chosen
     before = _allowed, _chosen
-    _allowed, _chosen = names, set()
+    chosen: set[str] = set()
+    _allowed, _chosen = names, chosen
     try:
-        yield _chosen
+        yield chosen
     finally:
         _allowed, _chosen = before
 
@@ -78,8 +80,15 @@ class Implementation:
             self._modules = tuple(f"{NAME}.{module}" for module in plain)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the implementation for the default device."""
-        return (self.choose() or self._plain)(*arguments, **keywords)
+        """Run the implementation for the default device. Verifies a GPU's before its first call."""
+        chosen = self.choose()
+        judging = _chosen is not None
+        if chosen is not None and chosen is self.gpu and not judging and self.name not in agreed:
+            from puffer_mlx.ops import verification
+
+            verification.verify_operation(self, arguments)
+            chosen = self.choose()
+        return (chosen or self._plain)(*arguments, **keywords)
 
     def choose(self, *passed: Callable[..., Any]) -> Any:
         """Return the C++ function or the GPU function for the default device; None: use plain MLX.
@@ -95,7 +104,8 @@ class Implementation:
             return None
         if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
             return None
-        _chosen.add(self.name)
+        if _chosen is not None:
+            _chosen.add(self.name)
         return chosen
 
     @property

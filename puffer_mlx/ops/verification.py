@@ -126,6 +126,7 @@ class Verified:
                     if self._judge(arguments, expected, {each}).fault
                 ]
                 refuse(culprits or verdict.chosen, verdict.fault)
+            implementation.agreed.update(verdict.chosen)
         with contextlib.suppress(Exception), publish(path) as file:  # the next start verifies again
             file.write_text(json.dumps(sorted(implementation.refused - before)))
 
@@ -157,6 +158,13 @@ def verified(
     if not has_gpu() and stand_in() is None:
         return run or raw
     return Verified(raw, run, **options)
+
+
+def verify_operation(operation: implementation.Implementation, arguments: tuple) -> None:
+    """Verify an operation that is called directly, if its arguments can be evaluated."""
+    if applies() and _is_concrete(arguments):
+        implementation.agreed.add(operation.name)
+        Verified(operation, context=operation.name)._verify(arguments)
 
 
 def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> None:

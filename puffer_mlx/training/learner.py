@@ -92,7 +92,10 @@ class Learner:
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         self.functions = compile_update(policy, local, self.algorithm, summed)
         self.functions.gradients = ranks.counted(self.functions.gradients)
-        self.logprobs = mx.compile(partial(logprobs, policy, config.train.precision))
+        kind = config.train.precision
+        raw = partial(logprobs, policy, kind)
+        context = f"log-probabilities {policy}"
+        self.logprobs = verification.verified(raw, mx.compile(raw), context=context, kind=kind)
         self.reader = Reader(self.functions.gather, self.logprobs, placement, local, learned)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
