@@ -60,6 +60,10 @@ def allowing(names: set[str] | None) -> Iterator[set[str]]:
         _allowed, _chosen = before
 
 
+def before_first_call(operation: "Implementation", arguments: tuple) -> None:
+    """Verify a GPU's implementation; ``verification.py`` replaces this function."""
+
+
 # ---- choosing ------------------------------------------------------------------------------------
 
 
@@ -84,9 +88,7 @@ class Implementation:
         chosen = self.choose()
         judging = _chosen is not None
         if chosen is not None and chosen is self.gpu and not judging and self.name not in agreed:
-            from puffer_mlx.ops import verification
-
-            verification.verify_operation(self, arguments)
+            before_first_call(self, arguments)
             chosen = self.choose()
         return (chosen or self._plain)(*arguments, **keywords)
 

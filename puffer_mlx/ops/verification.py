@@ -167,6 +167,9 @@ def verify_operation(operation: implementation.Implementation, arguments: tuple)
         Verified(operation, context=operation.name)._verify(arguments)
 
 
+implementation.before_first_call = verify_operation
+
+
 def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> None:
     """Stop using implementations on GPUs, and print one line for each."""
     for name in sorted({*names} - implementation.refused):
