@@ -83,11 +83,11 @@ def _share_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
 
 def _attend(ranks: Ranks, hosts: list[str]) -> None:
     """Have ranks tell each other that they are there, beside MLX's collectives."""
-    attendance, where = ranks.attendance, {}
+    heartbeat, where = ranks.heartbeat, {}
     if not ranks.rank:
-        where = attendance.listen(ranks.size - 1, local=len(set(hosts)) == 1)
+        where = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
     address = json.loads(ranks.first(json.dumps(where)))
-    if not ranks.any(ranks.rank > 0 and not attendance.connect(address)):
+    if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
         ranks.use_post()
     elif not ranks.rank:
         voice.note(

@@ -436,7 +436,7 @@ def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
     begun = []
     for epoch in (1, 2, 3):
         ranks.meet(epoch, {}, {}, None)
-        begun.append(ranks.attendance.progress.begun)
+        begun.append(ranks.heartbeat.progress.begun)
     assert begun == [False, True, True]
 
 

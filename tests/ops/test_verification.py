@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import emulated_run
@@ -14,6 +15,7 @@ from oracles import RandomVec, named
 from puffer_mlx import config
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.gpu.launch import nothing
+from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.ppo.optimizers import muon
@@ -91,18 +93,25 @@ def refused_launch(real, gpu, name, given):
     raise ValueError("[custom_kernel] too many threads")
 
 
-def wrong_index(real, gpu, name, given):
+def changed(change: Callable[[np.ndarray], np.ndarray], real, gpu, name, given) -> list[mx.array]:
+    """Change all that a kernel writes, but for structs of environments, which have indices."""
     found = real(gpu, name, **given)
     for array in written(gpu, name, given):
-        array[...] = np.roll(array, 1)
-    return [mx.roll(a.reshape(-1), 1).reshape(a.shape) if a.size > 1 else 1 - a for a in found]
+        array[...] = change(array)
+    structs = [a.dtype == mx.int32 and a.ndim == 2 for a in found]
+    floats = [np.array(a.astype(mx.float32) if a.dtype in LOW_TYPES else a) for a in found]
+    return [
+        a if struct else mx.array(change(values)).astype(a.dtype)
+        for a, values, struct in zip(found, floats, structs, strict=True)
+    ]
 
 
-def not_a_number(real, gpu, name, given):
-    found = real(gpu, name, **given)
-    for array in written(gpu, name, given):
-        array[...] = np.nan if array.dtype == np.float32 else 255
-    return [mx.full(a.shape, np.nan if a.dtype == mx.float32 else 255, a.dtype) for a in found]
+def wrong_index(*call):
+    return changed(lambda a: np.roll(a, 1) if a.size > 1 else 1 - a, *call)
+
+
+def not_a_number(*call):
+    return changed(lambda a: np.full_like(a, np.nan if a.dtype == np.float32 else 255), *call)
 
 
 FAULTS = [syntax_error, refused_launch, wrong_index, not_a_number]
