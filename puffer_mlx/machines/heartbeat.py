@@ -59,12 +59,12 @@ class Heartbeat:
     """Exchanges heartbeats with the other ranks, in separate threads.
 
     Args:
-        rank: number of this rank.
+        rank: this rank's number.
         timeout: seconds that others wait for a rank that hangs.
 
     Attributes:
         progress: progress of this rank.
-        lost: how another rank was lost; None if all are there.
+        lost: the reason why another rank is lost, or None.
         rescue: saves what can be saved, in another thread, and returns a line of output.
         raising: True once the main thread knows that a rank is lost.
         messages: connections for ``Post``, by rank. ``close`` closes them.

@@ -50,9 +50,10 @@ class Ranks(SingleProcess):
     """
 
     def __init__(self, group: mx.distributed.Group, config: Config) -> None:
-        self.heartbeat = Heartbeat(group.rank(), config.train.rank_timeout)
         self.group = group
-        self.rank, self.size = group.rank(), group.size()
+        self.heartbeat = Heartbeat(group.rank(), config.train.rank_timeout)
+        self.rank = group.rank()
+        self.size = group.size()
         self._last = config.epochs - 1
         self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
         self._met = 0  # epochs
@@ -142,7 +143,7 @@ class Ranks(SingleProcess):
         return exchange.merged_means(reported), scores
 
     def begin(self, vec: VecEnv) -> None:
-        """Store the statistics, to compute what this rank adds to them."""
+        """Store the statistics as they are before this rank adds to them."""
         self._measured = vec.memory() if isinstance(vec, Remembers) else {}
 
     def settle(self, vec: VecEnv) -> None:

@@ -25,7 +25,8 @@ class SingleProcess:
         size: number of processes.
     """
 
-    rank, size = 0, 1
+    rank = 0
+    size = 1
 
     def own(self, config: Config) -> Config:
         """Return the configuration of this rank's shard of the run."""
@@ -41,7 +42,7 @@ class SingleProcess:
         return gradients
 
     def counted(self, gradients: Step) -> Step:
-        """Return the function of gradients; its calls count as progress for other ranks."""
+        """Return a function of gradients that reports each call as progress to other ranks."""
         return gradients
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:

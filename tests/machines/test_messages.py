@@ -50,7 +50,7 @@ def test_nobody_waits_for_one_that_is_lost(rank, three_posts, monkeypatch):
     posts, _ = three_posts
     heard = iter([None, None, "rank 2 hangs"])
     monkeypatch.setattr(posts[rank], "_lost", lambda: next(heard))
-    monkeypatch.setattr(messages, "LOOKS", 0.01)
+    monkeypatch.setattr(messages, "POLL", 0.01)
     with pytest.raises(LostRank, match="rank 2 hangs"):
         posts[rank].all_bytes(b"")
 
@@ -79,7 +79,7 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
 
 def test_half_a_greeting_ends_in_time(monkeypatch):
     """Of a rank's, and of another program that a rank meets at the first one's address."""
-    monkeypatch.setattr(messages, "PATIENCE", 0.2)
+    monkeypatch.setattr(messages, "TIMEOUT", 0.2)
     server = RendezvousServer(local=True)
     stranger = socket.create_connection((server.address["hosts"][0], server.address["port"]))
     with contextlib.closing(server), stranger:
