@@ -22,7 +22,7 @@ from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.in_steps import RolloutInSteps
-from puffer_mlx.rollout.on_gpu import GPURollouts, RolloutSpec, game_of, rollouts_on_gpu
+from puffer_mlx.rollout.on_gpu import GPURollouts, RolloutSpec, device_env, rollouts_on_gpu
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.system.devices import device_memory, has_gpu, kind
@@ -297,7 +297,7 @@ def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
     hint = "--train.rollout-device auto"
     if learner != mx.gpu:
         raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
-    if game_of(vec) is None:
+    if device_env(vec) is None:
         raise UserError(
             f"{asked} the rules of {vec.spec.name} compile for a CPU alone",
             f"{hint}; docs/writing_envs.md says what such rules look like",

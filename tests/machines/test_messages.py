@@ -11,8 +11,8 @@ import pytest
 from running import wait_until
 
 from puffer_mlx.machines import messages
-from puffer_mlx.machines.heartbeat import MESSAGES, Heartbeat
 from puffer_mlx.machines.exchange import merged_means, merged_moments
+from puffer_mlx.machines.heartbeat import MESSAGES, Heartbeat
 from puffer_mlx.machines.messages import GREETING, LostRank, Post, RendezvousServer, connect
 
 

@@ -40,7 +40,7 @@ def no_note(layers: int) -> str:
 
 
 @dataclass(frozen=True)
-class TorchForm:
+class NetworkClass:
     """The class of PufferLib 4.0's torch backend.
 
     Args:
@@ -83,7 +83,7 @@ class Sb3Form:
 
 
 @dataclass(frozen=True)
-class ExportForms:
+class NetworkForms:
     """The forms of a network in other programs. A form is None if a program has no such network.
 
     Args:
@@ -95,12 +95,12 @@ class ExportForms:
     """
 
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
-    torch: TorchForm | None = None
+    torch: NetworkClass | None = None
     puffer3: Puffer3Form | None = None
     sb3: Sb3Form | None = None
 
 
-NONE = ExportForms()
+NONE = NetworkForms()
 
 
 def find_forms(package: str, files: Iterable[str]) -> dict[str, Any]:
@@ -110,14 +110,14 @@ def find_forms(package: str, files: Iterable[str]) -> dict[str, Any]:
 
 
 @cache
-def export_forms() -> dict[str, ExportForms]:
+def export_forms() -> dict[str, NetworkForms]:
     """Return the forms of every network that has a file here, by the network's name."""
     files = {name: folder.name for name, folder in network_folders().items()}
     forms = find_forms(__name__, files.values())
     return {name: forms[file] for name, file in files.items() if file in forms}
 
 
-def export_forms_of(network: Any) -> ExportForms:
+def export_forms_of(network: Any) -> NetworkForms:
     """Return the forms of a network. A class that isn't in ``NETWORKS`` has no forms."""
     name = type(network).__name__
     return export_forms().get(name, NONE) if NETWORKS.get(name) is type(network) else NONE
