@@ -1,1 +1,1 @@
-"""Several processes that train one policy together: their parts, and what they exchange."""
+"""Several processes (ranks) that train one policy together: shards, exchanges, lost ranks."""

@@ -1,8 +1,8 @@
-"""What ranks exchange by MLX: arrays, for a graph; and how their statistics become those of all.
+"""Collectives of MLX, as parts of a graph, and merging of the ranks' statistics.
 
-A group computes its collectives where its backend can: on a CPU's stream, but NCCL's on the GPU,
-where nobody waits for them. Each rank must ask for the same ones in the same order. ``messages.py``
-is for what the host has to know.
+A group computes collectives on the CPU, with NCCL on the GPU, where the host doesn't wait for
+them. All ranks must request the same collectives in the same order. ``messages.py`` sends what the
+host needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,13 @@ Memory = Mapping[str, np.ndarray]  # see ``vec.base.Remembers``
 
 
 def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
-    """Trees of float32 arrays as means over the ranks, which have the same trees; not evaluated.
+    """Return trees of float32 arrays as means over the ranks, not evaluated.
 
-    All of it is one message: a message costs about as much as a hundred thousand numbers.
+    They are exchanged in one message, because a message costs as much time as 100,000 numbers.
+
+    Args:
+        group: MLX's group of processes.
+        *trees: trees with the same structure and shapes on all ranks.
     """
     arrays = [array for tree in trees for array in leaves(tree)]
     packed, _ = pack(arrays)
@@ -33,13 +37,18 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
 
 
 def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
-    """What all ranks' advantages of this size are normalised by: see ``ppo.loss.Minibatch``."""
+    """Return the moments of all ranks' advantages, for ``ppo.loss.Minibatch``.
+
+    Args:
+        group: MLX's group of processes.
+        adv: this rank's advantages, of the same shape on all ranks.
+    """
     mine = closed_form.moments(adv)
     return mx.distributed.all_gather(mine, group=group).reshape(group.size(), *mine.shape)
 
 
 def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
-    """Each rank's bytes, in the order of the ranks."""
+    """Return each rank's bytes, in the order of the ranks."""
     sizes = mx.distributed.all_gather(mx.array([len(data)], mx.int32), group=group)
     lengths: list[int] = sizes.tolist()  # type: ignore
     longest = max(max(lengths), 1)
@@ -50,7 +59,7 @@ def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
 
 
 def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the episodes of several ranks, which ``n`` counts, as those over all of them."""
+    """Merge logs that are means over ``n`` episodes of a rank. Returns means over all episodes."""
     logs = [log for log in logs if log.get("n")]
     count = sum(log["n"] for log in logs)
     names = dict.fromkeys(name for log in logs for name in log if name != "n")
@@ -59,34 +68,38 @@ def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def merged_moments(before: Memory, after: Sequence[Memory]) -> dict[str, np.ndarray]:
-    """Running means and variances, after several ranks went on from the same ones by themselves.
+    """Merge running means and variances that several ranks continued from the same values.
 
-    What each has seen since is told apart from what all had seen before, and added to it (Chan's
-    parallel update, backwards and forwards).
+    For each rank, the statistics of its new samples are computed from those before and after
+    (Chan's parallel update, reversed), and added to those before (the same update, forward).
 
     Args:
-        before: what all had: ``X.count``, ``X.mean`` and ``X.variance`` of some X, float64.
-        after: the same of each rank.
+        before: ``X.count``, ``X.mean`` and ``X.variance`` for some names X, float64, which all
+            ranks had in common.
+        after: the statistics of each rank after its new samples.
     """
     merged = {}
     for part in {name.partition(".")[0] for name in before}:
         names = [f"{part}.{key}" for key in ("count", "mean", "variance")]
         count, mean, variance = (before[name] for name in names)
-        squares, first = variance * count, (count, mean, variance * count)
+        squares = variance * count
+        first = count, mean, squares
         for memory in after:
             n, own_mean, own_squares = _since(first, *(memory[name] for name in names))
             if n <= 0:
                 continue
-            moved, total = own_mean - mean, count + n
+            moved = own_mean - mean
+            total = count + n
             squares = squares + own_squares + np.square(moved) * (count * n / total)
-            mean, count = mean + moved * (n / total), total
+            mean = mean + moved * (n / total)
+            count = total
         variance = squares / count if count else variance
         merged |= dict(zip(names, (np.array(count), mean, variance), strict=True))
     return merged
 
 
 def _since(first: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> tuple:
-    """Count, mean and squares of what was added to the first ones to give these."""
+    """Return count, mean and sum of squared deviations of the samples added since ``first``."""
     before, first_mean, first_squares = first
     n = count - before
     if n <= 0:

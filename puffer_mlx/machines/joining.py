@@ -1,4 +1,4 @@
-"""Becoming a rank: what a launcher says, and whether all ranks were started alike."""
+"""Join the ranks that a launcher started, after a check that they were started alike."""
 
 import json
 import os
@@ -23,29 +23,29 @@ from puffer_mlx.system.version import machine
 from puffer_mlx.vec import source_folder
 from puffer_mlx.vec.native.sources import sources_digest
 
-ALL_BY = 120.0  # seconds in which all ranks have to be there, unless ``join`` is told otherwise
-OF_A_MACHINE = {  # settings that ranks need not have in common: what they compute doesn't depend on
+TIMEOUT = 120.0  # seconds for all ranks to arrive
+OF_A_MACHINE = {  # options that may differ between ranks: results don't depend on them
     *("base.checkpoint_dir", "base.log_dir", "vec.num_threads", "vec.max_threads"),
     *("vec.backend", "vec.timeout", "base.profile"),
 }
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> SingleProcess:
-    """This process's place among the ranks that a launcher started; ``SINGLE_PROCESS`` without one.
+def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> SingleProcess:
+    """Join the ranks that a launcher started. Returns ``SINGLE_PROCESS`` without a launcher.
 
     Args:
-        config: the run's, which all ranks must have in common.
-        resumed: the name of the checkpoint that it goes on from.
-        patience: seconds in which all ranks have to be there; else the process ends.
+        config: configuration of the run; must be the same on all ranks.
+        resumed: name of the checkpoint to resume.
+        timeout: seconds for all ranks to arrive. After that the process is ended.
 
     Raises:
-        UserError: ranks can't be reached, or they were started with other settings or versions.
+        UserError: ranks can't be reached, or have other options or versions.
     """
     name = backend()
     if name is None:
         return SINGLE_PROCESS
-    with _all_come(name, patience):
+    with _ended_after(timeout, name):
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
@@ -67,27 +67,28 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Sin
             f"train.gpus is {config.train.gpus}, and {ranks.size} ranks were started",
             f"--train.gpus {ranks.size}, or leave it out",
         )
-    ranks.own(config)  # it can be divided
-    _attend(ranks, [facts["host"] for facts in all_facts])
+    ranks.own(config)  # raises UserError if the run can't be divided
+    _connect(ranks, [facts["host"] for facts in all_facts])
     _share_cores(ranks.rank, all_facts)
     return ranks
 
 
 def _share_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
-    """Take a share of the cores, if ranks of this machine may all use the same ones."""
+    """Use a share of the cores, if all ranks of this machine may use the same ones."""
     mine = all_facts[rank]
     beside = [number for number, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
     if all(all_facts[number]["cores"] == mine["cores"] for number in beside):
         share_cores(0, beside.index(rank), len(beside))
 
 
-def _attend(ranks: Ranks, hosts: list[str]) -> None:
-    """Have ranks tell each other that they are there, beside MLX's collectives."""
-    attendance, where = ranks.attendance, {}
+def _connect(ranks: Ranks, hosts: list[str]) -> None:
+    """Connect the ranks by TCP, for heartbeats and small messages."""
+    heartbeat = ranks.heartbeat
+    where = {}
     if not ranks.rank:
-        where = attendance.listen(ranks.size - 1, local=len(set(hosts)) == 1)
+        where = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
     address = json.loads(ranks.first(json.dumps(where)))
-    if not ranks.any(ranks.rank > 0 and not attendance.connect(address)):
+    if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
         ranks.use_post()
     elif not ranks.rank:
         voice.note(
@@ -98,7 +99,7 @@ def _attend(ranks: Ranks, hosts: list[str]) -> None:
 
 
 def _facts(config: Config) -> dict[str, Any]:
-    """What has to be the same on all ranks, texts by name."""
+    """Return what must be the same on all ranks, and this rank's host and cores, by name."""
     versions = machine()
     settings = {
         f"{section}.{key}": str(value)
@@ -116,14 +117,14 @@ def _facts(config: Config) -> dict[str, Any]:
 
 
 def _sources(config: Config) -> str:
-    """A hash of an environment's C sources; of one in Python, and none, empty."""
+    """Return a hash of the environment's C sources; empty for a Python environment."""
     return "" if config.python else sources_digest(source_folder(config))
 
 
 def _first_difference(
     first: Mapping[str, Any], other: Mapping[str, Any]
 ) -> tuple[str, Any, Any] | None:
-    """The first name that two sets of facts have other texts for."""
+    """Return the first name with different values, and both values, or None."""
     for name in dict.fromkeys([*first, *other]):
         one, two = first.get(name, "missing"), other.get(name, "missing")
         if one != two and name not in ("host", "cores"):
@@ -147,22 +148,23 @@ if not select.select([0], [], [], seconds)[0]:
 
 
 @contextmanager
-def _all_come(name: str, patience: float) -> Iterator[None]:
-    """End the process if the ranks don't find each other: MLX would wait without end.
+def _ended_after(timeout: float, name: str) -> Iterator[None]:
+    """End the process if the block takes longer than ``timeout`` seconds.
 
-    It waits with Python's lock in its hands, so no thread of this process could: another one does.
+    MLX waits forever for other ranks and holds Python's lock, so a thread couldn't end it. A helper
+    process does.
     """
     error = (
-        f"error: rank {launched_rank()} has waited {patience:g} s for the others ({name})\n"
+        f"error: rank {launched_rank()} has waited {timeout:g} s for the others ({name})\n"
         "  hint: was each rank started, and do its addresses lead to it?\n"
     )
-    words = program.python("-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), error)
+    words = program.python("-S", "-E", "-c", WATCH, str(timeout), str(os.getpid()), error)
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    # In a new session: a Ctrl-C would be a traceback of its own.
+    # In a new session, so that Ctrl-C doesn't print its traceback.
     watch = subprocess.Popen(words, start_new_session=True, **streams)
     assert watch.stdin is not None
     try:
         yield
     finally:
-        watch.stdin.close()  # which it waits for
+        watch.stdin.close()  # ends the helper
         watch.wait()

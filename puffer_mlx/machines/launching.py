@@ -1,6 +1,6 @@
-"""Launchers: what one says to the rank that it started, and ours on this machine, ``train.gpus``.
+"""Start ranks on this machine (``train.gpus``), and read what a launcher tells a rank.
 
-On several machines ``mlx.launch`` starts ranks. Nothing here imports MLX before it is needed.
+On several machines ``mlx.launch`` starts the ranks. MLX is imported only inside functions.
 """
 
 import hashlib
@@ -19,28 +19,28 @@ from pathlib import Path
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.signals import handled_by
 
-BACKENDS = {  # which variable says that it is this one
+BACKENDS = {  # environment variable that a launcher sets for a backend
     "ring": "MLX_HOSTFILE",
     "nccl": "NCCL_HOST_IP",
     "jaccl": "MLX_JACCL_COORDINATOR",
 }
 MPI_RANK = "OMPI_COMM_WORLD_RANK"
-STARTER = "PUFFER_MLX_STARTED_BY"  # the number of the process that has started a rank
-SAID = "PUFFER_MLX_SAID"  # its folder, in which a file stands for each error that was printed
+STARTER = "PUFFER_MLX_STARTED_BY"  # variable: ID of the process that started the rank
+SAID = "PUFFER_MLX_SAID"  # variable: a folder with one file for each error that was printed
 HOST = "127.0.0.1"
-NOTICES = 10.0  # seconds that other ranks have to notice that one has failed; then they are asked
-PATIENCE = 60.0  # seconds that they have to end
+NOTICES = 10.0  # seconds for other ranks to notice a failed one; then they get SIGTERM
+TIMEOUT = 60.0  # seconds for other ranks to end after one failed
 RING_HINT = (
     'mlx.launch writes that file; one of two ranks is [["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
 )
 
 
 def backend() -> str | None:
-    """The backend that this process is to join its ranks by; None: it is started alone.
+    """Return the backend for joining the other ranks, or None without a launcher.
 
     Raises:
-        UserError: it is a rank, and what says how to reach the others is missing or wrong: of some
-            of that MLX makes no error, but the end of the process.
+        UserError: the address of the other ranks is missing or wrong. For some of these errors
+            MLX would end the process without a message.
     """
     if "MLX_RANK" not in os.environ:
         return "mpi" if MPI_RANK in os.environ else None
@@ -57,7 +57,7 @@ def backend() -> str | None:
         )
     if name == "ring":
         path = os.environ["MLX_HOSTFILE"]
-        if os.path.isfile(path) and os.path.getsize(path) < 2:  # as mlx.launch -n 1 writes it
+        if os.path.isfile(path) and os.path.getsize(path) < 2:  # mlx.launch -n 1
             return None
         if wrong := _wrong_hosts(path, int(rank)):
             raise UserError(f"rank {rank} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
@@ -65,7 +65,7 @@ def backend() -> str | None:
 
 
 def _wrong_hosts(path: str, rank: int) -> str:
-    """What is wrong with a host file for this rank; empty if nothing is."""
+    """Return what is wrong with a host file for this rank; empty if it is valid."""
     if not os.path.isfile(path):
         return f"{path!r} is no file"
     try:
@@ -78,32 +78,33 @@ def _wrong_hosts(path: str, rank: int) -> str:
 
 
 def started() -> bool:
-    """Whether a launcher has started this process."""
+    """Return True if a launcher started this process."""
     return "MLX_RANK" in os.environ or MPI_RANK in os.environ
 
 
 def launched_rank() -> int:
-    """Which rank a launcher says that this is; 0 without one."""
+    """Return this process's rank from the launcher's variables; 0 without a launcher."""
     rank = os.environ.get("MLX_RANK") or os.environ.get(MPI_RANK, "0")
     return int(rank) if rank.isdecimal() else 0
 
 
-# ---- ours ----------------------------------------------------------------------------------------
+# ---- on this machine -----------------------------------------------------------------------------
 
 
 def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
-    """Run a command on several ranks of this machine, to its end.
+    """Run a command in several ranks on this machine, and wait for its end.
 
     Args:
-        count: how many.
+        count: number of ranks.
         words: the command. Its processes share standard output and error.
-        on_gpus: each rank gets a GPU, and NCCL joins them; else each gets a share of the cores.
+        on_gpus: True to give each rank a GPU and connect them by NCCL; False to give each rank a
+            share of the cores.
 
     Returns:
         The exit code of the first rank that failed, else 0.
     """
     ranks: list[subprocess.Popen] = []
-    with tempfile.TemporaryDirectory() as folder, _passed_on(ranks):
+    with tempfile.TemporaryDirectory() as folder, _forwarding_signals(ranks):
         common = {**os.environ, STARTER: str(os.getpid()), SAID: folder}
         try:
             for rank, variables in enumerate(_group(count, on_gpus, Path(folder))):
@@ -120,14 +121,14 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
 
 
 def uses_gpus(device: str) -> bool:
-    """Whether ranks train on GPUs that NCCL joins."""
+    """Return True if ranks train on GPUs connected by NCCL."""
     import mlx.core as mx
 
     return device != "cpu" and mx.cuda.is_available()
 
 
 def share_cores(process: int, rank: int, count: int) -> None:
-    """Give a process its share of the cores of this one, where the system can."""
+    """Give a process a share of this process's cores, if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -136,7 +137,7 @@ def share_cores(process: int, rank: int, count: int) -> None:
 
 
 def _group(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
-    """What the environment says to each rank of how to reach the others."""
+    """Return the environment variables with which each rank reaches the others."""
     ports = free_ports(count)
     if on_gpus:
         common = {"MLX_WORLD_SIZE": str(count), "NCCL_HOST_IP": HOST, "NCCL_PORT": str(ports[0])}
@@ -149,7 +150,7 @@ def _group(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens to now."""
+    """Return ports that are free now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -158,42 +159,44 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _passed_on(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """Pass on to all ranks what this process is signalled, Ctrl-Z included."""
+def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
+    """Forward this process's signals to all ranks within the block, including Ctrl-Z."""
 
-    def pass_on(number: int, _: object = None) -> None:
+    def forward(number: int, _: object = None) -> None:
         for process in ranks:
             if process.poll() is None:
                 process.send_signal(number)
 
     def suspend(*_: object) -> None:
-        pass_on(signal.SIGSTOP)
+        forward(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
-        pass_on(signal.SIGCONT)
+        forward(signal.SIGCONT)
 
     with ExitStack() as stack:
         for number in signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup's
-                stack.enter_context(handled_by(pass_on, number))
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # by nohup
+                stack.enter_context(handled_by(forward, number))
         stack.enter_context(handled_by(suspend, signal.SIGTSTP))
         yield
 
 
 def _wait(ranks: Sequence[subprocess.Popen]) -> int:
-    """Wait until all have ended; after one has failed, not for long."""
-    failed, since, asked = 0, float("inf"), False
+    """Wait until all ranks have ended; after one failed, up to ``TIMEOUT``. Returns exit status."""
+    failed = 0
+    since = float("inf")  # time of the failure
+    asked = False
     while None in (codes := [process.poll() for process in ranks]):
         waited = time.monotonic() - since
         if not failed and (failed := next(filter(None, codes), 0)):
             since = time.monotonic()
-            if failed < 0:  # else it has said why
+            if failed < 0:  # otherwise the rank has printed the reason
                 from puffer_mlx.vec.processes import how_it_ended
 
                 rank = codes.index(failed)
                 print(f"rank {rank} {how_it_ended(failed)}", file=sys.stderr, flush=True)
-        elif waited > PATIENCE:
+        elif waited > TIMEOUT:
             break
-        elif waited > NOTICES and not asked:  # they wait for each other, say, before they train
+        elif waited > NOTICES and not asked:  # they may wait for each other before training
             asked = True
             for process in ranks:
                 process.terminate()
@@ -203,11 +206,11 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
 
 
 def is_first_to_say(error: str) -> bool:
-    """Whether none of the ranks that were started with this one here has printed this error."""
+    """Return True if no other rank on this machine has printed this error."""
     if SAID not in os.environ:
         return True
     said = Path(os.environ[SAID], hashlib.sha256(error.encode()).hexdigest())
-    with suppress(FileNotFoundError):  # what started them has ended
+    with suppress(FileNotFoundError):  # the launcher has ended
         try:
             said.touch(exist_ok=False)
         except FileExistsError:
@@ -216,6 +219,6 @@ def is_first_to_say(error: str) -> bool:
 
 
 def orphaned() -> bool:
-    """Whether this process is a rank, and the process that has started it here has ended."""
+    """Return True if this process is a rank and the process that started it has ended."""
     starter = os.environ.get(STARTER)
     return starter is not None and starter != str(os.getppid())

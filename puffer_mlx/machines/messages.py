@@ -1,11 +1,11 @@
-"""Connections between ranks over TCP, beside MLX's collectives, and small messages through them.
+"""TCP connections between ranks for small messages, beside MLX's collectives.
 
-The first rank lets the others in: it listens on a port that it picks itself, and says to nobody but
-the other ranks, by MLX, which one and with which word (the token) they are let in.
+The first rank listens on a free port. It sends the port and a secret token to the other ranks
+through MLX; connections without the token are closed.
 
-MLX's collectives are on a GPU with NCCL. A few bytes of the host's take a millisecond through it
-(to the GPU, through the collective, back), while it computes nothing; through these connections
-they take 0.1 ms, and the GPU hears nothing of it. All go to the first rank, which sends all to all.
+With NCCL, MLX's collectives run on the GPU. Sending a few bytes of the host through it takes a
+millisecond, in which the GPU computes nothing. Through these connections it takes 0.1 ms. Each rank
+sends to the first one, which sends everything to all.
 """
 
 import contextlib
@@ -19,25 +19,25 @@ from typing import Any
 
 import psutil
 
-PATIENCE = 5.0  # seconds to connect to an address, and for a whole greeting
-LOOKS = 0.2  # seconds between two looks at whether a rank is lost
+TIMEOUT = 5.0  # seconds to connect to an address, and to receive a greeting
+POLL = 0.2  # seconds between two checks for a lost rank
 LOCAL = "127.0.0.1"
-GREETING = struct.Struct("<16sIB")  # the token, the rank, what the connection is for
+GREETING = struct.Struct("<16sIB")  # the token, the rank, the purpose of the connection
 WELCOME = b"welcome"
 
 
 class LostRank(RuntimeError):
-    """A rank doesn't answer any more."""
+    """A rank no longer answers."""
 
 
 class RendezvousServer:
-    """Where the first rank lets others in.
+    """Accepts the other ranks' connections, on the first rank.
 
     Args:
-        local: all of them are on this machine.
+        local: True if all ranks are on this machine.
 
     Attributes:
-        address: what they need to ``connect``: JSON.
+        address: argument of ``connect`` on other ranks, can be sent as JSON.
     """
 
     def __init__(self, local: bool) -> None:
@@ -50,11 +50,18 @@ class RendezvousServer:
         }
 
     def accept(self) -> socket.socket:
-        """The next one that connects, a rank or a stranger; an OSError once this is closed."""
+        """Wait for the next connection, of a rank or of another program, and return it.
+
+        Raises:
+            OSError: the server was closed.
+        """
         return self._server.accept()[0]
 
     def greeted(self, peer: socket.socket) -> tuple[int, int] | None:
-        """The rank that connected and what for; None if a stranger did, who is hung up on."""
+        """Return the rank and the purpose of a connection.
+
+        A connection without the token is closed, and the result is None.
+        """
         with contextlib.suppress(OSError):
             token, rank, use = GREETING.unpack(_received(peer, GREETING.size))
             if secrets.compare_digest(token, self._token):
@@ -63,24 +70,24 @@ class RendezvousServer:
         return None
 
     def close(self) -> None:
-        """Let nobody in any more; from any thread."""
+        """Accept no further connections. Any thread may call this."""
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # or ``accept`` would go on waiting
+            self._server.shutdown(socket.SHUT_RDWR)  # without it ``accept`` would keep waiting
         self._server.close()
 
 
 def connect(address: dict[str, Any], rank: int, use: int) -> Connection | None:
-    """Connect to the first rank; None if none of its hosts can be reached, or lets this one in.
+    """Connect to the first rank. Returns the connection, or None if no host accepts it.
 
     Args:
-        address: a ``RendezvousServer``'s.
-        rank: this one's.
-        use: what the connection is for.
+        address: ``RendezvousServer.address``.
+        rank: number of this rank.
+        use: purpose of the connection: ``heartbeat.BEATS`` or ``heartbeat.MESSAGES``.
     """
     greeting = GREETING.pack(bytes.fromhex(address["token"]), rank, use)
     for host in address["hosts"]:
         with contextlib.suppress(OSError):
-            peer = socket.create_connection((host, address["port"]), PATIENCE)
+            peer = socket.create_connection((host, address["port"]), TIMEOUT)
             with contextlib.suppress(OSError):
                 peer.sendall(greeting)
                 if _received(peer, len(WELCOME)) == WELCOME:
@@ -90,12 +97,13 @@ def connect(address: dict[str, Any], rank: int, use: int) -> Connection | None:
 
 
 def _received(peer: socket.socket, size: int) -> bytes:
-    """So many bytes of a stranger's, who may send a part of them and wait.
+    """Receive ``size`` bytes, perhaps in several parts.
 
     Raises:
-        OSError: they haven't come within ``PATIENCE``, or the other side has hung up.
+        OSError: they didn't arrive within ``TIMEOUT``, or the peer closed the connection.
     """
-    until, data = time.monotonic() + PATIENCE, b""
+    until = time.monotonic() + TIMEOUT
+    data = b""
     while len(data) < size:
         peer.settimeout(max(until - time.monotonic(), 1e-3))
         more = peer.recv(size - len(data))
@@ -106,14 +114,14 @@ def _received(peer: socket.socket, size: int) -> bytes:
 
 
 def connection(peer: socket.socket) -> Connection:
-    """A socket as a connection of messages, which waits without end."""
+    """Return a connection for messages, without a timeout."""
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(peer.detach())
 
 
 def own_addresses() -> list[str]:
-    """This machine's addresses of IPv4, by which other machines may reach it, and its own."""
+    """Return this machine's IPv4 addresses, local ones last."""
     listed = [
         address.address
         for addresses in psutil.net_if_addrs().values()
@@ -124,25 +132,27 @@ def own_addresses() -> list[str]:
 
 
 class Post:
-    """A rank's connections, through which bytes of all ranks go to all.
+    """Exchanges small messages between all ranks, through the first one.
 
     Args:
-        peers: by their ranks: of the first rank all others, of another one the first.
-        size: how many ranks there are.
-        lost: says what has happened to a rank, if something has.
+        peers: connections by rank: to all others on the first rank, to the first one elsewhere.
+        size: number of ranks.
+        lost: returns how a rank was lost, or None.
     """
 
     def __init__(
         self, peers: Mapping[int, Connection], size: int, lost: Callable[[], str | None]
     ) -> None:
         self._peers = [peers[rank] for rank in sorted(peers)]
-        self._first, self._size, self._lost = 0 not in peers, size, lost
+        self._first = 0 not in peers
+        self._size = size
+        self._lost = lost
 
     def all_bytes(self, data: bytes) -> list[bytes]:
-        """Each rank's bytes, in the order of the ranks, which all call this.
+        """Return each rank's bytes, in the order of the ranks. All ranks must call this.
 
         Raises:
-            LostRank: one of them is.
+            LostRank: a rank no longer answers.
         """
         try:
             if not self._first:
@@ -158,7 +168,7 @@ class Post:
             raise LostRank(str(error) or "a connection was closed") from None
 
     def _message(self, peer: Connection) -> bytes:
-        while not peer.poll(LOOKS):
+        while not peer.poll(POLL):
             if reason := self._lost():
                 raise LostRank(reason)
         return peer.recv_bytes()

@@ -1,6 +1,6 @@
-"""One of several processes that train one policy together.
+"""A rank: one of several processes that train one policy together.
 
-Each has a part of the run's agents. ``single_process.py`` says what trainer and learner call.
+Each rank has a shard of the run's agents. ``single_process.py`` documents the methods.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,67 +19,65 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
-from puffer_mlx.machines.attendance import Attendance
+from puffer_mlx.machines.heartbeat import Heartbeat
 from puffer_mlx.machines.launching import orphaned
 from puffer_mlx.machines.messages import LostRank, Post
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.single_process import SingleProcess, Step
+from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import Remembers, VecEnv
 
 COMPILES = 2  # epochs in which kernels are compiled: the second is the first to be measured
-COMPARED = 10  # epochs from one comparison of the weights to the next
-LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's messages
-HEARD = 3.0  # seconds until it is known which one, where MLX has noticed first
+COMPARED = 10  # epochs between two comparisons of the weights
+LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's errors
+HEARD = 3.0  # seconds to wait for the lost rank's number, if MLX notices the loss first
 ORPHANED = "the process that started the ranks has ended: stopping after this epoch"
 GOES_ON = "what it said tells why; --resume goes on from the last whole checkpoint"
-OTHERS = "ranks."  # before a rank's number: its part of a checkpoint's arrays
+OTHERS = "ranks."  # prefix of a rank's arrays in a checkpoint, before its number
 
 
 class Ranks(SingleProcess):
-    """One of several processes; ``joining.join`` makes it.
+    """One of several processes; created by ``joining.join``.
 
     Args:
-        group: MLX's.
-        config: the run's.
+        group: MLX's group of processes.
+        config: configuration of the entire run.
 
     Attributes:
-        attendance: tells who is there.
+        heartbeat: detects lost ranks.
     """
 
     def __init__(self, group: mx.distributed.Group, config: Config) -> None:
-        self.attendance = Attendance(group.rank(), config.train.rank_timeout)
         self.group = group
-        self.rank, self.size = group.rank(), group.size()
+        self.heartbeat = Heartbeat(group.rank(), config.train.rank_timeout)
+        self.rank = group.rank()
+        self.size = group.size()
         self._last = config.epochs - 1
         self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
         self._met = 0  # epochs
-        self._measured: dict[str, np.ndarray] = {}  # what environments had, the same on all ranks
+        self._measured: dict[str, np.ndarray] = {}  # statistics that all ranks have in common
 
     def own(self, config: Config) -> Config:
-        """The rank's part of its numbers: see ``share``."""
+        """Return this rank's configuration: see ``share``."""
         return share(config, self.rank, self.size)
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
-        """Return the columns of this rank's agents, out of the random numbers of all agents.
-
-        So each agent gets the numbers that it would get in one process.
-        """
+        """Draw for all agents, as one process does, and return the columns of this rank's."""
         first = self.rank * agents
         return mx.contiguous(draw(agents * self.size)[:, first : first + agents])
 
     def key(self, key: mx.array) -> mx.array:
-        """Return this rank's own key."""
+        """Return this rank's random key."""
         return mx.random.split(key, self.size)[self.rank]
 
     # ---- a minibatch -----------------------------------------------------------------------------
 
     def summed(self, gradients: Step, normalised: bool) -> Step:
-        """Gradients and statistics are means over all ranks' samples.
+        """Return a function of arrays, which can be compiled, so that the host need not wait.
 
-        So are the moments that advantages are normalised by. A function of arrays, so that it may
-        be compiled: then a GPU computes minibatch after minibatch, and the host waits for none.
+        The moments that normalize advantages are means over all ranks' samples, too.
         """
 
         def of_all(weights, observations, actions, masks, keep, compared, *others) -> tuple:
@@ -92,10 +90,10 @@ class Ranks(SingleProcess):
         return of_all
 
     def counted(self, gradients: Step) -> Step:
-        """Count each minibatch, so that the other ranks see progress."""
+        """Return a function that counts each minibatch as progress of this rank."""
 
         def count(*inputs: Any) -> Any:
-            self.attendance.progress.count += 1
+            self.heartbeat.progress.count += 1
             return gradients(*inputs)
 
         return count
@@ -103,12 +101,12 @@ class Ranks(SingleProcess):
     # ---- an epoch --------------------------------------------------------------------------------
 
     def any(self, flag: bool) -> bool:
-        """One byte, and all ranks wait for it."""
-        self.attendance.progress.count += 1
+        """Exchange one byte. All ranks wait for it."""
+        self.heartbeat.progress.count += 1
         return b"1" in self._all_bytes(b"1" if flag else b"0")
 
     def stops(self, flag: bool) -> bool:
-        """The first rank says why."""
+        """The first rank prints the reason if the launcher has ended."""
         ends = self.any(flag or orphaned())
         if ends and not flag and not self.rank and orphaned():  # also if another one saw it first
             print(ORPHANED, file=sys.stderr, flush=True)
@@ -117,15 +115,21 @@ class Ranks(SingleProcess):
     def meet(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
-        """One message for each rank; the weights' checksum in some epochs, and in the last."""
+        """Exchange one message; it has the weights' checksum in some epochs and in the last one.
+
+        Acting may verify kernels in another thread, where ranks can't exchange anything. They agree
+        on refused ones here.
+        """
         crc = checksum(weights) if epoch % COMPARED == 0 or epoch == self._last else 0
         reported = {name: float(value) for name, value in logs.items()}
         listed = None if scores is None else scores.tolist()
+        refused = sorted(implementation.refused)
         with self._reported():
-            messages = self._exchange(json.dumps((crc, reported, listed)).encode())
+            messages = self._exchange(json.dumps((crc, reported, listed, refused)).encode())
         self._met += 1
-        self.attendance.progress.begun = self._met >= COMPILES
-        crcs, reported, listed = zip(*map(json.loads, messages), strict=True)
+        self.heartbeat.progress.begun = self._met >= COMPILES
+        crcs, reported, listed, refused = zip(*map(json.loads, messages), strict=True)
+        _refuse_all(refused)
         if others := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
             raise UserError(
                 f"after epoch {epoch + 1} the weights of ranks {others} differ from those of rank"
@@ -139,11 +143,11 @@ class Ranks(SingleProcess):
         return exchange.merged_means(reported), scores
 
     def begin(self, vec: VecEnv) -> None:
-        """Keep them, to tell what is added."""
+        """Store the statistics as they are before this rank adds to them."""
         self._measured = vec.memory() if isinstance(vec, Remembers) else {}
 
     def settle(self, vec: VecEnv) -> None:
-        """Their statistics are those of all ranks then, until they step again."""
+        """Merge what all ranks added to the statistics since ``begin`` or the last call."""
         if not self._measured or not isinstance(vec, Remembers):
             return
         memories = self._all_bytes(to_bytes(vec.memory()))
@@ -155,7 +159,7 @@ class Ranks(SingleProcess):
     # ---- a checkpoint ----------------------------------------------------------------------------
 
     def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """As bytes, by ``ranks.R``."""
+        """Return each rank's arrays as bytes, named ``ranks.R``."""
         mine = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
         with self.guarded():
             parts = exchange.all_bytes(self.group, mine)
@@ -163,91 +167,104 @@ class Ranks(SingleProcess):
         return {name: mx.array(np.frombuffer(text, np.uint8)) for name, text in texts.items()}
 
     def numbers(self) -> dict[str, int]:
-        """How many there are."""
+        """Return the number of ranks."""
         return {"ranks": self.size}
 
     def taken(self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]) -> dict[str, mx.array]:
-        """With this rank's own in place of the first one's."""
+        """Replace the first rank's arrays by this rank's."""
         arrays = super().taken(arrays, numbers)
         if not self.rank:
             return arrays
         mine = from_bytes(np.asarray(arrays[f"{OTHERS}{self.rank}"]).tobytes())
         return {**arrays, **{name: mx.array(array) for name, array in mine.items()}}
 
+    def agree_on_refused(self) -> bool:
+        """Exchange one message."""
+        return _refuse_all(self.all_objects(sorted(implementation.refused)))
+
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Asks afterwards, too."""
-        with self._reported():
+        """Check for lost ranks at the end, too. Within, ranks agree on the kernels they refuse."""
+        with self._reported(), verification.agreeing(self.agree_on_refused):
             yield
         self._all_there()
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """MLX's error becomes a message."""
+        """Raise UserError for an error of MLX or of ``Post`` that means a lost rank."""
         try:
             yield
         except RuntimeError as error:
             if not isinstance(error, LostRank) and not LOST.search(str(error)):
                 raise
-            reason = self.attendance.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
+            reason = self.heartbeat.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
             raise UserError(reason, GOES_ON) from None
 
     def _all_there(self) -> None:
-        if reason := self.attendance.wait_lost(0):
+        if reason := self.heartbeat.wait_lost(0):
             raise UserError(reason, GOES_ON)
 
     def apart(self) -> contextlib.AbstractContextManager[object]:
-        """The others know that it takes a while."""
-        return self.attendance.alone()
+        """Mark this rank as busy, so that the others wait longer."""
+        return self.heartbeat.alone()
 
     def first(self, text: str) -> str:
-        """One message."""
+        """Exchange one message."""
         return self._all_bytes(text.encode() if not self.rank else b"")[0].decode()
 
     def all_objects(self, value: Any) -> list[Any]:
-        """Each rank's object, of what JSON can hold, in the order of the ranks."""
+        """Return each rank's object, in the order of the ranks. Objects are sent as JSON."""
         return [json.loads(text) for text in self._all_bytes(json.dumps(value).encode())]
 
     def use_post(self) -> None:
-        """Send small messages by connections of their own, which all ranks have to the first."""
+        """Exchange small messages through ``Post`` from now on, instead of MLX."""
         self._exchange = Post(
-            self.attendance.messages, self.size, lambda: self.attendance.lost
+            self.heartbeat.messages, self.size, lambda: self.heartbeat.lost
         ).all_bytes
 
     def _all_bytes(self, data: bytes) -> list[bytes]:
-        """Each rank's bytes, in the order of the ranks."""
+        """Return each rank's bytes, in the order of the ranks."""
         with self.guarded():
             return self._exchange(data)
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
-        """It says why it ends, if it fails."""
+        """Send the error to the other ranks if the block raises."""
         try:
             yield
         except BaseException as error:
-            self.attendance.close((str(error).splitlines() or [type(error).__name__])[0])
+            self.heartbeat.close((str(error).splitlines() or [type(error).__name__])[0])
             raise
-        self.attendance.close()
+        self.heartbeat.close()
 
     def rescue_by(self, rescue: Callable[[], str]) -> None:
-        """Kept for then."""
-        self.attendance.rescue = rescue
+        """Store the function for ``heartbeat``."""
+        self.heartbeat.rescue = rescue
+
+
+def _refuse_all(by_rank: Sequence[list[str]]) -> bool:
+    """Refuse what any rank refused. Returns True if ranks had refused different implementations."""
+    verification.refuse({name for names in by_rank for name in names}, gpu="another rank's GPU")
+    return any(names != by_rank[0] for names in by_rank)
 
 
 def checksum(weights: Any) -> int:
-    """A CRC-32 of all weights; of a copy, since MLX leaves with the host what the host reads."""
+    """Return a CRC-32 of all weights.
+
+    It reads a copy, because MLX would move the weights to the host's memory for good.
+    """
     packed, _ = pack(leaves(weights))
     return zlib.crc32(np.asarray(packed).data)
 
 
 def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """NumPy's arrays by name as one message."""
+    """Return named arrays as one message."""
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore
     return file.getvalue()
 
 
 def from_bytes(data: bytes) -> dict[str, np.ndarray]:
-    """Arrays of ``to_bytes``."""
+    """Return the arrays of a message from ``to_bytes``."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return dict(file)

@@ -1,8 +1,8 @@
-"""A rank's part of a run: agents, minibatches, seeds, and the environments of these.
+"""A rank's shard of a run: agents, minibatches, seeds and environments.
 
-A run's numbers are those of all ranks together: ``vec.total_agents`` agents, minibatches of
-``train.minibatch_size`` steps. Each of R ranks has an R-th of them, so that a command that is
-started on more ranks is the same run.
+Options count for all ranks together: ``vec.total_agents`` agents, minibatches of
+``train.minibatch_size`` steps. Each of R ranks gets 1/R of them, so the same command on more ranks
+is the same run.
 """
 
 from dataclasses import replace
@@ -15,18 +15,19 @@ from puffer_mlx.vec.base import Environments
 
 
 def share(config: Config, rank: int, size: int) -> Config:
-    """What one rank does of a run.
+    """Return the configuration of a rank's shard.
 
     Args:
-        config: the run's.
-        rank: whose part, from 0 on.
-        size: how many ranks there are.
+        config: configuration of the entire run.
+        rank: number of the rank, from 0.
+        size: number of ranks.
 
     Raises:
-        UserError: agents or minibatches can't be divided by them.
+        UserError: the number of ranks doesn't divide the agents or the minibatches.
     """
     train = config.train
-    agents, buffers = config.vec.total_agents, config.vec.num_buffers
+    agents = config.vec.total_agents
+    buffers = config.vec.num_buffers
     if agents % (size * buffers):
         raise UserError(
             f"vec.total_agents {agents} is not a multiple of {size} ranks x vec.num_buffers"
@@ -67,15 +68,16 @@ def _multiples(name: str, value: int, step: int) -> str:
 
 
 def make_environments(config: Config, ranks: SingleProcess, threads: int) -> Environments:
-    """The environments that this process steps: see ``vec.make``.
+    """Make this process's environments: see ``vec.make``.
 
     Args:
-        config: the run's. Agents and buffers that don't fit are lowered in it, with a note.
-        ranks: among which they are divided.
-        threads: as of ``vec.make``.
+        config: configuration of the entire run. Numbers of agents and buffers that don't fit are
+            lowered in it, and a note is added.
+        ranks: this process or its rank.
+        threads: number of threads that step environments, as for ``vec.make``.
 
     Raises:
-        UserError: as ``vec.make``, or they can't be divided.
+        UserError: see ``vec.make``; or the number of ranks doesn't divide the agents.
     """
     part = ranks.own(config)
     environments = vec.make(part, threads)

@@ -1,7 +1,7 @@
-"""A run in one process, which is what the trainer and the learner see of ranks.
+"""A run in one process: the interface of ranks for the trainer and the learner.
 
-Each of its methods gives back what it got; ``ranks.Ranks`` is one of several processes. The trainer
-and the learner call these methods and don't ask how many ranks there are.
+Its methods do nothing or return their argument. ``ranks.Ranks``, one of several processes,
+overrides them, so callers need not know the number of ranks.
 """
 
 import contextlib
@@ -21,52 +21,67 @@ class SingleProcess:
     """A run in one process.
 
     Attributes:
-        rank: this process's number.
-        size: how many there are.
+        rank: number of this process.
+        size: number of processes.
     """
 
-    rank, size = 0, 1
+    rank = 0
+    size = 1
 
     def own(self, config: Config) -> Config:
-        """What this rank does of a run."""
+        """Return the configuration of this rank's shard of the run."""
         return config
 
     def summed(self, gradients: Step, normalised: bool) -> Step:
-        """What gives a minibatch's gradients (``ppo/gradients.py``), as means over the ranks.
+        """Return a function of a minibatch's gradients and metrics, means over all ranks.
 
         Args:
-            gradients: of a rank's own.
-            normalised: whether the loss normalises advantages: ``Algorithm.normalises``.
+            gradients: function of this rank's gradients (``ppo/gradients.py``).
+            normalised: True if the loss normalizes advantages (``Algorithm.normalises``).
         """
         return gradients
 
     def counted(self, gradients: Step) -> Step:
-        """Return a function of a minibatch's gradients that reports progress to other ranks."""
+        """Return a function of gradients that reports each call as progress to other ranks."""
         return gradients
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
-        """Random numbers (T, agents, ...) of this rank's agents; ``draw(N)`` makes those of N."""
+        """Return random numbers of this rank's agents, (T, agents, ...).
+
+        Args:
+            draw: returns the random numbers (T, N, ...) of N agents.
+            agents: number of this rank's agents.
+        """
         return draw(agents)
 
     def key(self, key: mx.array) -> mx.array:
-        """The key that this rank draws its minibatches by."""
+        """Return the random key for this rank's minibatches."""
         return key
 
     def any(self, flag: bool) -> bool:
-        """Whether one of the ranks says so."""
+        """Return True if the flag is set on any rank."""
         return flag
 
     def stops(self, flag: bool) -> bool:
-        """Whether the run is to end: one of the ranks says so, or nobody waits for them."""
+        """Return True to end the run: a rank's flag is set, or the launcher has ended."""
         return flag
 
     def begin(self, vec: VecEnv) -> None:
-        """Note what environments have measured, the same on all ranks."""
+        """Begin with the environments' statistics, which are the same on all ranks."""
 
     def meet(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
-        """Of an epoch: what all ranks' environments reported, and single episodes' scores.
+        """Merge the ranks' results after an epoch, and compare their weights.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            weights: weights after the epoch.
+            logs: the environments' logs.
+            scores: scores of single episodes, or None.
+
+        Returns:
+            Logs and scores of all ranks.
 
         Raises:
             UserError: the ranks' weights differ.
@@ -74,21 +89,25 @@ class SingleProcess:
         return logs, scores
 
     def settle(self, vec: VecEnv) -> None:
-        """Have environments go on from what those of all ranks have measured."""
+        """Set the environments' statistics to those of all ranks' environments."""
 
     def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """The other ranks' arrays, for a checkpoint."""
+        """Return the other ranks' arrays for a checkpoint."""
         return {}
 
     def numbers(self) -> dict[str, int]:
-        """What a checkpoint says of the ranks."""
+        """Return facts about the ranks for a checkpoint."""
         return {}
 
     def taken(self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]) -> dict[str, mx.array]:
-        """A checkpoint's arrays as this rank goes on from them.
+        """Return a checkpoint's arrays for this rank.
+
+        Args:
+            arrays: all arrays of the checkpoint.
+            numbers: the checkpoint's facts, including those of the method ``numbers``.
 
         Raises:
-            UserError: it is of another number of ranks.
+            UserError: the checkpoint has another number of ranks.
         """
         if (saved := numbers.get("ranks", 1)) != self.size:
             words = "one process" if self.size == 1 else f"{self.size} ranks"
@@ -99,28 +118,40 @@ class SingleProcess:
             )
         return arrays
 
+    def agree_on_refused(self) -> bool:
+        """Refuse on all ranks the implementations that any rank refused.
+
+        Returns:
+            True if a rank had not refused some of them.
+        """
+        return False
+
     def guarded(self) -> contextlib.AbstractContextManager[object]:
-        """A block in which ranks exchange something: one that is lost is reported.
+        """Return a context for exchanges between ranks.
 
         Raises:
-            UserError: another rank has ended, or hangs.
+            UserError: another rank has ended or hangs.
         """
         return contextlib.nullcontext()
 
     def apart(self) -> contextlib.AbstractContextManager[object]:
-        """A block in which this rank does something without the others."""
+        """Return a context in which this rank works without the others."""
         return contextlib.nullcontext()
 
     def first(self, text: str) -> str:
-        """What the first rank says."""
+        """Return the first rank's text."""
         return text
 
     def attended(self) -> contextlib.AbstractContextManager[object]:
-        """All of a run: the others hear how it ends here."""
+        """Return a context for the entire run. The other ranks are informed of its end."""
         return contextlib.nullcontext()
 
     def rescue_by(self, rescue: Callable[[], str]) -> None:
-        """Have something saved, from another thread, if others are lost and this one waits."""
+        """Set the function that saves the run if a rank is lost while this one waits.
+
+        Args:
+            rescue: returns a line of output. Called in another thread.
+        """
 
 
 SINGLE_PROCESS = SingleProcess()

@@ -1,9 +1,10 @@
-"""Operations with several forms: plain MLX (the reference), C on a CPU, a kernel on a GPU.
+"""Operations with several implementations: plain MLX, C++ on a CPU, a kernel on a GPU.
 
-A folder each: ``__init__.py`` has the reference, the choice and what launches the kernels;
-``NAME.h`` has the C++, and adds it to the extension (``cpu/binding.h``); ``NAME.metal.h`` has the
-kernels' text. An equation is written once for both, in a header that both include (``portable.h``).
-The references of ``draw``, and of advantages on a GPU, are pages of ``ppo/``.
+Each has a folder: ``__init__.py`` has the plain implementation, the choice and the launch of
+kernels; ``NAME.h`` has the C++ and registers it with the extension (``cpu/binding.h``);
+``NAME.metal.h`` has the kernels. Shared equations are in a header that both include
+(``portable.h``). The plain implementations of ``draw``, and of advantages on a GPU, are in
+``ppo/``.
 """
 
 # ruff: noqa: F401

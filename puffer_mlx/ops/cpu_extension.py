@@ -15,7 +15,6 @@ differ in the last bits.
 """
 
 import functools
-import hashlib
 import importlib.machinery
 import importlib.util
 import os
@@ -47,7 +46,7 @@ MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # the last header; th
 def _cpu_identity() -> str:
     """Return a hash of the CPU's features, on which ``-march=native`` depends."""
     features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()
-    return hashlib.sha256(features.encode()).hexdigest()[:16]
+    return prebuilt.hash_of(features)
 
 
 def made_for() -> dict[str, str]:
@@ -56,7 +55,7 @@ def made_for() -> dict[str, str]:
     return {
         "MLX": version("mlx"),
         "Python": sysconfig.get_config_var("SOABI"),
-        "sources": prebuilt.digest_of(texts),
+        "sources": prebuilt.hash_of(*texts),
     }
 
 
@@ -200,7 +199,7 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
     """
     import nanobind
 
-    text = hashlib.sha256("\n".join(map(unit_text, UNITS)).encode()).hexdigest()[:12]
+    text = prebuilt.hash_of(*map(unit_text, UNITS))
     sources = cache_directory() / f"{NAME}-{text}"  # a folder per version
     try:
         private_folders.make(sources)

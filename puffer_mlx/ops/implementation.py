@@ -16,7 +16,6 @@ and on all recorded files that these import. ``make fingerprints`` writes the ha
 import ast
 import contextlib
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from puffer_mlx.ops import cpu_extension, low_precision
 from puffer_mlx.system import voice
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import Names, Recorded, recorded
+from puffer_mlx.system.prebuilt import hash_of
 
 PACKAGE = Path(__file__).parents[1]
 NAME = PACKAGE.name
@@ -42,8 +42,9 @@ def _short(module: str) -> str:
 
 
 refused: set[str] = set()  # names of implementations that failed on this machine's GPU
+agreed: set[str] = set()  # names of implementations that this process has verified
 _allowed: set[str] | None = None  # names of allowed implementations; None: all
-_chosen: set[str] = set()  # names of chosen implementations
+_chosen: set[str] | None = None  # names of chosen implementations; None outside ``allowing``
 
 
 @contextlib.contextmanager
@@ -51,11 +52,16 @@ def allowing(names: set[str] | None) -> Iterator[set[str]]:
     """Allow only some implementations. Yields the set of implementations chosen in the context."""
     global _allowed, _chosen
     before = _allowed, _chosen
-    _allowed, _chosen = names, set()
+    chosen: set[str] = set()
+    _allowed, _chosen = names, chosen
     try:
-        yield _chosen
+        yield chosen
     finally:
         _allowed, _chosen = before
+
+
+def before_first_call(operation: "Implementation", arguments: tuple) -> None:
+    """Verify a GPU's implementation; ``verification.py`` replaces this function."""
 
 
 # ---- choosing ------------------------------------------------------------------------------------
@@ -78,8 +84,13 @@ class Implementation:
             self._modules = tuple(f"{NAME}.{module}" for module in plain)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the implementation for the default device."""
-        return (self.choose() or self._plain)(*arguments, **keywords)
+        """Run the implementation for the default device. Verifies a GPU's before its first call."""
+        chosen = self.choose()
+        judging = _chosen is not None
+        if chosen is not None and chosen is self.gpu and not judging and self.name not in agreed:
+            before_first_call(self, arguments)
+            chosen = self.choose()
+        return (chosen or self._plain)(*arguments, **keywords)
 
     def choose(self, *passed: Callable[..., Any]) -> Any:
         """Return the C++ function or the GPU function for the default device; None: use plain MLX.
@@ -95,7 +106,8 @@ class Implementation:
             return None
         if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
             return None
-        _chosen.add(self.name)
+        if _chosen is not None:
+            _chosen.add(self.name)
         return chosen
 
     @property
@@ -250,14 +262,9 @@ def _edited(module: str) -> str:
     return "" if same else path
 
 
-def hash_of(source: bytes) -> str:
-    """Return a short hash of some bytes."""
-    return hashlib.sha256(source).hexdigest()[:16]
-
-
 def code_hash(source: bytes) -> str:
     """Return a hash of Python code without comments, docstrings, annotations and f-strings."""
-    return hash_of(repr(_computed(ast.parse(source).body)).encode())
+    return hash_of(repr(_computed(ast.parse(source).body)))
 
 
 def _computed(node: Any) -> Any:

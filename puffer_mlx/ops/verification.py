@@ -4,14 +4,16 @@
 computed twice from the arguments of that call: by plain MLX, and by our kernels. If a kernel
 doesn't compile or launch, or a result differs by more than rounding, the implementations that
 cause it are refused, and plain MLX computes their operations instead. The verdict is stored in the
-cache folder by GPU, system, MLX, kernel texts and the arguments' shapes.
+cache folder by GPU, system, MLX, kernel texts and the arguments' shapes. Ranks that train together
+refuse what any of them refused (``agreeing``).
 """
 
 import contextlib
 import functools
 import json
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -23,13 +25,14 @@ from puffer_mlx.system import voice
 from puffer_mlx.system.backend import backend, stand_in
 from puffer_mlx.system.devices import building, for_cpu, has_gpu
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.prebuilt import digest_of
+from puffer_mlx.system.prebuilt import hash_of
 from puffer_mlx.system.private_folders import cache_directory
 
 UNIT = {"fp32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}  # fp32 products may be of TF32
 SOURCES = {".h", ".py"}
 FEW = 0.02  # share of numbers that may differ if draws do: rounding can change a draw
 View = Callable[[tuple, Any], Any]
+_agree: ContextVar[Callable[[], Any] | None] = ContextVar("agree", default=None)
 
 
 class Verdict(NamedTuple):
@@ -44,21 +47,47 @@ def applies() -> bool:
     return backend() != "cpu" and stand_in() is None and has_gpu()
 
 
+@contextlib.contextmanager
+def agreeing(agree: Callable[[], Any]) -> Iterator[None]:
+    """Call ``agree`` after each verification of this thread within the block.
+
+    Args:
+        agree: refuses what any rank refused. All ranks must run the same functions in the block.
+    """
+    token = _agree.set(agree)
+    try:
+        yield
+    finally:
+        _agree.reset(token)
+
+
 class Verified:
-    """A function that uses implementations: see ``verified``."""
+    """A function that verifies the implementations it uses before its first call on a GPU.
+
+    Args:
+        raw: the function without ``mx.compile``; takes and returns trees of arrays.
+        run: the function that a call runs, for example ``raw`` compiled; None for ``raw``.
+        context: text that identifies the operations of the function, part of the cache key.
+        kind: the precision of products: ``fp32``, ``bf16`` or ``fp16``.
+        view: maps the arguments and the result to the tree that is compared.
+        draws: True if results depend on draws, so that a few may differ. Implied by results that
+            are integers.
+        example: maps the arguments of the call to those that the results are compared for.
+    """
 
     def __init__(
         self,
         raw: Callable[..., Any],
-        run: Callable[..., Any],
-        context: str,
-        kind: str,
-        view: View,
-        draws: bool,
-        example: Callable[[tuple], tuple],
+        run: Callable[..., Any] | None = None,
+        *,
+        context: str = "",
+        kind: str = "fp32",
+        view: View = lambda arguments, result: result,
+        draws: bool = False,
+        example: Callable[[tuple], tuple] = lambda arguments: arguments,
     ) -> None:
         self._raw = raw
-        self._run = run
+        self._run = run or raw
         self._view = view
         self._draws = draws
         self._example = example
@@ -68,7 +97,7 @@ class Verified:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the function. Verifies it before its first run on a GPU."""
-        if backend() != "cpu" and applies():
+        if applies():
             given = tuple(each is None for each in arguments)
             if given not in self._seen and _is_concrete(arguments):
                 self._seen.add(given)
@@ -77,6 +106,11 @@ class Verified:
 
     def verify(self, arguments: tuple) -> None:
         """Refuse the implementations that don't compute what plain MLX does."""
+        self._verify(arguments)
+        if agree := _agree.get():
+            agree()
+
+    def _verify(self, arguments: tuple) -> None:
         path = cache_directory() / "verified" / f"{self._signature(arguments)}.json"
         with contextlib.suppress(OSError, ValueError):
             refuse(json.loads(path.read_text()))
@@ -92,6 +126,7 @@ class Verified:
                     if self._judge(arguments, expected, {each}).fault
                 ]
                 refuse(culprits or verdict.chosen, verdict.fault)
+            implementation.agreed.update(verdict.chosen)
         with contextlib.suppress(Exception), publish(path) as file:  # the next start verifies again
             file.write_text(json.dumps(sorted(implementation.refused - before)))
 
@@ -113,41 +148,35 @@ class Verified:
     def _signature(self, arguments: tuple) -> str:
         found = [leaf for _, leaf in tree_flatten(list(arguments))]
         shapes = [(a.shape, str(a.dtype)) if isinstance(a, mx.array) else a for a in found]
-        return digest_of([machine(), self._context, str(shapes)])
+        return hash_of(machine(), self._context, str(shapes))
 
 
 def verified(
-    raw: Callable[..., Any],
-    run: Callable[..., Any] | None = None,
-    *,
-    context: str = "",
-    kind: str = "fp32",
-    view: View = lambda arguments, result: result,
-    draws: bool = False,
-    example: Callable[[tuple], tuple] = lambda arguments: arguments,
-) -> Verified:
-    """Return a function that verifies the implementations it uses before its first call on a GPU.
-
-    Args:
-        raw: the function without ``mx.compile``; takes and returns trees of arrays.
-        run: the function that a call runs, for example ``raw`` compiled; None for ``raw``.
-        context: text that identifies the operations of the function, part of the cache key.
-        kind: the precision of products: ``fp32``, ``bf16`` or ``fp16``.
-        view: maps the arguments and the result to the tree that is compared.
-        draws: True if results depend on draws, so that a few may differ. Implied by results that
-            are integers.
-        example: maps the arguments of the call to those that the results are compared for.
-    """
-    return Verified(raw, run or raw, context, kind, view, draws, example)
+    raw: Callable[..., Any], run: Callable[..., Any] | None = None, **options: Any
+) -> Callable[..., Any]:
+    """Return ``Verified(raw, run, **options)``; on a machine without a GPU ``run`` itself."""
+    if not has_gpu() and stand_in() is None:
+        return run or raw
+    return Verified(raw, run, **options)
 
 
-def refuse(names: Iterable[str], reason: str = "") -> None:
+def verify_operation(operation: implementation.Implementation, arguments: tuple) -> None:
+    """Verify an operation that is called directly, if its arguments can be evaluated."""
+    if applies() and _is_concrete(arguments):
+        implementation.agreed.add(operation.name)
+        Verified(operation, context=operation.name)._verify(arguments)
+
+
+implementation.before_first_call = verify_operation
+
+
+def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> None:
     """Stop using implementations on GPUs, and print one line for each."""
     for name in sorted({*names} - implementation.refused):
         implementation.refused.add(name)
         because = f" ({reason})" if reason else ""
         voice.note(
-            f"puffer_mlx: {name} fails on this GPU{because}, so plain MLX runs, slower; hint:"
+            f"puffer_mlx: {name} fails on {gpu}{because}, so plain MLX runs, slower; hint:"
             " puffer-mlx check-gpu --report",
             error=True,
         )
@@ -155,13 +184,13 @@ def refuse(names: Iterable[str], reason: str = "") -> None:
 
 @functools.cache
 def machine() -> str:
-    """Return a text of all of this machine that decides what a kernel computes."""
-    gpu = mx.device_info(mx.gpu) if mx.cuda.is_available() or mx.metal.is_available() else {}
-    name = gpu.get("device_name", ""), gpu.get("architecture", "")
+    """Return a text that identifies GPU, system, MLX and the sources of all kernels."""
+    gpu = mx.device_info(mx.gpu)
+    name = gpu.get("device_name"), gpu.get("architecture")
     rooms = [implementation.PACKAGE / room for room in ("ops", "policy", "ppo")]
-    paths = [path for room in rooms for path in sorted(room.rglob("*")) if path.suffix in SOURCES]
-    texts = digest_of([path.read_bytes() for path in paths])
-    return f"{name} {platform.platform()} {version('mlx')} {texts}"
+    paths = sorted(path for room in rooms for path in room.rglob("*") if path.suffix in SOURCES)
+    sources = hash_of(*(path.read_bytes() for path in paths))
+    return f"{name} {platform.platform()} {version('mlx')} {sources}"
 
 
 def difference(found: list, expected: list, bound: float, draws: bool = False) -> str:

@@ -164,7 +164,7 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
         return [*chosen, *leaves(step.state_after(after))]
 
     inputs = policy.init(keys[4]), observations, state, noise, terminals
-    verification.verified(act, context=f"act {policy}", draws=True).verify(inputs)
+    verification.Verified(act, context=f"act {policy}", draws=True).verify(inputs)
     return not ON_GPU.is_refused
 
 

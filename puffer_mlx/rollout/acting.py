@@ -33,7 +33,7 @@ from puffer_mlx.vec.base import Collected, WholeRollouts
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 
-class Sampler(Protocol):
+class RolloutBackend(Protocol):
     """An implementation of acting.
 
     Attributes:
@@ -77,7 +77,7 @@ def choose_acting(
     timer: PhaseTimer,
     seats: Seats | None = None,
     launch_steps: int = 0,
-) -> Sampler:
+) -> RolloutBackend:
     """Return the implementation of acting for a device, policy and environments.
 
     Args:
@@ -140,7 +140,7 @@ class FrozenEnvs:
 
 
 def replay_states(
-    sampler: Sampler,
+    sampler: RolloutBackend,
     device: mx.Device,
     buffer: RolloutBuffer,
     weights: Any,

@@ -58,7 +58,7 @@ class ActingInC:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Sampler``."""
+        """See ``RolloutBackend``."""
         actor = self.actor
         timer = self.timer
         trace = timer.trace
@@ -164,7 +164,7 @@ class Actor:
         shape = self._hidden, self._inputs
         encoder = _affine(weights["encoder"], shape, f"{prefix}encoder")
         _add(self.native, encoder, self._activation)
-        layers = Layers(self.native, f"{prefix}network")
+        layers = ActorLayers(self.native, f"{prefix}network")
         self._pack(layers, self._policy.network, weights["network"])
 
     def bind(
@@ -322,7 +322,7 @@ def _add(native: Any, product: Arrays, activation: int = 0) -> None:
     native.dense(_address(weight), bias, *weight.shape, activation)
 
 
-class Layers:
+class ActorLayers:
     """Adds a network's layers to a C actor: the argument of ``networks.Forms.add_c_layers``.
 
     Args:

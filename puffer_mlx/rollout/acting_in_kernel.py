@@ -17,9 +17,9 @@ import numpy as np
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, take_turns
+from puffer_mlx.rollout.acting_in_mlx import Streams, few_parts, run_pipelined, split_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import PerPolicy, Seats
+from puffer_mlx.rollout.seats import Seats, WeightCache
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv
@@ -51,7 +51,7 @@ class ActingInKernel:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self._seats = seats
         self._crews: dict[int, list[PolicyBlocks]] = {}  # policy blocks, by number of parts
-        self._packed = PerPolicy(kernel.weights)
+        self._packed = WeightCache(kernel.weights)
         self.act = mx.compile(kernel.act)
 
     def collect(
@@ -62,13 +62,13 @@ class ActingInKernel:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Sampler``."""
+        """See ``RolloutBackend``."""
         kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
         T, Q = buffer.horizon, len(buffer.groups)
         P = few_parts(Q)
         groups, act = buffer.groups_of(P), self.act
         if not unified():
-            buffer.keep_seen()
+            buffer.enable_device_copy()
         given = [[part[:-1] for part in row] for row in buffer.parts(P)]
         with building, mx.stream(stream):
             crews = self._crews_of(P)
@@ -87,13 +87,13 @@ class ActingInKernel:
             mx.async_eval(held[p])
             return held[p]
 
-        take_turns(buffer.steps(environments, P), groups, timer, begin)
+        run_pipelined(buffer.steps(environments, P), groups, timer, begin)
         if buffer.views.logprobs[0, 0] == UNTOUCHED and stand_in() is None:  # which need not write
             raise RuntimeError("MLX copied the rollout's memory, so what was chosen is lost")
         with building, mx.stream(stream):
             rows = (kernel.by_rows(*each) for each in zip(held, crews, strict=True))
             parts = (kernel.state_after(packed_state) for packed_state in rows)
-            after = [each for state in parts for each in divided(state, Q // P)]
+            after = [each for state in parts for each in split_states(state, Q // P)]
         mx.eval(after)
         timer.lap("eval_env")
         return after

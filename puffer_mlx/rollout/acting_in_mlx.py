@@ -35,7 +35,7 @@ def few_parts(groups: int) -> int:
     return next((parts for parts in range(2, groups) if groups % parts == 0), groups)
 
 
-def take_turns(
+def run_pipelined(
     steps: list[list[PreparedStep]],
     groups: list[range],
     timer: PhaseTimer,
@@ -143,13 +143,13 @@ class ActingInMLX:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Sampler``."""
+        """See ``RolloutBackend``."""
         timer, streams = self._timer, self._streams()
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
         parts, groups = buffer.parts(P), buffer.groups_of(P)
         with building, mx.stream(streams[0]):
-            held = [joined(states, of) for of in groups]
+            held = [concat_states(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
             acts = [self.act] * P
             if self._seats is not None:
@@ -177,9 +177,9 @@ class ActingInMLX:
             timer.lap("eval_store")
 
         steps = buffer.steps(environments, P)
-        take_turns(steps, groups, timer, begin, store, len(streams))
+        run_pipelined(steps, groups, timer, begin, store, len(streams))
         with building, mx.stream(streams[0]):
-            after = [each for state in held for each in divided(state, Q // P)]
+            after = [each for state in held for each in split_states(state, Q // P)]
         mx.eval(after)
         timer.lap("eval_env")
         return after
@@ -216,7 +216,7 @@ def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[...
     return by_seats
 
 
-def joined(states: list[State], groups: range) -> State:
+def concat_states(states: list[State], groups: range) -> State:
     """Concatenate the states of several groups. A GPU does this in one launch."""
     first, *others = (states[g] for g in groups)
     if not others:
@@ -230,8 +230,8 @@ def joined(states: list[State], groups: range) -> State:
     return tree_map(lambda _: next(arrays), first)
 
 
-def divided(state: State, groups: int) -> list[State]:
-    """Return the state of each group as views: the inverse of ``joined``."""
+def split_states(state: State, groups: int) -> list[State]:
+    """Return the state of each group as views: the inverse of ``concat_states``."""
 
     def of(group: int) -> State:
         return tree_map(lambda array: mx.split(array, groups)[group], state)

@@ -123,8 +123,8 @@ class RolloutBuffer:
         self.taken = [[self._actions[t, g] for g in self.groups] for t in range(T)]
         self._parts: dict[int, list[list[Part]]] = {}
         self._steps: dict[tuple[VecEnv, int], list[list[PreparedStep]]] = {}
-        self._seen: mx.array | None = None
-        self._trained_on = self.observations
+        self._device_copy: mx.array | None = None
+        self._train_observations = self.observations
 
     def parts(self, count: int) -> list[list[Part]]:
         """Return the arrays of each step t < T, divided into ``count`` equal parts. Cached."""
@@ -176,21 +176,21 @@ class RolloutBuffer:
         chosen = self.actions, self.logprobs, self.values
         views = self._actions, self._logprobs, self._values
         read = self.observations, self.masks, self.terminals
-        arrays = (None if a is None else a[t, agents] for a in (*read, *chosen, self._seen))
+        arrays = (None if a is None else a[t, agents] for a in (*read, *chosen, self._device_copy))
         return Part(*arrays, tuple(view[t, agents] for view in views))  # type: ignore
 
-    def keep_seen(self) -> None:
+    def enable_device_copy(self) -> None:
         """Keep a copy of the observations (T steps) in GPU memory, for training.
 
         The acting kernel writes it (``Part.seen``), so a GPU with separate memory transfers the
         host's observations only once. Training reads it until the next rollout begins.
         """
-        if self._seen is None:
+        if self._device_copy is None:
             T, *shape = self.observations.shape
-            self._seen = mx.zeros((T - 1, *shape), self.observations.dtype)
-            mx.eval(self._seen)
+            self._device_copy = mx.zeros((T - 1, *shape), self.observations.dtype)
+            mx.eval(self._device_copy)
             self._parts = {}
-        self._trained_on = self._seen
+        self._train_observations = self._device_copy
 
     def mark(self) -> None:
         """Mark all steps except the last as unwritten, for ``part`` and ``written``."""
@@ -243,7 +243,7 @@ class RolloutBuffer:
 
     def begin(self, previous: "RolloutBuffer") -> None:
         """Copy the last row of the previous rollout to row 0. ``previous`` may be this buffer."""
-        self._trained_on = self.observations
+        self._train_observations = self.observations
         for to, source in zip(self.rows, previous.rows, strict=True):
             if to is not None and source is not None:
                 np.copyto(to[0], source[previous.horizon])
@@ -258,7 +258,7 @@ class RolloutBuffer:
         """Arrays that training reads, by name. Masks and finals may be None."""
         names = "observations actions logprobs rewards terminals masks finals values"
         fields = {name: getattr(self, name) for name in names.split()}
-        return {**fields, "observations": self._trained_on}
+        return {**fields, "observations": self._train_observations}
 
     def restore(self, carry: Mapping[str, mx.array | np.ndarray]) -> None:
         """Write to row T what ``carry`` or ``rows_after`` returned."""

@@ -15,7 +15,7 @@ from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import ActFunctions
-from puffer_mlx.rollout.acting_in_mlx import joined, step_by_seats
+from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_seats
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
@@ -61,7 +61,7 @@ class RolloutInSteps:
 
     def state(self, *groups: State) -> State:
         """Return the recurrent states of groups in the form for ``launch``: concatenated."""
-        return joined([*groups], range(len(groups)))
+        return concat_states([*groups], range(len(groups)))
 
     def state_after(self, states: State) -> State:
         """Return the recurrent states of all agents from those of ``launch``: unchanged."""

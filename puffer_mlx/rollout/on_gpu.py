@@ -28,7 +28,7 @@ from puffer_mlx.policy.rollout_on_gpu import (
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_kernel import crews_of_games
-from puffer_mlx.rollout.acting_in_mlx import Streams, divided
+from puffer_mlx.rollout.acting_in_mlx import Streams, split_states
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.seats import Seats
@@ -39,17 +39,16 @@ from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows
 
-LAUNCH_SECONDS = 0.008  # of a launch on a Mac: a display of 120 Hz shows a frame in that time
-MEASURED = 4  # steps
-ENDED = "Command buffer execution failed"  # MLX's words where a driver ended what it computed
-RELAX = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
-
+LAUNCH_SECONDS = 0.008  # longest launch on a Mac: the time of a frame at 120 Hz
+PROBE_STEPS = 4  # steps of the launch that is measured
+WATCHDOG_ERROR = "Command buffer execution failed"  # in MLX's error after macOS ended a launch
+WATCHDOG_HINT = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
 
 GPURollouts = RolloutOnGPU | RolloutInSteps
 
 
 class GPUError(UserError):
-    """The GPU's driver ended a computation, and the smaller pieces of a second try."""
+    """macOS stopped a computation on the GPU, and also the retry in smaller launches."""
 
 
 class RolloutSpec(NamedTuple):
@@ -68,14 +67,14 @@ class RolloutSpec(NamedTuple):
     seats: Seats | None = None
 
 
-def game_of(environments: VecEnv) -> DeviceEnv | None:
+def device_env(environments: VecEnv) -> DeviceEnv | None:
     """Return the environments' rules for a GPU, or None if a GPU can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
     owners, _ = environments.seats()
     each = environments.num_agents // environments.num_environments
     if not np.array_equal(owners, np.arange(environments.num_agents) // each):
-        return None  # some have more agents than others
+        return None  # the environments have different numbers of agents
     rules = environments.gpu_side.rules
     text = Rules(rules.header, rules.struct, rules.masked)
     return DeviceEnv(text, rules.words, rules.log, rules.logs, each)
@@ -84,7 +83,7 @@ def game_of(environments: VecEnv) -> DeviceEnv | None:
 def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU | None:
     """Return the kernel that collects a rollout in one launch, or None if it doesn't fit."""
     environments, horizon, precision, seats = wanted
-    game, N = game_of(environments), environments.num_agents
+    game, N = device_env(environments), environments.num_agents
     if game is None:
         return None
     policies = np.zeros(N, np.int32) if seats is None else seats.policy
@@ -102,7 +101,7 @@ def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps 
         wanted: Specification of the rollouts.
     """
     environments, horizon, precision, seats = wanted
-    game = game_of(environments)
+    game = device_env(environments)
     steps = game and RolloutInSteps(run, environments.spec, game, precision, seats)
     return steps if steps and steps.fits(horizon, environments.num_agents) else None
 
@@ -113,16 +112,16 @@ def rollouts_on_gpu(policy: Policy, run: ActFunctions, wanted: RolloutSpec) -> G
 
 
 def _last(array: mx.array) -> mx.array:
-    """``array[-1]``, a view: an index copies, by a kernel that MLX takes seconds to compile."""
+    """Return ``array[-1]`` as a view. Indexing would copy it with a kernel compiled by MLX."""
     return mx.take(array, len(array) - 1, 0)
 
 
-class Stepped(NamedTuple):
+class EnvSnapshot(NamedTuple):
     """Snapshot of the environments at a rollout boundary."""
 
     structs: mx.array  # (E, words) int32
-    actions: mx.array  # (N, heads), the last
-    arrived: EnvOutputs  # with them
+    actions: mx.array  # (N, heads), last actions
+    arrived: EnvOutputs  # outputs after the last actions
 
 
 class EnvironmentsOnGPU:
@@ -144,7 +143,7 @@ class EnvironmentsOnGPU:
         self.spec, self.num_agents, self.num_groups = vec.spec, vec.num_agents, vec.num_groups
         self.num_environments, self.finals, self.unread = vec.num_environments, False, vec.unread
         self.description = "C, on the GPU"
-        self.stepped: Stepped | None = None
+        self.stepped: EnvSnapshot | None = None
         self._log: mx.array | None = None
 
     @property
@@ -154,12 +153,12 @@ class EnvironmentsOnGPU:
             return self.stepped.structs
         return mx.array(self._side.take())
 
-    def go_on(self, stepped: Stepped, log: mx.array) -> None:
-        """Go on from here; ``log``: sums of their logs, (logs,) float32."""
+    def commit(self, stepped: EnvSnapshot, log: mx.array) -> None:
+        """Continue from a snapshot. ``log`` has sums of the environments' logs, (logs,) float32."""
         self.stepped, self._log = stepped, log
 
-    def go_back(self, stepped: Stepped | None) -> None:
-        """Continue from an earlier ``stepped``; drop what was stepped since, and its log."""
+    def rollback(self, stepped: EnvSnapshot | None) -> None:
+        """Continue from an earlier snapshot. Drops later steps and their log."""
         self.stepped, self._log = stepped, None
 
     def reset(self, out: Rows) -> None:
@@ -180,7 +179,7 @@ class EnvironmentsOnGPU:
         return self._vec.log() if log is None else self.read(log)
 
     def take_log(self) -> mx.array | None:
-        """The last rollout's log, to ``read`` later: it isn't part of the next one's any more."""
+        """Return the last rollout's log for ``read``, and remove it from the next log."""
         log, self._log = self._log, None
         return log
 
@@ -193,7 +192,7 @@ class EnvironmentsOnGPU:
         """See ``VecEnv``."""
         return self._vec.state() if self.stepped is None else self.state_of(self.stepped)
 
-    def state_of(self, stepped: Stepped) -> np.ndarray | None:
+    def state_of(self, stepped: EnvSnapshot) -> np.ndarray | None:
         """Wait for an earlier snapshot, and return its state as ``state`` does."""
         rows = (None if each is None else np.array(each) for each in stepped.arrived)
         structs, actions = np.array(stepped.structs), np.array(stepped.actions)
@@ -206,7 +205,7 @@ class EnvironmentsOnGPU:
         self.stepped = self._log = None
 
     def busy_seconds(self) -> float:
-        """Seconds of the host's threads, without the GPU's."""
+        """Return seconds of the host's threads. The GPU's time isn't included."""
         return self._vec.busy_seconds()
 
     def close(self) -> None:
@@ -244,13 +243,13 @@ class BufferOnGPU:
             "masks": mx.zeros(masks, mx.uint8) if spec.mask_size else None,
             "finals": None,
         }
-        self.first: Any = None  # what arrived before the first action, and what arrived last
-        self.last: Any = None
+        self.first: Any = None  # environment outputs before the first action
+        self.last: Any = None  # environment outputs after the last action
 
     @property
     def observations(self) -> mx.array:
         """(T, N, D) of the last rollout; zeros before the first one."""
-        if self._observations is None:  # not kept: another thread can't evaluate them
+        if self._observations is None:  # not cached: another thread can't evaluate it
             return mx.zeros(*self._empty)
         return self._observations
 
@@ -268,7 +267,7 @@ class BufferOnGPU:
             self._observations = previous._observations
 
     def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
-        """Take a rollout: ``fields`` by name, and what arrived last."""
+        """Store a rollout's fields by name, and the last environment outputs."""
         self._fields, self.last = fields, last
         self._observations = fields["observations"]
 
@@ -278,7 +277,7 @@ class BufferOnGPU:
         return {name: array for name, array in arrived.items() if array is not None}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
-        """Go on from what ``carry`` gave, of a buffer of the same shapes."""
+        """Continue from the result of ``carry`` of a buffer with the same shapes."""
         self.last = EnvOutputs(**{"masks": None, **carry})
 
     @property
@@ -288,12 +287,12 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Act and step environments on a GPU without host work between steps: see ``Sampler``.
+    """Act and step environments on a GPU without host work between steps.
 
-    macOS may stop a launch that delays the display. On a Mac, launches are therefore limited to
-    ``LAUNCH_SECONDS``; the number of steps is measured before the first rollout. If macOS still
-    stops a launch, the rollout is repeated from its start in smaller launches. The results don't
-    depend on the size of launches.
+    A ``RolloutBackend``. macOS may stop a launch that delays the display. On a Mac, launches are
+    therefore limited to ``LAUNCH_SECONDS``; the number of steps is measured before the first
+    rollout. If macOS still stops a launch, the rollout is repeated from its start in smaller
+    launches. The results don't depend on the size of launches.
 
     Args:
         kernel: Rollouts of the policy in the environments.
@@ -315,8 +314,8 @@ class RolloutsOnGPU:
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self.steps = steps
-        self._after: list[State] | None = None  # what the last rollout returned, and the same
-        self._held: Any = None  # as the kernel has it
+        self._after: list[State] | None = None  # states returned by the last rollout
+        self._held: Any = None  # the same states in the kernel's layout
 
     def collect(
         self,
@@ -326,7 +325,7 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Sampler``. ``buffer`` is a ``BufferOnGPU``.
+        """See ``RolloutBackend``. ``buffer`` is a ``BufferOnGPU``.
 
         Raises:
             GPUError: If the GPU's driver stopped a launch and also a shorter one.
@@ -336,11 +335,11 @@ class RolloutsOnGPU:
             try:
                 after = self._collect(buffer, environments, weights, states, noise)
             except RuntimeError as error:
-                if ENDED not in str(error):
+                if WATCHDOG_ERROR not in str(error):
                     raise
                 if again:
                     raise self._ended_twice(error) from None
-                again, self.steps = True, max(1, (self.steps or MEASURED) // 4)
+                again, self.steps = True, max(1, (self.steps or PROBE_STEPS) // 4)
             else:
                 self._timer.lap("eval_act")
                 return after
@@ -350,7 +349,7 @@ class RolloutsOnGPU:
         return GPUError(
             f"macOS ended the GPU's rollout twice, at last in launches of {self.steps} of its"
             f" steps: {error}",
-            f"{fewer}{RELAX}; or --train.rollout-device cpu",
+            f"{fewer}{WATCHDOG_HINT}; or --train.rollout-device cpu",
         )
 
     def _collect(
@@ -379,17 +378,17 @@ class RolloutsOnGPU:
             structs, held = launched.structs, launched.states
             launches.append(launched)
             if self.steps < T:
-                mx.eval(log, first.observations)  # else MLX gives several to the driver as one
+                mx.eval(log, first.observations)  # or MLX submits several launches as one
         with building, mx.stream(stream):
             whole = joined(launches)
-            after = divided(kernel.state_after(whole.states), len(states))
+            after = split_states(kernel.state_after(whole.states), len(states))
             actions = _last(whole.actions)
-        arrays = *whole, *first, log, actions  # all of them: another thread may read them
+        arrays = *whole, *first, log, actions  # all, because another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
         self._after, self._held = after, whole.states
         assert log is not None
-        environments.go_on(Stepped(structs, actions, first), log)
+        environments.commit(EnvSnapshot(structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
         buffer.fill({**{name: getattr(whole, name) for name in names}, "finals": None}, first)
         return after
@@ -397,7 +396,7 @@ class RolloutsOnGPU:
     def _launch(
         self, packed: Any, held: Any, noise: mx.array, structs: mx.array, first: EnvOutputs
     ) -> tuple[DeviceRollout, EnvOutputs, mx.array]:
-        """Launch as many steps as there is noise: results, what arrived last, sums of logs."""
+        """Launch ``len(noise)`` steps. Returns results, last environment outputs, sums of logs."""
         game = self._kernel.game
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
@@ -407,10 +406,10 @@ class RolloutsOnGPU:
 
     def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
         """Measure and return the number of steps in a launch of ``LAUNCH_SECONDS``."""
-        noise = noise[:MEASURED]
+        noise = noise[:PROBE_STEPS]
         mx.eval(packed, held, noise)
         seconds = 0.0
-        for _ in range(2):  # at first the kernel is compiled
+        for _ in range(2):  # the first launch compiles the kernel
             began = time.perf_counter()
             with building, mx.stream(stream):
                 launched, *_ = self._launch(packed, held, noise, *rest)

@@ -24,7 +24,7 @@ from puffer_mlx.vec.base import KnowsSeats, VecEnv
 MOST = 8  # most opponents, in both releases
 
 
-class PerPolicy:
+class WeightCache:
     """Cache a function of policy weights, one entry per policy.
 
     Args:

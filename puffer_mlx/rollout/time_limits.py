@@ -1,13 +1,13 @@
-"""Values of last observations that have no row: of environments that reset within the step.
+"""Values of last observations that have no row, for environments that reset within the step.
 
-A vector environment in Gymnasium's SAME_STEP mode shows the next episode's first observation in the
-step that ends one, and hands out the last one beside it (``ShowsLast``). An end by time limit is
-worth its value: it is added to the reward that arrived with it, as
+In Gymnasium's SAME_STEP mode the step that ends an episode returns the next episode's first
+observation, and the last observation separately (``ShowsLast``). If a time limit ended the episode,
+the value of the last observation is added to the reward of that step:
 
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
-by the policy that acted. Training doesn't clip these rewards again (``without_clip``). Where the
-last observation has a row, ``VecEnv.finals``, none of this is used
+The policy that acted computes the value. Training doesn't clip these rewards again
+(``without_clip``). If last observations have rows (``VecEnv.finals``), this isn't used
 (docs/decisions/0011-last-observations.md).
 """
 
@@ -31,7 +31,7 @@ def are_bootstrapped(config: Config, vec: VecEnv) -> bool:
 
 
 def without_clip(config: Config) -> Config:
-    """Return a configuration whose rewards aren't clipped by training: `add_values` does it."""
+    """Return a configuration without reward clipping, because ``add_values`` clips rewards."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 
 

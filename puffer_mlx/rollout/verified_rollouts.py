@@ -43,7 +43,7 @@ def rollouts_agree(
     context = f"rollout {vec.spec} {kernel.game} {kernel.form} {policy}"
     kind = kernel.precision(vec.num_agents)
     try:
-        verification.verified(rollout, context=context, kind=kind, draws=True).verify((weights,))
+        verification.Verified(rollout, context=context, kind=kind, draws=True).verify((weights,))
     finally:
         vec.restore(before)
     return not ROLLOUTS.is_refused

@@ -240,10 +240,10 @@ def compile_shim(integer: str, again: bool = False) -> Path:
 def _kept(integer: str) -> Path:
     """Where the compiled one is; its name needs no question to the compiler, which takes time."""
     machine = sys.platform, platform.machine(), os.environ.get("CC", "")
-    digest = prebuilt.digest_of([*shim_for(integer).values(), *machine])
+    digest = prebuilt.hash_of(*shim_for(integer).values(), *machine)
     return cache_directory() / f"{SHIM}-{digest}.so"
 
 
 def shim_for(integer: str) -> dict[str, str]:
     """What a compiled shim belongs to."""
-    return {"integers": integer, "sources": prebuilt.digest_of([_SOURCE.read_bytes()])}
+    return {"integers": integer, "sources": prebuilt.hash_of(_SOURCE.read_bytes())}

@@ -1,4 +1,7 @@
-"""Remember what the names in files of plain functions stand for: see ``ops/implementation.py``."""
+"""Record the objects bound to the names in files of plain functions, to notice replaced ones.
+
+``ops/implementation.py`` compares them.
+"""
 
 import sys
 from collections.abc import ItemsView, Mapping
@@ -7,28 +10,25 @@ from typing import Any, NamedTuple
 
 
 class Names(NamedTuple):
-    """Names of a module or a class, and the objects that they stood for when it was imported.
-
-    Imported modules and functions that launch kernels aren't among them.
-    """
+    """Names of a module or class, without imported modules and functions that launch kernels."""
 
     place: str  # "ppo.loss" or "policy.policy.Policy"
-    recorded: ItemsView[str, Any]
-    current: Mapping[str, Any]
+    recorded: ItemsView[str, Any]  # names and objects at import
+    current: Mapping[str, Any]  # names and objects now
 
 
 class Recorded(NamedTuple):
     """A module of plain functions."""
 
-    names: list[Names]  # its own, then those of its classes
-    imports: set[str]  # modules from which it has names
+    names: list[Names]  # of the module, then of its classes
+    imports: set[str]  # modules whose names it imports
 
 
 recorded: dict[str, Recorded] = {}  # by the module's name
 
 
 def record(module: str) -> None:
-    """Remember what the names of a module of plain functions stand for. Call it at the end."""
+    """Record the names of a module of plain functions. Each such module calls this at its end."""
     space = vars(sys.modules[module])
     classes = [c for c in space.values() if isinstance(c, type) and c.__module__ == module]
     found = [("", space), *((f".{each.__name__}", vars(each)) for each in classes)]
@@ -49,5 +49,5 @@ def _is_plain(key: str, value: Any) -> bool:
 
 
 def _origin(value: Any) -> str:
-    """Return the name of the module in which a value was defined, or that it is."""
+    """Return the module's name for a module, else the name of the module that defines a value."""
     return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")

@@ -1,9 +1,9 @@
-"""Libraries that are compiled already: a wheel's, in ``puffer_mlx/prebuilt``, and the cache's.
+"""Compiled libraries: those of a wheel, in ``puffer_mlx/prebuilt``, and those in the cache.
 
-One of a wheel is taken only where it is what a compiler here would make: of the same sources, for
-the same MLX, Python and kind of CPU. Else ``find`` says why, and it is compiled as it always was.
-What was taken depends on what is installed and on nothing that happened before, so a run's numbers
-don't. One of the cache (``compiler.py``) has to be as it was written: ``is_whole``.
+A wheel's library is used only if it was compiled from the same sources, for the same MLX, Python
+and kind of CPU. Otherwise ``find`` returns the reason, and the library is compiled here. The choice
+depends only on what is installed, so it doesn't change the results of a run. A library in the cache
+(``compiler.py``) is used only if its hash is right (``is_whole``).
 """
 
 import hashlib
@@ -11,14 +11,14 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[1] / "prebuilt"
 LIST = "libraries.json"
 _V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
-LEVELS = {  # of CPUs, the best first: what /proc/cpuinfo says of one; "": every CPU of its kind
+LEVELS = {  # CPU features by level, the best first; "" for every CPU of an architecture
     "x86-64-v4": _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
     "x86-64-v3": _V3,
     "": frozenset(),
@@ -26,14 +26,14 @@ LEVELS = {  # of CPUs, the best first: what /proc/cpuinfo says of one; "": every
 
 
 class Prebuilt(NamedTuple):
-    """A library of the list.
+    """A library in the list of a wheel.
 
     Args:
-        name: what it is: ``cpu_ops``.
-        file: its file's name.
-        level: of CPUs, one of ``LEVELS``.
-        made_for: what must be the same here, by words for people: ``{"MLX": "0.32.4"}``.
-        sha256: of its file.
+        name: name of the library, for example ``cpu_ops``.
+        file: name of its file.
+        level: CPU level, a key of ``LEVELS``.
+        made_for: versions that must be the same here, for example ``{"MLX": "0.32.4"}``.
+        sha256: SHA-256 of the file.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Prebuilt(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """Where a library is, or why there is none.
+    """The result of ``find``.
 
     Args:
-        path: the library; None: compile it.
-        why_not: in words, where the package brings one that doesn't fit; "" where it brings none.
-        made_for: what that one was made for.
+        path: path of the library, or None to compile it.
+        why_not: the reason why the wheel's library isn't used; empty without such a library.
+        made_for: versions for which the wheel's library was compiled.
     """
 
     path: Path | None
@@ -58,16 +58,17 @@ class SearchResult(NamedTuple):
 
 
 def find(name: str, wanted: Mapping[str, str]) -> SearchResult:
-    """The package's library for this machine.
+    """Find the wheel's library for this machine.
 
     Args:
-        name: what it is.
-        wanted: what it must have been made for: the keys and values of ``Prebuilt.made_for``.
+        name: name of the library.
+        wanted: versions for which it must be compiled, as in ``Prebuilt.made_for``.
     """
     libraries = [library for library in _list() if library.name == name]
     if not libraries or "PUFFER_MLX_NO_PREBUILT" in os.environ:
         return SearchResult(None)
-    made_for, features = libraries[0].made_for, cpu_features()
+    made_for = libraries[0].made_for
+    features = cpu_features()
     for what, value in wanted.items():
         if made_for.get(what) != value:
             why = f"the one that came with puffer_mlx is for {what} {made_for.get(what)}"
@@ -82,7 +83,7 @@ def find(name: str, wanted: Mapping[str, str]) -> SearchResult:
 
 
 def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], library: Path) -> None:
-    """Put a compiled library into a folder that becomes ``FOLDER``, and into its list."""
+    """Copy a compiled library into a folder that becomes ``FOLDER``, and add it to the list."""
     file = f"{'-'.join(filter(None, (name, level)))}.so"
     shutil.copyfile(library, folder / file)
     entry = Prebuilt(name, file, level, dict(made_for), file_digest(library))
@@ -90,22 +91,21 @@ def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], librar
     (folder / LIST).write_text(json.dumps([one._asdict() for one in entries], indent=1) + "\n")
 
 
-def digest_of(texts: Iterable[str | bytes]) -> str:
-    """Return a short hash of texts, the same for equal texts in the same order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        content = text.encode(errors="surrogateescape") if isinstance(text, str) else text
-        digest.update(f"{len(content)}\0".encode() + content)
-    return digest.hexdigest()[:16]
+def hash_of(*texts: str | bytes) -> str:
+    """Return a short hash of texts that contain no NUL, in their order."""
+    contents = (
+        text.encode(errors="surrogateescape") if isinstance(text, str) else text for text in texts
+    )
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:16]
 
 
 def seal(library: Path) -> Path:
-    """Where the hash of a library in the cache is: hidden, beside it."""
+    """Return the path of the hash of a library in the cache, a hidden file beside it."""
     return library.with_name(f".{library.name}.sha256")
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library is in the cache, as it was written."""
+    """Return True if a library is in the cache and undamaged."""
     try:
         return _has_digest(library, seal(library).read_text(errors="replace"))
     except OSError:
@@ -113,17 +113,17 @@ def is_whole(library: Path) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file.
+    """Return the SHA-256 of a file.
 
     Raises:
-        OSError: it can't be read.
+        OSError: the file can't be read.
     """
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cpu_features() -> frozenset[str]:
-    """What this CPU can do, in the words of Linux; nothing elsewhere."""
+    """Return this CPU's features by Linux's names; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -133,7 +133,7 @@ def cpu_features() -> frozenset[str]:
 
 
 def levels() -> list[str]:
-    """The kinds of CPUs to build for on a machine like this."""
+    """Return the CPU levels to build for on a machine of this kind."""
     if platform.system() == "Linux" and platform.machine() == "x86_64":
         return [level for level in LEVELS if level]
     return [""]

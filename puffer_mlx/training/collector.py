@@ -38,8 +38,8 @@ from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU, Stepped
-from puffer_mlx.rollout.seats import PerPolicy
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, EnvSnapshot, RolloutsOnGPU
+from puffer_mlx.rollout.seats import WeightCache
 from puffer_mlx.rollout.time_limits import add_values, are_bootstrapped
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building, for_cpu
@@ -60,7 +60,7 @@ class RolloutStart:
     states: list[Any]  # recurrent states, one per group
     key: mx.array  # the trainer's key before the rollout's key is split from it
     environments: Any  # saved state; None if not needed or not possible, or on a GPU: `stepped`
-    stepped: Stepped | None = None  # state of environments on a GPU
+    stepped: EnvSnapshot | None = None  # state of environments on a GPU
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Collector:
     ) -> None:
         config, vec, policy, run, seats = acting
         self._ranks, self._seats = ranks, seats
-        self._opponents = PerPolicy(self._to_act)
+        self._opponents = WeightCache(self._to_act)
         if placement.gpu_rollouts is not None:
             assert isinstance(vec, NativeVec)
             vec = EnvironmentsOnGPU(vec, placement.gpu_rollouts)
@@ -163,9 +163,11 @@ class Collector:
             learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
-        self.acting = choose_acting(
-            device, precision, policy, run, vec, streams, timer, seats, config.train.launch_steps
-        )
+        with ranks.guarded():
+            self.acting = choose_acting(
+                *(device, precision, policy, run, vec, streams, timer, seats),
+                config.train.launch_steps,
+            )
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         Buffer = RolloutBuffer if placement.gpu_rollouts is None else BufferOnGPU
         self.buffers: list[Any] = [
@@ -304,7 +306,7 @@ class Collector:
         start = rollout.start
         assert isinstance(self.vec, EnvironmentsOnGPU) and start.stepped is not None
         self.buffer, self.states = self.before, start.states
-        self.vec.go_back(start.stepped)
+        self.vec.rollback(start.stepped)
         return start.key
 
     def resync(self) -> None:
@@ -320,7 +322,7 @@ class Collector:
         start = failed.start
         if isinstance(self.vec, EnvironmentsOnGPU):
             assert isinstance(self.buffer, BufferOnGPU) and isinstance(start.buffer, BufferOnGPU)
-            self.vec.go_back(start.stepped)
+            self.vec.rollback(start.stepped)
             self.buffer.last = start.buffer.first
         elif start.environments is not None:
             self.vec.restore(start.environments)

@@ -38,7 +38,7 @@ from puffer_mlx.ppo.update import (
 )
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
-from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
+from puffer_mlx.rollout.on_gpu import WATCHDOG_ERROR, WATCHDOG_HINT, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
@@ -92,7 +92,10 @@ class Learner:
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         self.functions = compile_update(policy, local, self.algorithm, summed)
         self.functions.gradients = ranks.counted(self.functions.gradients)
-        self.logprobs = mx.compile(partial(logprobs, policy, config.train.precision))
+        kind = config.train.precision
+        raw = partial(logprobs, policy, kind)
+        context = f"log-probabilities {policy}"
+        self.logprobs = verification.verified(raw, mx.compile(raw), context=context, kind=kind)
         self.reader = Reader(self.functions.gather, self.logprobs, placement, local, learned)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
@@ -401,7 +404,7 @@ class Update:
             RuntimeError: it was another error.
             GPUError: macOS ended the second try, too. Nothing but the epoch is lost.
         """
-        if ENDED not in str(error):
+        if WATCHDOG_ERROR not in str(error):
             raise error
         times = "twice, at last step by step" if self.retrying else "once"
         if self.learner.ranks.size > 1:
@@ -415,7 +418,7 @@ class Update:
         size = self.learner.config.train.minibatch_size
         raise GPUError(
             f"macOS ended the GPU's training {times}: {error}",
-            f"a smaller --train.minibatch-size (it is {size}); or {RELAX}",
+            f"a smaller --train.minibatch-size (it is {size}); or {WATCHDOG_HINT}",
         ) from None
 
 

@@ -22,7 +22,7 @@ from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.in_steps import RolloutInSteps
-from puffer_mlx.rollout.on_gpu import GPURollouts, RolloutSpec, game_of, rollouts_on_gpu
+from puffer_mlx.rollout.on_gpu import GPURollouts, RolloutSpec, device_env, rollouts_on_gpu
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.system.devices import device_memory, has_gpu, kind
@@ -158,7 +158,8 @@ def broadcast_from_rank0(
 ) -> Placement:
     """Return the first rank's placement on all ranks.
 
-    Ranks on different machines can differ in the number of cores, and a GPU can fail verification.
+    Ranks on different machines can differ in the number of cores. If a rank's GPU fails
+    verification, all ranks choose again without the kernel.
 
     Args:
         ranks: the ranks, including this process.
@@ -174,8 +175,8 @@ def broadcast_from_rank0(
     keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
     first_keys = json.loads(ranks.first(json.dumps(keys)))
     if placement is None:
-        return place(replace(config, train=replace(config.train, **first_keys)))
-    return placement
+        placement = place(replace(config, train=replace(config.train, **first_keys)))
+    return broadcast_from_rank0(ranks, config, place) if ranks.agree_on_refused() else placement
 
 
 def place(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Placement:
@@ -298,7 +299,7 @@ def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
     hint = "--train.rollout-device auto"
     if learner != mx.gpu:
         raise UserError(f"{found} training is on the CPU", f"--base.device gpu, or {hint}")
-    if game_of(vec) is None:
+    if device_env(vec) is None:
         raise UserError(
             f"{found} the rules of {vec.spec.name} compile for a CPU alone",
             f"{hint}; docs/writing_envs.md describes rules for GPUs",

@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.sections import Fields
-from puffer_mlx.rollout.acting_in_mlx import joined
+from puffer_mlx.rollout.acting_in_mlx import concat_states
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
@@ -151,7 +151,7 @@ class Reader:
         if not self._carries:
             return None
         with building:
-            states = joined(rollout.start.states, range(len(rollout.start.states)))
+            states = concat_states(rollout.start.states, range(len(rollout.start.states)))
             if self._learned is not None:
                 states = self._learned.states(states)
             return for_gpu(states) if self._from_host else states

@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.on_gpu import ENDED, RELAX
+from puffer_mlx.rollout.on_gpu import WATCHDOG_ERROR, WATCHDOG_HINT
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Collector, Rollout
@@ -93,9 +93,9 @@ class RolloutQueue:
             if not collector.overlap:
                 collector.discard()
                 self.key = key
-            if not isinstance(error, RuntimeError) or ENDED not in str(error):
+            if not isinstance(error, RuntimeError) or WATCHDOG_ERROR not in str(error):
                 raise
-            hint = f"{RELAX}; or --train.rollout-device cpu"
+            hint = f"{WATCHDOG_HINT}; or --train.rollout-device cpu"
             raise UserError(f"macOS ended the GPU's rollout: {error}", hint) from None
         if collector.overlap:
             self._timer.lap("train_wait")

@@ -23,6 +23,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.cli.train import main
 from puffer_mlx.machines import exchange
+from puffer_mlx.ops import implementation, verification
 from puffer_mlx.training import trainer
 from puffer_mlx.training.learner import Update
 
@@ -80,6 +81,31 @@ def on_gpu() -> Iterator[None]:
     with mock.patch.object(trainer, "place", place), emulated_gpu() as gpu:
         yield
     assert any(name.startswith("rollout_") for name in gpu.names)
+
+
+@contextlib.contextmanager
+def one_without_muon() -> Iterator[None]:
+    """Muon's kernel fails on the last rank's GPU. Both GPUs are emulated."""
+    verifying = {
+        "applies": lambda: implementation.backend() != "cpu",
+        "machine": lambda: "emulated",
+        "cache_directory": lambda: Path(f"cache{RANK}").absolute(),
+    }
+    with mock.patch.object(trainer, "place", rolling_out_there), emulated_gpu() as gpu:
+        real = type(gpu).__call__
+
+        def call(self, name, **given):
+            if RANK and name == "muon_kept":
+                raise RuntimeError(f"{name}: too many threads")
+            return real(self, name, **given)
+
+        with (
+            mock.patch.object(type(gpu), "__call__", call),
+            mock.patch.multiple(verification, **verifying),
+            mock.patch.object(implementation, "refused", set()),
+        ):
+            yield
+            assert implementation.refused == {"Muon in one call"}
 
 
 def train(folder: str, words: list[str], fault: str | None) -> int:

@@ -11,8 +11,8 @@ import pytest
 from running import wait_until
 
 from puffer_mlx.machines import messages
-from puffer_mlx.machines.attendance import MESSAGES, Attendance
 from puffer_mlx.machines.exchange import merged_means, merged_moments
+from puffer_mlx.machines.heartbeat import MESSAGES, Heartbeat
 from puffer_mlx.machines.messages import GREETING, LostRank, Post, RendezvousServer, connect
 
 
@@ -46,18 +46,18 @@ def test_all_hear_all_in_the_order_of_the_ranks(three_posts):
 
 @pytest.mark.parametrize("rank", range(2))
 def test_nobody_waits_for_one_that_is_lost(rank, three_posts, monkeypatch):
-    """It says nothing, and its connection stays open: what attendance hears ends the waiting."""
+    """It says nothing, and its connection stays open: a lost heartbeat ends the waiting."""
     posts, _ = three_posts
     heard = iter([None, None, "rank 2 hangs"])
     monkeypatch.setattr(posts[rank], "_lost", lambda: next(heard))
-    monkeypatch.setattr(messages, "LOOKS", 0.01)
+    monkeypatch.setattr(messages, "POLL", 0.01)
     with pytest.raises(LostRank, match="rank 2 hangs"):
         posts[rank].all_bytes(b"")
 
 
 def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
     """Whatever strangers send, or don't, they hold nobody up, and leave no thread."""
-    ranks = [Attendance(rank, 20.0) for rank in range(3)]
+    ranks = [Heartbeat(rank, 20.0) for rank in range(3)]
     with contextlib.ExitStack() as stack:
         for each in ranks:
             stack.callback(each.close)
@@ -74,12 +74,12 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
         posts = [Post(each.messages, 3, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
         wait_until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: no one gets in
-    wait_until(lambda: not any(thread.name == "attendance" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "heartbeat" for thread in threading.enumerate()))
 
 
 def test_half_a_greeting_ends_in_time(monkeypatch):
     """Of a rank's, and of another program that a rank meets at the first one's address."""
-    monkeypatch.setattr(messages, "PATIENCE", 0.2)
+    monkeypatch.setattr(messages, "TIMEOUT", 0.2)
     server = RendezvousServer(local=True)
     stranger = socket.create_connection((server.address["hosts"][0], server.address["port"]))
     with contextlib.closing(server), stranger:

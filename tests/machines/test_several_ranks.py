@@ -401,6 +401,15 @@ def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
             assert one[name] == pytest.approx(other[name], rel=1e-5), name
 
 
+def test_a_kernel_that_fails_on_one_rank_is_refused_on_all(two_folders, train, train_alone):
+    alone, several = two_folders
+    words = [*FIVE, *WHOLE, "--train.total-timesteps", str(2 * T * N)]
+    train_alone(alone, *words)
+    said = train(several, *words, fault="one_without_muon")
+    assert "puffer_mlx: Muon in one call fails on another rank's GPU, so" in said
+    assert differ(alone, several) < 3e-4
+
+
 @pytest.mark.parametrize(
     ("lost", "number", "said"),
     [
@@ -427,7 +436,7 @@ def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
     begun = []
     for epoch in (1, 2, 3):
         ranks.meet(epoch, {}, {}, None)
-        begun.append(ranks.attendance.progress.begun)
+        begun.append(ranks.heartbeat.progress.begun)
     assert begun == [False, True, True]
 
 
@@ -462,7 +471,7 @@ def test_environments_of_other_sources(tmp_path, serving):
 
 def test_waiting_for_ranks_that_never_come(tmp_path):
     code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
-    code += "from puffer_mlx.machines.joining import join\njoin(load('squared'), patience=0.5)"
+    code += "from puffer_mlx.machines.joining import join\njoin(load('squared'), timeout=0.5)"
     words = [sys.executable, "-P", "-c", code]
     (tmp_path / "signal.py").write_text("raise SystemExit")  # imported for the library's by nobody
     with started([words, ["true"]], tmp_path) as processes:

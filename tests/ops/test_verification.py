@@ -1,8 +1,11 @@
 """A GPU's kernels that fail where they run are replaced by plain MLX, and training continues."""
 
 import contextlib
+import itertools
+from collections.abc import Callable
 from typing import Any
 
+import emulated_run
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -11,10 +14,14 @@ from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.ops import implementation, verification
+from puffer_mlx.ops.gpu.launch import nothing
+from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.ppo.update import _with_rewards
-from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
+from puffer_mlx.rollout.act_functions import compile_act
+from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch, rollouts_in_steps
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import make
@@ -25,13 +32,13 @@ OPTIONS = f"""
     --vec.total-agents {N} --vec.num-buffers 1 --train.horizon {T} --train.minibatch-size {S * T}
     --train.learning-rate 0.02 --train.total-timesteps {EPOCHS * N * T}
 """.split()
-FIVE = ["--train.algorithm", "puffer5", "--train.one-launch", "1"]
 
 
 @pytest.fixture(autouse=True)
 def a_machine(monkeypatch, tmp_path):
     """Kernels of the emulation are verified, with a cache folder of the test's."""
     monkeypatch.setattr(implementation, "refused", set())
+    monkeypatch.setattr(implementation, "agreed", set())
     monkeypatch.setattr(verification, "applies", lambda: implementation.backend() != "cpu")
     monkeypatch.setattr(verification, "cache_directory", lambda: tmp_path)
     monkeypatch.setattr(verification, "machine", lambda: "this one")
@@ -39,6 +46,7 @@ def a_machine(monkeypatch, tmp_path):
 
 def trained(options=()) -> Trainer:
     trainer = Trainer(config.load("squared", [*OPTIONS, *options]), RandomVec(N, (3,), False))
+    trainer.profiler.sample_delay = 0.0
     list(trainer)
     return trainer
 
@@ -51,6 +59,9 @@ def apart(one: Trainer, other: Trainer) -> float:
     )
 
 
+# ---- faults --------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def a_gpu_with(fault, kernel):
     """An emulated GPU one of whose kernels fails."""
@@ -58,107 +69,220 @@ def a_gpu_with(fault, kernel):
         real = type(gpu).__call__
 
         def call(self, name, **given):
-            return real(self, name, **given) if name != kernel else fault(real, self, name, **given)
+            return real(self, name, **given) if name != kernel else fault(real, self, name, given)
 
         patch.setattr(type(gpu), "__call__", call)
         yield gpu
 
 
-def does_not_compile(real, gpu, name, **given):
-    raise RuntimeError(f"NVRTC can't compile {name} for sm_90: expected a ;\nline 2")
+def written(gpu, name, given) -> list[np.ndarray]:
+    """The inputs that a kernel writes to, without placeholders."""
+    kernel = emulated_run._text(name, gpu._folders)
+    arrays = zip(kernel.inputs, given["inputs"], strict=True)
+    names = emulated_run._written(kernel)
+    found = [(np.asarray(a), nothing(a.dtype)) for key, a in arrays if key in names]
+    return [a for a, zeros in found if not np.shares_memory(a, np.asarray(zeros))]
 
 
-def is_refused(real, gpu, name, **given):
+def syntax_error(real, gpu, name, given):
+    kernel = emulated_run._text(name, gpu._folders)
+    emulated_run._compiled(kernel._replace(body=f"{kernel.body}int broken = ;\n"), given)
+
+
+def refused_launch(real, gpu, name, given):
     raise ValueError("[custom_kernel] too many threads")
 
 
-def wrong_index(real, gpu, name, **given):
-    return [mx.roll(a.reshape(-1), 1).reshape(a.shape) for a in real(gpu, name, **given)]
-
-
-def not_a_number(real, gpu, name, **given):
+def changed(change: Callable[[np.ndarray], np.ndarray], real, gpu, name, given) -> list[mx.array]:
+    """Change all that a kernel writes, but for structs of environments, which have indices."""
     found = real(gpu, name, **given)
-    return [mx.full(a.shape, np.nan if a.dtype == mx.float32 else 255, a.dtype) for a in found]
+    for array in written(gpu, name, given):
+        array[...] = change(array)
+    structs = [a.dtype == mx.int32 and a.ndim == 2 for a in found]
+    floats = [np.array(a.astype(mx.float32) if a.dtype in LOW_TYPES else a) for a in found]
+    return [
+        a if struct else mx.array(change(values)).astype(a.dtype)
+        for a, values, struct in zip(found, floats, structs, strict=True)
+    ]
 
+
+def wrong_index(*call):
+    return changed(lambda a: np.roll(a, 1) if a.size > 1 else 1 - a, *call)
+
+
+def not_a_number(*call):
+    return changed(lambda a: np.full_like(a, np.nan if a.dtype == np.float32 else 255), *call)
+
+
+FAULTS = [syntax_error, refused_launch, wrong_index, not_a_number]
+
+
+def with_faults(kernels):
+    """Pair each kernel with each fault. All pairs but one per kernel are slow."""
+    pairs = itertools.product(enumerate(kernels), enumerate(FAULTS))
+    return [
+        pytest.param(
+            *(kernel, fault),
+            marks=() if n == k % len(FAULTS) else pytest.mark.slow,
+            id=f"{kernel} {fault.__name__}",
+        )
+        for (k, kernel), (n, fault) in pairs
+    ]
+
+
+# ---- kernels -------------------------------------------------------------------------------------
 
 MANY = "--train.one-launch", "0"
-KERNELS = {
-    "mingru_forward": ("MinGRU in one pass", MANY),
-    "mingru_backward": ("MinGRU in one pass", MANY),
-    "loss": ("the loss by closed form", MANY),
-    "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ()),
-    "draw_rows": ("the draw of segments in one call", ()),
-    "muon_by_block": ("Muon in one call", ()),
-    "adam_step": ("Adam in one call", ("--train.optimizer", "adam")),
-    "mingru_minibatch": ("a minibatch's gradients in two launches", ("--train.one-launch", "1")),
-    "take_targets": ("the kernel that gathers targets", ()),
+ONE = "--train.one-launch", "1"
+ADAM = "--train.optimizer", "adam"  # Muon is slow in emulation
+NETWORK = *MANY, *ADAM, "--torch.network"
+LOW = *MANY, *ADAM, "--train.precision", "bf16"
+WIDE = *ONE, *ADAM, "--train.precision", "bf16", "--policy.hidden-size", "128"
+WIDE += "--train.horizon", "8", "--train.minibatch-size", "64"
+NARROW = *MANY, "--policy.hidden-size", "8"
+CLOSED_FORM = "the loss by closed form"
+IN_TWO = "a minibatch's gradients in two launches"
+MUON = "Muon in one call"
+STEP = "the policy's step as one kernel"
+KERNELS = {  # by name: the implementations that are refused, and options of a run that launches it
+    "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ADAM),
+    "draw_rows": ("the draw of segments in one call", ADAM),
+    "gelu_forward": ("GELU in one pass", (*NETWORK, "MLP")),
+    "gelu_backward": ("GELU in one pass", (*NETWORK, "MLP")),
+    "pack": (f"Adam in one call, the kernel that packs arrays, {STEP}", ADAM),
+    "cast_to_low": ("the kernel that casts many arrays", LOW),
+    "cast_to_float": ("the kernel that casts many arrays", LOW),
     "take_several": (
         "the gather of segments in one call, the kernel that gathers several arrays",
-        (),
+        ADAM,
     ),
+    "take_targets": ("the kernel that gathers targets", ADAM),
+    "choose_actions": ("the kernel that chooses actions", LOW),
+    "gru_forward": ("GRU in one pass", (*NETWORK, "GRU")),
+    "gru_backward": ("GRU in one pass", (*NETWORK, "GRU")),
+    "lstm_forward": ("LSTM in one pass", (*NETWORK, "LSTM")),
+    "lstm_backward": ("LSTM in one pass", (*NETWORK, "LSTM")),
+    "mingru_forward": ("MinGRU in one pass", (*MANY, *ADAM)),
+    "mingru_backward": ("MinGRU in one pass", (*MANY, *ADAM)),
+    "gru_act": (STEP, (*NETWORK, "GRU")),
+    "lstm_act": (STEP, (*NETWORK, "LSTM")),
+    "mingru_act": (STEP, ADAM),
+    "mlp_act": (STEP, (*NETWORK, "MLP")),
+    "advantage_moments": (CLOSED_FORM, (*MANY, *ADAM)),
+    "loss": (CLOSED_FORM, (*MANY, *ADAM)),
+    "finish_loss": (CLOSED_FORM, (*MANY, *ADAM)),
+    "logprobs": ("the kernel of log-probabilities", (*MANY, *ADAM)),
+    "mingru_minibatch": (IN_TWO, (*ONE, *ADAM)),
+    "add_blocks": (IN_TWO, (*ONE, *ADAM)),
+    "minibatch_wide": (IN_TWO, WIDE),
+    "wide_gradients": (IN_TWO, WIDE),
+    "adam_step": ("Adam in one call", ADAM),
+    "muon_by_block": (MUON, NARROW),
+    "muon_by_cluster": (MUON, NARROW),
+    "muon_momentum": (MUON, NARROW),
+    "muon_product": (MUON, NARROW),
+    "muon_apply": (MUON, NARROW),
+    "next_scaler": ("the kernel that counts minibatches", ADAM),
 }
-FAULTS = [does_not_compile, is_refused, wrong_index, not_a_number]
 
 
-@pytest.mark.parametrize("options", [("--train.one-launch", "1"), MANY], ids=["one launch", "many"])
-def test_sound_kernels_are_used(options, capsys):
+@contextlib.contextmanager
+def launching(kernel: str):
+    """Let Muon use the form that has a kernel: one block, a cluster, or groups of launches."""
+    muon.layout.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        if kernel.startswith("muon_"):
+            patch.setenv(implementation.COMPARING, "1")  # the kernels are used in spite of this
+        if kernel == "muon_by_cluster":
+            patch.setattr(muon, "pool_block", lambda: (256, 0))
+        elif kernel.startswith("muon_") and kernel != "muon_by_block":
+            patch.setattr(muon, "BLOCK_ROWS", 0)
+        yield
+    muon.layout.cache_clear()
+
+
+def test_all_kernels_are_in_the_table():
+    clusters = {"muon_cluster_bf16"}  # the emulation runs one block after the other
+    assert {*KERNELS} == {*emulated_run._texts()} - clusters
+
+
+@pytest.mark.parametrize("options", [ONE, MANY], ids=["one launch", "many"])
+def test_sound_kernels_are_used(options):
     with emulated_gpu() as gpu:
         trained(options)
-    print(sorted(gpu.names))
     assert not implementation.refused
     assert {"mingru_forward" if options == MANY else "mingru_minibatch", "draw_rows"} <= gpu.names
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(("kernel", "fault"), with_faults(KERNELS))
 def test_a_kernel_that_fails_is_replaced(kernel, fault, capsys):
+    """The run equals one in which the implementations were refused before, to the bit."""
     names, options = KERNELS[kernel]
-    expected = trained(options)
-    capsys.readouterr()
-    with a_gpu_with(fault, kernel):
-        found = trained(options)
-    assert implementation.refused == {*names.split(", ")}
-    lines = sorted(capsys.readouterr().err.splitlines())
-    for name, line in zip(names.split(", "), lines, strict=True):
-        assert line.startswith(f"puffer_mlx: {name} fails on this GPU (")
-        assert line.endswith("puffer-mlx check-gpu --report")
-    assert apart(found, expected) < 3e-4
+    with launching(kernel):
+        with a_gpu_with(fault, kernel):
+            found = trained(options)
+        assert implementation.refused == {*names.split(", ")}
+        lines = [line for line in capsys.readouterr().err.splitlines() if "fails on" in line]
+        for name, line in zip(names.split(", "), sorted(lines), strict=True):
+            assert line.startswith(f"puffer_mlx: {name} fails on this GPU (")
+            assert line.endswith("puffer-mlx check-gpu --report")
+        with emulated_gpu() as gpu:
+            assert apart(found, trained(options)) == 0
+    assert kernel not in gpu.names
+    if "bf16" not in options:
+        implementation.refused.clear()
+        assert apart(found, trained(options)) < 3e-4
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_step_kernel_that_fails_is_replaced(fault):
-    expected = trained()
-    with a_gpu_with(fault, "mingru_act") as gpu:
-        found = trained()
-    assert implementation.refused == {"the policy's step as one kernel"}
-    assert not {"rollout_mingru_squared"} & gpu.names
-    assert apart(found, expected) < 3e-4
+ROLLOUTS = {  # by a kernel's name: the network, and the precision of training
+    "rollout_mingru_squared": ("MinGRU", ""),
+    "rollout_lstm_squared": ("LSTM", ""),
+    "rollout_gru_squared": ("GRU", ""),
+    "rollout_mlp_squared": ("MLP", ""),
+    "rows_mingru_squared": ("MinGRU", "fp32"),
+    "step_squared": ("MinGRU", "fp32"),
+}
 
 
-def squared_rollouts(network: str = "MinGRU") -> tuple[Any, ...]:
-    """Environments, a policy and weights, and the kernel of its rollouts."""
-    options = [*OPTIONS, "--policy.hidden-size", "8", "--vec.num-buffers", "2"]
+def squared_rollouts(name: str = "rollout_mingru_squared") -> tuple[Any, ...]:
+    """Environments, a policy and weights, and the rollouts that launch a kernel."""
+    network, precision = ROLLOUTS[name]
+    options = [*OPTIONS, "--policy.hidden-size", "32", "--vec.num-buffers", "2"]
     configured = config.load("squared", [*options, "--torch.network", network])
     vec = make(configured, 1)
     policy = configured_policy(vec.spec, configured)
     weights = policy.init(mx.random.key(0))
+    wanted = RolloutSpec(vec, 4, precision)
     with emulated_gpu():
-        kernel = rollouts_in_one_launch(policy, RolloutSpec(vec, 4, ""))
-    return vec, policy, weights, kernel
+        if name.startswith("step_"):
+            return vec, policy, weights, rollouts_in_steps(compile_act(policy), wanted)
+        return vec, policy, weights, rollouts_in_one_launch(policy, wanted)
 
 
-@pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda f: f.__name__ if f else "sound")
-def test_rollouts_that_fail_are_replaced(fault, capsys):
-    vec, policy, weights, kernel = squared_rollouts()
+def agree(name: str, fault: Any = None) -> bool:
+    """Return True if rollouts agree. Environments are as before, and the verdict is stored."""
+    vec, policy, weights, kernel = squared_rollouts(name)
     with vec:
         before = vec.state()
-        with a_gpu_with(fault, "rollout_mingru_squared" if fault else "") as gpu:
-            assert rollouts_agree(policy, vec, kernel, weights) == (fault is None)
-            assert rollouts_agree(policy, vec, kernel, weights) == (fault is None)  # stored
-        assert fault or "rollout_mingru_squared" in gpu.names
+        with a_gpu_with(fault, name if fault else "") as gpu:
+            found = [rollouts_agree(policy, vec, kernel, weights) for _ in range(2)]
+        assert fault or name in gpu.names
         np.testing.assert_array_equal(vec.state(), before)
-    assert implementation.refused == ({"the rollout with environments"} if fault else set())
-    assert len(capsys.readouterr().err.splitlines()) == bool(fault)
+    assert len({*found}) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ROLLOUTS)
+def test_sound_rollouts_are_used(name):
+    assert agree(name) and not implementation.refused
+
+
+@pytest.mark.parametrize(("name", "fault"), with_faults(ROLLOUTS))
+def test_rollouts_that_fail_are_replaced(name, fault, capsys):
+    assert not agree(name, fault)
+    assert implementation.refused == {"the rollout with environments"}
+    lines = [line for line in capsys.readouterr().err.splitlines() if "fails on" in line]
+    assert len(lines) == 1
 
 
 def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """Leaky in PyTorch and ONNX: `tests/project/test_planted_parts.py`."""
 
-from puffer_mlx.export.networks import ExportForms, TorchForm, TorchNetwork
+from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
 from puffer_mlx.policy.networks import count
 
 
@@ -44,9 +44,9 @@ def onnx(graph, network, x, states):
     return graph.through_layers(layer, network.layers, x, states)
 
 
-FORMS = ExportForms(
+FORMS = NetworkForms(
     onnx=onnx,
-    torch=TorchForm(
+    torch=NetworkClass(
         TorchNetwork(modules, scan, step),
         lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
         lambda keys: count(r"gates\.(\d+)\.weight", keys),

@@ -573,7 +573,7 @@ def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("failing", ["go_on", "fill"])
+@pytest.mark.parametrize("failing", ["commit", "fill"])
 def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead):
     """The environments have its first state still, wherever an interrupt comes."""
 
@@ -585,7 +585,7 @@ def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead)
         ours.collector.ahead = ahead
         for run in ours, undisturbed:
             run.step()
-        owner = EnvironmentsOnGPU if failing == "go_on" else BufferOnGPU
+        owner = EnvironmentsOnGPU if failing == "commit" else BufferOnGPU
         inner = getattr(owner, failing)
         for after in False, True:  # the call that is interrupted was made, or wasn't
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -352,3 +352,15 @@ def test_the_first_of_several_ranks_decides():
     assert found[0].reason == "rollouts on the CPU"
     assert not found[1].reason
     assert broadcast_from_rank0(SingleProcess(), own, on_first).reason == "rollouts on the CPU"
+
+
+def test_ranks_choose_again_after_one_refused_a_kernel():
+    class One(SingleProcess):
+        size = 2
+        differ = iter([True, False])
+
+        def agree_on_refused(self) -> bool:
+            return next(self.differ)
+
+    found = iter([Placement(GPU, GPU), Placement(GPU, CPU)])
+    assert broadcast_from_rank0(One(), configure(), lambda _: next(found)).rollout == CPU

@@ -11,7 +11,7 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, Rules, in_namespace
-from puffer_mlx.rollout.on_gpu import game_of
+from puffer_mlx.rollout.on_gpu import device_env
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
@@ -51,7 +51,7 @@ def on_gpu(subject: Subject) -> Findings:
     with subject.make() as environments:
         assert isinstance(environments, NativeVec)
         side = environments.gpu_side
-        known = game_of(environments) is not None
+        known = device_env(environments) is not None
     if side is None or not known:
         why = "; ".join(obstacles(vec.source_folder(subject.config), side is not None))
         yield skip(f"stepped on the CPU alone: {why}. {GUIDE}")

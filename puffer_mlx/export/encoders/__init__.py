@@ -8,14 +8,13 @@ imported. Tensors are named without ``encoder.``.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import mlx.core as mx
 
 from puffer_mlx.config.parts import encoder_files
 from puffer_mlx.errors import UserError
+from puffer_mlx.export.networks import find_forms
 from puffer_mlx.policy.encoders import Weights
 
 
@@ -43,7 +42,7 @@ def unchanged(array: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TorchForm:
+class EncoderClass:
     """The class of PufferLib 4.0's torch backend.
 
     Args:
@@ -62,7 +61,7 @@ class TorchForm:
 
 
 @dataclass(frozen=True)
-class ExportForms:
+class EncoderForms:
     """The forms of an encoder in other programs. A form is None if a program has no such encoder.
 
     Args:
@@ -76,24 +75,23 @@ class ExportForms:
     """
 
     onnx: Callable[[Any, Any, str], str] | None = None
-    torch: TorchForm | None = None
+    torch: EncoderClass | None = None
     puffer3: Callable[[str], str] | None = None
     sb3: Callable[[str], str] | None = None
     mark: str = ""
     to_dialect: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None
 
 
-NONE = ExportForms()
+NONE = EncoderForms()
 
 
 @cache
-def export_forms() -> dict[type, ExportForms]:
+def export_forms() -> dict[type, EncoderForms]:
     """Return the forms of every encoder that has a file here, by the encoder's class."""
-    modules = [f"{__name__}.{file.stem}" for file in encoder_files().values()]
-    found = [import_module(module) for module in modules if find_spec(module)]
-    return {cls: forms for module in found for cls, forms in module.FORMS.items()}
+    found = find_forms(__name__, [file.stem for file in encoder_files().values()])
+    return {cls: forms for by_class in found.values() for cls, forms in by_class.items()}
 
 
-def export_forms_of(encoder: Any) -> ExportForms:
+def export_forms_of(encoder: Any) -> EncoderForms:
     """Return the forms of an encoder. A custom class has no forms."""
     return export_forms().get(type(encoder), NONE)

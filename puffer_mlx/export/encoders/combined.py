@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from puffer_mlx.export.encoders import ExportForms
+from puffer_mlx.export.encoders import EncoderForms
 from puffer_mlx.export.encoders.impala import FORMS as IMPALA
 from puffer_mlx.export.encoders.nature import FORMS as NATURE
 from puffer_mlx.policy.encoders.combined import Combined
@@ -26,4 +26,4 @@ def _onnx(graph: Any, encoder: Combined, x: str) -> str:
     return graph("Relu", graph.product(graph("Concat", *columns, axis=1), "encoder.linear"))
 
 
-FORMS = {Combined: ExportForms(_onnx, mark="images.")}
+FORMS = {Combined: EncoderForms(_onnx, mark="images.")}

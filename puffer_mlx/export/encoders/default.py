@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.encoders import ExportForms, TorchForm, refuse_bias
+from puffer_mlx.export.encoders import EncoderClass, EncoderForms, refuse_bias
 from puffer_mlx.policy.encoders.default import (
     OF_DIALECT,
     Activated,
@@ -55,21 +55,21 @@ def _torch_module(encoder: Any) -> Any:
 
 
 FORMS = {
-    Linear: ExportForms(
+    Linear: EncoderForms(
         _product,
         to_dialect=partial(_to_dialect, "native"),
     ),
-    Affine: ExportForms(
+    Affine: EncoderForms(
         _product,
-        torch=TorchForm(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
+        torch=EncoderClass(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
         to_dialect=partial(_to_dialect, "torch"),
     ),
-    AffineGelu: ExportForms(
+    AffineGelu: EncoderForms(
         _product_gelu,
         puffer3=lambda name: f"policy.encoder.0.{name}",
         to_dialect=partial(_to_dialect, "puffer3"),
     ),
-    Activated: ExportForms(
+    Activated: EncoderForms(
         _product_activated,
         sb3=lambda name: f"0.{name}",
     ),

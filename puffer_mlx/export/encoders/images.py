@@ -4,12 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from puffer_mlx.export.encoders import TorchForm
+from puffer_mlx.export.encoders import EncoderClass
 
 
 def torch_form(
     module: Callable[[Any], Any], key: Callable[[str], str], mark: str, channels: int
-) -> TorchForm:
+) -> EncoderClass:
     """Return the form of a class of PufferLib 4.0, whose tensors have channels first.
 
     Args:
@@ -20,7 +20,7 @@ def torch_form(
     """
     to_torch = partial(channels_first, channels=channels)
     from_torch = partial(channels_last, channels=channels)
-    return TorchForm(module, key, mark, to_torch, from_torch)
+    return EncoderClass(module, key, mark, to_torch, from_torch)
 
 
 def channels_first(array: Any, channels: int) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from puffer_mlx.export.encoders import ExportForms
+from puffer_mlx.export.encoders import EncoderForms
 from puffer_mlx.export.encoders.images import (
     onnx_convolution,
     onnx_features,
@@ -49,7 +49,7 @@ def _torch_module(encoder: Any) -> Any:
 
 
 FORMS = {
-    Impala: ExportForms(
+    Impala: EncoderForms(
         _onnx,
         torch=torch_form(_torch_module, _torch_key, "network.5.weight", IMPALA[-1]),
         mark="blocks.",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from puffer_mlx.export.encoders import ExportForms
+from puffer_mlx.export.encoders import EncoderForms
 from puffer_mlx.export.encoders.images import (
     onnx_convolution,
     onnx_features,
@@ -43,7 +43,7 @@ def _torch_module(encoder: Any) -> Any:
 
 
 FORMS = {
-    Nature: ExportForms(
+    Nature: EncoderForms(
         _onnx,
         torch=torch_form(_torch_module, _torch_key, "network.7.weight", NATURE[-1][0]),
         mark="convs.",

@@ -5,7 +5,7 @@ a file is exported as safetensors. Files import torch inside functions only. Ten
 without ``network.``.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -40,7 +40,7 @@ def no_note(layers: int) -> str:
 
 
 @dataclass(frozen=True)
-class TorchForm:
+class NetworkClass:
     """The class of PufferLib 4.0's torch backend.
 
     Args:
@@ -83,7 +83,7 @@ class Sb3Form:
 
 
 @dataclass(frozen=True)
-class ExportForms:
+class NetworkForms:
     """The forms of a network in other programs. A form is None if a program has no such network.
 
     Args:
@@ -95,23 +95,29 @@ class ExportForms:
     """
 
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
-    torch: TorchForm | None = None
+    torch: NetworkClass | None = None
     puffer3: Puffer3Form | None = None
     sb3: Sb3Form | None = None
 
 
-NONE = ExportForms()
+NONE = NetworkForms()
+
+
+def find_forms(package: str, files: Iterable[str]) -> dict[str, Any]:
+    """Return ``FORMS`` of those modules of a package that exist, by the module's name."""
+    modules = {file: f"{package}.{file}" for file in files}
+    return {file: import_module(name).FORMS for file, name in modules.items() if find_spec(name)}
 
 
 @cache
-def export_forms() -> dict[str, ExportForms]:
+def export_forms() -> dict[str, NetworkForms]:
     """Return the forms of every network that has a file here, by the network's name."""
-    names = {name: f"{__name__}.{folder.name}" for name, folder in network_folders().items()}
-    found = {name: module for name, module in names.items() if find_spec(module)}
-    return {name: import_module(module).FORMS for name, module in found.items()}
+    files = {name: folder.name for name, folder in network_folders().items()}
+    forms = find_forms(__name__, files.values())
+    return {name: forms[file] for name, file in files.items() if file in forms}
 
 
-def export_forms_of(network: Any) -> ExportForms:
+def export_forms_of(network: Any) -> NetworkForms:
     """Return the forms of a network. A class that isn't in ``NETWORKS`` has no forms."""
     name = type(network).__name__
     return export_forms().get(name, NONE) if NETWORKS.get(name) is type(network) else NONE

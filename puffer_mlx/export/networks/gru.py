@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from puffer_mlx.export.networks import ExportForms, TorchForm, TorchNetwork
+from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, share
 from puffer_mlx.ops import EPSILON
 from puffer_mlx.policy.networks import count
@@ -73,9 +73,9 @@ def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list
     return graph.through_layers(layer, network.layers, x, states, last=norm)
 
 
-FORMS = ExportForms(
+FORMS = NetworkForms(
     onnx=onnx,
-    torch=TorchForm(
+    torch=NetworkClass(
         TorchNetwork(modules, scan, step),
         torch_keys,
         lambda keys: count(r"gru\.weight_ih_l(\d+)", keys),

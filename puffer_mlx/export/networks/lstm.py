@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from puffer_mlx.export.networks import ExportForms, Puffer3Form, TorchForm, TorchNetwork
+from puffer_mlx.export.networks import NetworkClass, NetworkForms, Puffer3Form, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, share
 from puffer_mlx.policy.networks import count
 from puffer_mlx.policy.networks.recurrent import GATED
@@ -65,9 +65,9 @@ def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list
     return graph.through_layers(layer, network.layers, x, states)
 
 
-FORMS = ExportForms(
+FORMS = NetworkForms(
     onnx=onnx,
-    torch=TorchForm(
+    torch=NetworkClass(
         TorchNetwork(modules, scan, step, states=2),
         lambda layers: gated_keys("", "lstm", layers),
         lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from puffer_mlx.export.networks import ExportForms, TorchForm, TorchNetwork
+from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
 from puffer_mlx.policy.networks import count
 
 
@@ -53,9 +53,9 @@ def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list
     return graph.through_layers(layer, network.layers, x, states)
 
 
-FORMS = ExportForms(
+FORMS = NetworkForms(
     onnx=onnx,
-    torch=TorchForm(
+    torch=NetworkClass(
         TorchNetwork(modules, scan, step),
         lambda layers: {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)},
         lambda keys: count(r"layers\.(\d+)\.weight", keys),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from puffer_mlx.export.networks import ExportForms, Sb3Form, TorchForm, TorchNetwork
+from puffer_mlx.export.networks import NetworkClass, NetworkForms, Sb3Form, TorchNetwork
 from puffer_mlx.policy.networks import count
 
 
@@ -38,9 +38,9 @@ def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list
     return x, []
 
 
-FORMS = ExportForms(
+FORMS = NetworkForms(
     onnx=onnx,
-    torch=TorchForm(
+    torch=NetworkClass(
         TorchNetwork(modules, apply, apply, states=0),
         torch_keys,
         lambda keys: count(r"net\.(\d+)\.weight", keys),

@@ -11,7 +11,7 @@ from puffer_mlx.ops.recurrence import steps_of
 from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("advantages.metal.h")
-BLOCK = 32  # agents: 4096 of them are on 128 cores, where each waits for its own memory
+BLOCK = 32  # agents per block; a small block spreads 4096 agents over 128 cores
 
 
 @partial(implementation, name="the recursion of advantages in C++", cpu="discount")
@@ -49,13 +49,16 @@ def launch_advantages(
     back=None,
     **clips,
 ):
-    """``ppo.advantage.advantages`` in one launch, with its arguments, after ``ops.put_rows``.
+    """Compute ``ppo.advantage.advantages`` in one launch, with the same arguments.
 
-    ``back`` is what that gets after the values; without, nothing is put. There are advantages
-    (T, N), the sums (1, N) of their magnitudes over time, and with ``back`` new values and ratios
-    (T, N): float32.
+    If ``back`` is given, ``ops.put_rows`` runs first: these are its arguments after the values.
+
+    Returns:
+        Advantages (T, N), the sums (1, N) of their magnitudes over time; and with ``back`` the new
+        values and ratios, each (T, N). All are float32.
     """
-    (T, N), has = values.shape, (finals is not None, ratios is not None)
+    T, N = values.shape
+    has = finals is not None, ratios is not None
     zeros = nothing(mx.float32)
     old, rows, *new, ok = back or (ratios, nothing(mx.int32), zeros, zeros, zeros)
     counts = (form == "V", has[0], bootstrap, has[1])

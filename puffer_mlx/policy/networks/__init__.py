@@ -124,7 +124,7 @@ class Forms:
         with_activation: (network, activation) -> the network of the sb3 dialect, with its
             activation and initial weights; None when all dialects have the same network.
         add_c_layers: (step, network, weights) adds the layers to a compiled step, a
-            ``rollout.acting_in_c.Layers``.
+            ``rollout.acting_in_c.ActorLayers``.
         gpu_step: the layers in the GPU kernels that act.
         matrix_units: folder of the C files for a GPU's matrix units. ``rows.metal.h`` has the
             layers of a rollout; ``minibatch.metal.h``, ``forward.metal.h`` and ``back.metal.h``

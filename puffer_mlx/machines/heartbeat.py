@@ -1,17 +1,17 @@
-"""Which ranks are still there, told beside MLX's collectives, which may wait without end.
+"""Heartbeats of ranks, sent beside MLX's collectives, which may wait forever for a lost rank.
 
-The others say to the first rank every half second that they are there and how far they have come
-(``messages.py``). Threads of their own do that, so it goes on while a rank computes.
+Every half second each rank reports its progress to the first rank, and the first rank reports to
+all (``messages.py``). Separate threads do this while a rank computes.
 
 | what happens to a rank | how it is noticed |
 | --- | --- |
-| it fails | it says why before it ends |
+| it fails | it sends the reason before it ends |
 | it is killed | its connection is closed |
-| its machine, or its network, is gone | nothing has come for ``SILENT`` seconds |
-| it hangs | it has come less far than others, and nobody goes on for a while |
+| its machine or network is down | no message for ``SILENT`` seconds |
+| it hangs | it has made less progress than others, and no rank makes progress |
 
-Whoever hears of one raises it where ranks exchange something next. A thread that doesn't get there,
-since a collective never returns, is left behind: what can be saved is saved, and the process ends.
+The first exchange after that raises the error in the main thread. If the main thread doesn't get
+there, because a collective never returns, another thread saves what it can and ends the process.
 """
 
 import atexit
@@ -29,80 +29,99 @@ from typing import Any
 
 from puffer_mlx.machines.messages import WELCOME, RendezvousServer, connect, connection
 
-BEAT = 0.5  # seconds from one sign of life to the next
-SILENT = 10.0  # seconds without one, if its patience isn't shorter
-FIRST = 300.0  # seconds that a rank may take longer than others in its first epochs: it compiles
-GRACE = 4.0  # seconds that the main thread has to end by itself
-RESCUE = 15.0  # seconds that saving may take without it
-SAVING = 20.0  # seconds more, if it is about to
-BEATS, MESSAGES = range(2)  # what a rank's two connections are for
+BEAT = 0.5  # seconds between two heartbeats
+SILENT = 10.0  # seconds without a heartbeat until a rank is lost, if the timeout isn't shorter
+FIRST = 300.0  # timeout in the first epochs, in seconds: a rank may compile longer than others
+GRACE = 4.0  # seconds that the main thread has to end the process
+RESCUE = 15.0  # seconds that saving may take in another thread
+SAVING = 20.0  # further seconds for the main thread after it has raised the error
+BEATS, MESSAGES = range(2)  # purposes of a rank's two connections
 
 
 @dataclass
 class Progress:
-    """How far a rank has come, by its own words."""
+    """Progress of a rank, as it reported it.
+
+    Attributes:
+        count: number of steps of the run's loop; only comparisons with other ranks matter.
+        busy: True while the rank saves or evaluates without the others.
+        begun: True after the epochs in which kernels are compiled.
+        heard: time of the last message.
+    """
 
     count: int = 0
-    busy: bool = False  # it does something alone: saves, evaluates
-    begun: bool = False  # it has come through the epochs in which it compiles
+    busy: bool = False
+    begun: bool = False
     heard: float = field(default_factory=time.monotonic)
 
 
-class Attendance:
-    """A rank's view of the others; threads of its own fill it.
+class Heartbeat:
+    """Exchanges heartbeats with the other ranks, in separate threads.
 
     Args:
-        rank: this one's number.
-        patience: seconds that others wait for a rank that hangs.
+        rank: this rank's number.
+        timeout: seconds that others wait for a rank that hangs.
 
     Attributes:
-        progress: how far this one has come.
-        lost: what has happened to another one; None if nothing has.
-        rescue: saves what can be saved, and returns a line; called in another thread.
-        messages: connections for them, by ranks (``Post``); closed with this.
+        progress: progress of this rank.
+        lost: the reason why another rank is lost, or None.
+        rescue: saves what can be saved, in another thread, and returns a line of output.
+        raising: True once the main thread knows that a rank is lost.
+        messages: connections for ``Post``, by rank. ``close`` closes them.
     """
 
-    def __init__(self, rank: int, patience: float) -> None:
-        self.rank, self._patience = rank, patience
-        self._silent = min(SILENT, max(patience, 4 * BEAT))
+    def __init__(self, rank: int, timeout: float) -> None:
+        self.rank = rank
+        self._timeout = timeout
+        self._silent = min(SILENT, max(timeout, 4 * BEAT))
         self.progress = Progress()
         self.lost: str | None = None
         self.rescue: Callable[[], str] = str
-        self.raising = False  # the main thread knows
-        self._lost, self._closed = threading.Event(), threading.Event()
+        self.raising = False
+        self._lost = threading.Event()
+        self._closed = threading.Event()
         self.messages: dict[int, Connection] = {}
         self._peers: dict[int, Connection] = {}
         self._progress: dict[int, Progress] = {}
         self._server: RendezvousServer | None = None
         self._lock = threading.Lock()
 
-    # ---- beginning and end -----------------------------------------------------------------------
+    # ---- begin and end ---------------------------------------------------------------------------
 
     def listen(self, count: int, local: bool) -> dict[str, Any]:
-        """The first rank: wait for ``count`` others; what they need to connect.
+        """Accept connections of ``count`` other ranks. Called by the first rank.
 
         Args:
-            count: of the others.
-            local: all of them are on this machine.
+            count: number of other ranks.
+            local: True if all ranks are on this machine.
+
+        Returns:
+            The address for ``connect``.
         """
         server = self._server = RendezvousServer(local)
         self._start(self._accept, count)
-        self._start(self._judge)
+        self._start(self._watch)
         return server.address
 
     def connect(self, address: dict[str, Any]) -> bool:
-        """Another rank: say to the first one that this is there; whether that could be done."""
+        """Connect to the first rank. Returns False if that fails."""
         messages = connect(address, self.rank, MESSAGES)
         peer = messages and connect(address, self.rank, BEATS)
         if messages is None or peer is None:
             return False
-        self.messages[0], self._peers[0], self._progress[0] = messages, peer, Progress()
+        self.messages[0] = messages
+        self._peers[0] = peer
+        self._progress[0] = Progress()
         self._start(self._listen_to, 0, peer)
-        self._start(self._judge)
+        self._start(self._watch)
         return True
 
     def close(self, error: str = "") -> None:
-        """Say that this rank ends, and why if it failed."""
+        """Tell the other ranks that this one ends.
+
+        Args:
+            error: the error that ended it; empty for a normal end.
+        """
         for rank in [*self._peers]:
             self._send(rank, left=error)
         self._closed.set()
@@ -111,17 +130,17 @@ class Attendance:
         for peer in self.messages.values():
             peer.close()
 
-    # ---- what the main thread asks ---------------------------------------------------------------
+    # ---- used by the main thread -----------------------------------------------------------------
 
     def wait_lost(self, seconds: float) -> str | None:
-        """What has happened to another rank, if that is heard within so many seconds."""
+        """Wait up to ``seconds`` for the loss of a rank. Returns the reason or None."""
         self._lost.wait(seconds)
         self.raising = self.lost is not None
         return self.lost
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """A block in which this rank does something without the others, who wait."""
+        """Mark this rank as busy within the block, so that others don't take it for hanging."""
         self.progress.busy = True
         try:
             yield
@@ -131,21 +150,21 @@ class Attendance:
     # ---- threads ---------------------------------------------------------------------------------
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        threading.Thread(target=work, args=arguments, name="attendance", daemon=True).start()
+        threading.Thread(target=work, args=arguments, name="heartbeat", daemon=True).start()
 
     def _send(self, to: int, **what: Any) -> None:
         with self._lock, contextlib.suppress(OSError):
             self._peers[to].send_bytes(json.dumps(what).encode())
 
     def _accept(self, count: int) -> None:
-        """Let ranks in until all are there, each in a thread: a stranger may say nothing."""
+        """Accept connections until all ranks are there, each in a thread, as peers may be slow."""
         assert self._server
-        with contextlib.suppress(OSError):  # it was closed
+        with contextlib.suppress(OSError):  # the server was closed
             while True:
                 self._start(self._welcome, self._server.accept(), count)
 
     def _welcome(self, stranger: socket.socket, count: int) -> None:
-        """Listen to a rank; hang up on anybody else."""
+        """Receive a rank's heartbeats. Closes connections of other programs."""
         assert self._server
         rank, use = self._server.greeted(stranger) or (0, BEATS)
         if not 0 < rank <= count or use not in (BEATS, MESSAGES):
@@ -156,17 +175,18 @@ class Attendance:
             self.messages[rank] = peer
         try:
             os.write(peer.fileno(), WELCOME)
-        except OSError:  # it tries again
+        except OSError:  # the rank tries again
             return
-        if use == BEATS:  # from now on it is told of progress
-            self._peers[rank], self._progress[rank] = peer, Progress()
+        if use == BEATS:  # this rank sends its progress from now on
+            self._peers[rank] = peer
+            self._progress[rank] = Progress()
         if len(self._peers) == len(self.messages) == count:
             self._server.close()
         if use == BEATS:
             self._listen_to(rank, peer)
 
     def _listen_to(self, rank: int, peer: Connection) -> None:
-        """Take what a rank says until it leaves."""
+        """Receive a rank's messages until it leaves."""
         progress = self._progress[rank]
         with contextlib.suppress(OSError, EOFError), peer:
             while True:
@@ -184,30 +204,33 @@ class Attendance:
         if self._progress.pop(rank, None):
             self._lose(f"rank {rank} has died")
 
-    def _judge(self) -> None:
-        """Say how far this rank has come, and look at the others, twice a second."""
-        far, since = [], time.monotonic()
+    def _watch(self) -> None:
+        """Send this rank's progress and check the others', twice a second."""
+        counts_before: list[int] = []
+        since = time.monotonic()
         while not self._closed.wait(BEAT):
-            mine, now = self.progress, time.monotonic()
+            mine = self.progress
+            now = time.monotonic()
             for rank in [*self._progress]:
                 self._send(rank, progress=[mine.count, mine.busy, mine.begun])
             for rank, other in [*self._progress.items()]:
                 if now - other.heard > self._silent:
                     self._lose(f"rank {rank} hasn't answered for {self._silent:.0f} s")
-            if self.rank:  # the first one judges who hangs
+            if self.rank:  # only the first rank decides that a rank hangs
                 continue
             ranks = {0: mine, **self._progress}
             counts = [other.count for other in ranks.values()]
-            if counts != far or any(other.busy for other in ranks.values()):
-                far, since = counts, now
+            if counts != counts_before or any(other.busy for other in ranks.values()):
+                counts_before = counts
+                since = now
             begun = all(other.begun for other in ranks.values())
-            patience = self._patience if begun else max(FIRST, self._patience)
-            if now - since > patience and min(counts) < max(counts):
+            timeout = self._timeout if begun else max(FIRST, self._timeout)
+            if now - since > timeout and min(counts) < max(counts):
                 rank = min(ranks, key=lambda number: ranks[number].count)
-                self._lose(f"rank {rank} hangs: the others have waited {patience:.0f} s")
+                self._lose(f"rank {rank} hangs: the others have waited {timeout:.0f} s")
 
     def _lose(self, why: str) -> None:
-        """Take note that a rank is lost, and have all others know."""
+        """Record that a rank is lost. The first rank reports it to all others."""
         with self._lock:
             if self.lost is not None or self._closed.is_set():
                 return
@@ -218,9 +241,10 @@ class Attendance:
         self._start(self._end)
 
     def _end(self) -> None:
-        """End the process, unless the main thread does.
+        """End the process, unless the main thread does it in time.
 
-        Which may still wait without end when all is saved, for threads that MLX's messages hold.
+        After everything is saved, the main thread may still wait forever for threads in which MLX
+        exchanges messages.
         """
         if self._closed.wait(GRACE) or (self.raising and self._closed.wait(SAVING)):
             atexit.register(_leave)
@@ -241,7 +265,7 @@ class Attendance:
 
 
 def _leave() -> None:
-    """End the process now, with what it has said."""
+    """End the process after its output is written."""
     for stream in sys.stdout, sys.stderr:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -249,6 +273,6 @@ def _leave() -> None:
 
 
 def write(line: str) -> None:
-    """A line on standard error, whatever other threads hold."""
+    """Write a line to standard error without Python's locks, which other threads may hold."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
