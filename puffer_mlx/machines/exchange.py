@@ -33,7 +33,7 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
 
 
 def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
-    """What all ranks' advantages of this size are normalised by: see ``ppo.loss.Minibatch``."""
+    """What all ranks' advantages of this size are normalised by: see ``ppo.loss.Targets``."""
     mine = closed_form.moments(adv)
     return mx.distributed.all_gather(mine, group=group).reshape(group.size(), *mine.shape)
 

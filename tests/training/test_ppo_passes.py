@@ -37,9 +37,10 @@ def seen(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[float]]]:
 
     real = functions(trainer)
 
-    def gradients(*arguments):
-        found.append(np.asarray(arguments[1]).reshape(-1, arguments[1].shape[-1]).tolist())
-        return real.gradients(*arguments)
+    def gradients(weights, minibatch, *others):
+        observations = np.asarray(minibatch.observations)
+        found.append(observations.reshape(-1, observations.shape[-1]).tolist())
+        return real.gradients(weights, minibatch, *others)
 
     replace_functions(trainer, gradients=gradients)
     trainer.step()
