@@ -116,7 +116,7 @@ def custom_loss(
     wanted = "a scalar, ppo_loss's statistics, and if you like a dictionary of further scalars"
     if len(parts) not in (2, 3):
         raise UserError(f"{name} returned {_words(result)}", f"expected {wanted}")
-    (total, metrics), further = parts[:2], parts[2:]
+    total, metrics, *further = parts
     _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
     _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
     others = further[0] if further else {}

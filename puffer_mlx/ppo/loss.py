@@ -149,9 +149,6 @@ def ppo_loss(
         The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is
         mean(-logratio), ``kl`` is mean(ratio - 1 - logratio), and ``clipfrac`` is the fraction of
         ratios that differ from 1 by more than clip_coef.
-
-    Raises:
-        ValueError: the shapes of the arguments differ.
     """
     shapes = [a.shape for a in (logprob, entropy, value, *targets[:4]) if a is not None]
     if len(set(shapes)) != 1:

@@ -23,20 +23,20 @@ class Minibatch(NamedTuple):
     """A minibatch: T steps of S segments, or one step of S samples."""
 
     observations: Any
-    """(T, S, D), or (T, N, D) with a ``view``."""
+    """Observations, (T, S, D), or (T, N, D) with a ``view``."""
     actions: mx.array
-    """(T*S, heads) float32, time-major."""
+    """Actions, (T*S, heads) float32, time-major."""
     masks: mx.array | None = None
-    """(T*S, A) uint8, or None."""
+    """Action masks, (T*S, A) uint8. None without masks."""
     not_done: mx.array | None = None
-    """Factors of the recurrent states before each step, (T, S): 0 where an episode ended, else 1.
-    None if states aren't reset."""
+    """0 where an episode ended before a step, else 1, (T, S). Recurrent states are multiplied by
+    it. None without resets."""
     targets: Any = None
-    """``Targets`` of the loss. None if only the forward pass is computed."""
+    """``Targets`` of the loss. None for a forward pass alone."""
     state: Any = None
     """Recurrent states at the first step, (S, ...). None for the initial states."""
     view: mx.array | None = None
-    """Indices of the S agents, int32, if ``observations`` are those of all N agents."""
+    """Indices of the S agents, int32, if ``observations`` contains all N agents, else None."""
 
 
 def rpo_noise(alpha: float, minibatches: int, size: int, heads: int, key: mx.array) -> mx.array:
@@ -69,19 +69,20 @@ def gather(policy: Policy, fields: Fields, rows: mx.array) -> Minibatch:
         rows: indices of the agents, (S,) int32.
     """
     T, _, heads = fields["actions"].shape
-    names = ["observations", "actions", "masks"]
+    names = ["observations", "actions"]
+    if fields["masks"] is not None:
+        names.append("masks")
     if policy.reset_on_terminal:
         names.append("terminals")
-    names = [name for name in names if fields[name] is not None]
     arrays = take_several([fields[name] for name in names], rows, T)
     taken = dict(zip(names, arrays, strict=True))
     masks = taken.get("masks")
     terminals = taken.get("terminals")
     return Minibatch(
-        taken["observations"],
-        taken["actions"].reshape(-1, heads),
-        None if masks is None else masks.reshape(T * rows.size, -1),
-        None if terminals is None else policy.keep(terminals),
+        observations=taken["observations"],
+        actions=taken["actions"].reshape(-1, heads),
+        masks=None if masks is None else masks.reshape(T * rows.size, -1),
+        not_done=None if terminals is None else policy.keep(terminals),
     )
 
 
@@ -159,7 +160,7 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Minibatch]:
 
 
 def segments(
-    policy: Policy, fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
+    policy: Policy, fields: Fields, adv: mx.array, weight: mx.array, states: Any, rows: mx.array
 ) -> Minibatch:
     """Return a minibatch of complete segments.
 
@@ -167,13 +168,13 @@ def segments(
         policy: the policy to train.
         fields: the arrays of a rollout by name.
         adv: advantages, (T, N).
-        learned: 1 for steps to train on, else 0, (T, N) float32.
+        weight: 1 for steps to train on, else 0, (T, N) float32.
         states: recurrent states of all N agents at the start of the rollout. None for the initial
             state.
         rows: indices of the agents, (S,) int32.
     """
     T = adv.shape[0]
-    arrays = fields["logprobs"], fields["values"], adv, learned
+    arrays = fields["logprobs"], fields["values"], adv, weight
     targets = Targets(*(take_rows(array, rows, T).reshape(-1) for array in arrays))
     if states is not None:
         states = tree_map(lambda array: mx.take(array, rows, axis=0), states)

@@ -210,8 +210,9 @@ def activations(config: Config) -> int:
     The estimate is high: MLX holds the arrays of ten parts of a graph in progress, and frees the
     others.
     """
-    train, policy = config.train, config.policy
-    numbers = 12 * policy.hidden_size * (policy.num_layers + 1)  # of a sample, with gates
+    train = config.train
+    layers = config.policy.num_layers + 1
+    numbers = 12 * config.policy.hidden_size * layers  # of a sample, with gates
     size = 4 if train.precision == "fp32" else 2
     return config.minibatches * train.minibatch_size * numbers * size
 

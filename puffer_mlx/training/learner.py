@@ -1,12 +1,15 @@
 """Training on rollouts.
 
-``Learner.prepare`` returns an epoch's ``Update``; ``Update.submit`` starts its minibatches on the
+``Learner.prepare`` returns an epoch's ``Update``. ``Update.submit`` starts its minibatches on the
 device, and ``Update.wait`` returns their metrics. An update runs in one of three ways, which give
 equal results:
 
     minibatches   one after the other; the device computes one while Python builds the next
     a graph       all minibatches as one compiled function: on CUDA, in epochs without profiling
     at once       all minibatches as one operation: ``Algorithm.at_once``, small MLPs on a CPU
+
+The first two run ``run_minibatches``, which calls the loss through ``functions.gradients``:
+``gradients.minibatch_loss``, differentiated by MLX.
 """
 
 import math
@@ -44,7 +47,7 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Learned, Reader
-from puffer_mlx.training.results import Health, Results
+from puffer_mlx.training.results import EpochResults, Health
 from puffer_mlx.trees import named
 
 BACKWARD = "train_backward"
@@ -54,21 +57,22 @@ class Learner:
     """Prepares the updates of a run, and holds the functions and devices that they share.
 
     Args:
-        config: A valid configuration.
-        policy: The trained policy.
-        placement: Devices that act and train.
-        timer: Measures the phases ``train_*`` of sampled epochs.
-        ranks: Processes that train together.
-        learned: Selection of the agents to train on; None for all.
+        config: a valid configuration.
+        policy: the policy to train.
+        placement: devices that act and train.
+        timer: measures the phases ``train_*`` of sampled epochs.
+        ranks: processes that train together.
+        learned: selection of the agents to train on. None for all.
 
     Attributes:
+        local: configuration of this process.
         algorithm: defines the minibatches and their loss.
         functions: compiled functions of an update. They may be replaced between two epochs. Set
             ``graph`` to None in this case, because a graph doesn't call them.
-        graph: an epoch as one compiled function; None with several ranks or a limit of the KL, or
-            if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: The epoch function until its kernels are verified by a call, then None.
-        reader: loads rollouts onto the device that trains.
+        graph: an epoch as one compiled function. None with several ranks, with a limit of the KL,
+            or if it would store too much. ``Update.fits_graph`` decides for each epoch.
+        unverified: the epoch function until its kernels are verified by a call, then None.
+        reader: loads rollouts onto the training device.
         health: checks that results are finite.
         update: the update in progress, or the last one.
     """
@@ -86,7 +90,7 @@ class Learner:
         agents = learned.agents if learned else local.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
         self.config = config
-        self.local = local  # configuration of this process
+        self.local = local
         self.policy = policy
         self.ranks = ranks
         self.learned = learned
@@ -117,21 +121,20 @@ class Learner:
         epoch: int,
         sampled: bool = False,
     ) -> "Update":
-        """Return the update on a rollout. Nothing is computed yet; a graph is built if it can be.
+        """Return the update on a rollout without computing it. Builds its graph if it can have one.
 
-        Rollout and state need not be computed either, so an update can be prepared while the device
-        works on them.
+        Rollout and state may still be in progress on the device.
 
         Args:
             rollout: the rollout to train on. Nothing may write to it until the update is done.
             before: weights and optimizer state to start from.
-            scheduled: the epoch's learning rate, entropy bonus and exponent of priorities.
+            scheduled: the epoch's learning rate, entropy coefficient and exponent of priorities.
             key: random key of the update.
             epoch: number of the epoch, from 0.
-            sampled: evaluate after each phase and charge its time.
+            sampled: True to evaluate after each phase and charge its time.
         """
         observed = self.first_ratios_are_one or epoch % SAMPLE_EVERY == 1
-        # An opponent's ratios, if its rows are trained on, are not 1, and that is no error.
+        # Ratios of opponents' actions differ from 1, which is no error.
         compares = observed and not self.config.selfplay.train_on_opponents
         update = Update(self, rollout, before, scheduled, key, compares, sampled)
         if self.reader.is_noop and update.fits_graph():
@@ -153,28 +156,30 @@ class Learner:
 
     @property
     def progress(self) -> float | None:
-        """The submitted fraction of the update's minibatches, for any thread, or None."""
-        update = self.update  # the training thread may replace it
+        """``Update.progress`` of the current update, for any thread. None without an update."""
+        update = self.update  # the training thread may replace the attribute
         return None if update is None else update.progress
 
 
 class Update:
-    """One epoch of training on one rollout; ``Learner.prepare`` makes it.
+    """One epoch of training on one rollout. ``Learner.prepare`` returns it.
 
     Args:
-        learner: The learner that prepared the update.
-        rollout: The rollout to train on.
-        before: Weights and optimizer state to start from.
-        scheduled: Learning rate, entropy bonus and exponent of priorities.
-        key: Random key of the update.
+        learner: the learner that prepared the update.
+        rollout: the rollout to train on.
+        before: weights and optimizer state to start from.
+        scheduled: learning rate, entropy coefficient and exponent of priorities.
+        key: random key of the update.
         compares: True to report how far the first minibatch's ratios are from 1.
         sampled: True to evaluate after each phase and charge its time.
 
     Attributes:
-        state: State after the update, perhaps not computed yet; ``before`` until the update is
-            submitted or its graph is built.
-        results: Results of the minibatches.
-        extra_seconds: Time spent on measuring, in seconds.
+        state: state after the update, perhaps still in progress on the device. It is ``before``
+            until the update is submitted or its graph is built.
+        results: results of the minibatches.
+        retrying: True after macOS stopped a command of the GPU: see ``_retry``.
+        is_graph: True if the epoch is one compiled function.
+        extra_seconds: seconds spent on measuring.
     """
 
     def __init__(
@@ -197,7 +202,7 @@ class Update:
         self.retrying = False
         self.draws, self.noise = learner.draw(key)
         self.state = before
-        self.results = Results()
+        self.results = EpochResults()
         self.is_graph = False
         self.extra_seconds = 0.0
         self._forward_seconds = 0.0
@@ -212,7 +217,7 @@ class Update:
         return same and self._prepared_by is threading.current_thread()
 
     def submit(self) -> None:
-        """Start the update on the device. Returns before it is computed."""
+        """Start the update on the device, without waiting for it."""
         learner = self.learner
         learner.update = self
         try:
@@ -223,7 +228,7 @@ class Update:
                 mx.async_eval(*self.state, self.results.packed)
                 return
             epoch = self._epoch(fields)
-            self.results = results = Results()
+            self.results = results = EpochResults()
             if learner.algorithm.at_once is None:
                 self.state = run_minibatches(
                     learner.algorithm, epoch, self.before, results, self._observe_first
@@ -242,11 +247,11 @@ class Update:
         """Wait until the update is computed.
 
         Returns:
-            Its metrics, means over the minibatches that counted.
+            The metrics, means over the minibatches that counted.
 
         Raises:
-            UserError: too many minibatches in a row were not finite, or weights aren't any more.
-            GPUError: macOS ended the computation, and the retry in smaller pieces, too.
+            UserError: too many minibatches in a row were not finite, or the weights are not finite.
+            GPUError: macOS stopped a command of the GPU, and again when it was retried.
         """
         while True:
             try:
@@ -266,7 +271,7 @@ class Update:
             draws=self.draws,
             scheduled=self.scheduled.as_arrays(),
             states=partial(learner.reader.first_states, self.rollout),
-            learned=partial(learned_from, finals, *fields["actions"].shape[:2]),
+            trainable=partial(trainable_steps, finals, *fields["actions"].shape[:2]),
             noise=self.noise,
             lap=self.lap if self.sampled or self.retrying else None,
         )
@@ -285,13 +290,13 @@ class Update:
 
     @property
     def progress(self) -> float | None:
-        """The submitted fraction of the minibatches, or None where all are submitted at once."""
+        """The submitted fraction of the minibatches. None if they are submitted at once."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
         return self.results.count / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
-        """Return True if the epoch can be one compiled function."""
+        """Return True if the epoch can be one compiled function, unless it stores too much."""
         return (
             self.learner.graph is not None
             and backend() == "cuda"
@@ -322,7 +327,7 @@ class Update:
             learner.graph = None
             return
         self.state = TrainState(*trees)
-        self.results = Results.of_graph(packed, arrays, self.compares)
+        self.results = EpochResults.of_graph(packed, arrays, self.compares)
         self.is_graph = True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
@@ -415,7 +420,7 @@ def run_minibatches(
     algorithm: Algorithm,
     epoch: Epoch,
     state: TrainState,
-    results: Results,
+    results: EpochResults,
     observe: Callable[[Minibatch, Any], None] | None = None,
 ) -> TrainState:
     """Train on an epoch's minibatches, one after the other, and return the state after them.
@@ -494,9 +499,9 @@ def epoch_in_graph(
         draws=draws,
         scheduled=Scheduled(*scheduled),
         states=lambda: states,
-        learned=partial(learned_from, None, *fields["actions"].shape[:2]),
+        trainable=partial(trainable_steps, None, *fields["actions"].shape[:2]),
     )
-    results = Results(traced=True)
+    results = EpochResults(traced=True)
     after = run_minibatches(algorithm, epoch, TrainState(*before), results)
     if counts_at_once(config):
         flags = [ok for ok, *_ in results.minibatches]
@@ -512,7 +517,7 @@ def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
     return numbers[algorithm.metrics.index("kl")]
 
 
-def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
+def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
     """Return the mask of steps to train on, (T, N) bool: see ``ppo/sections.py``.
 
     The last step is excluded, because the reward of its action isn't known. If no step remains,

@@ -22,7 +22,7 @@ IN_FLIGHT = 2  # most minibatches queued on the device
 CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
 
 
-class Results:
+class EpochResults:
     """Results of an epoch's minibatches, which are submitted one by one and read at the end.
 
     The device computes a minibatch while Python builds the next one. At most ``IN_FLIGHT`` are
@@ -61,7 +61,7 @@ class Results:
     @classmethod
     def of_graph(
         cls, packed: mx.array, minibatches: Sequence[Sequence[mx.array]], has_ratios: bool
-    ) -> "Results":
+    ) -> "EpochResults":
         """Return the results of a compiled epoch.
 
         Args:
@@ -158,7 +158,7 @@ class Health:
         self._metrics = metrics
         self._any_counted = False
 
-    def check(self, rollout: Rollout, now: TrainState, results: Results) -> dict[str, float]:
+    def check(self, rollout: Rollout, now: TrainState, results: EpochResults) -> dict[str, float]:
         """Wait for an epoch's results and check them.
 
         Args:
@@ -228,14 +228,13 @@ def overflown(name: str, config: Config) -> UserError:
     )
 
 
-def not_finite(words: str, rollout: Rollout, results: Results, config: Config) -> UserError:
-    """Return the error for minibatches that weren't finite.
+def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Config) -> UserError:
+    """Return the error for minibatches that weren't finite, which names the first phase to fail.
 
     Args:
-        words: what happened.
+        words: text that describes the minibatches.
         rollout: the rollout that was trained on.
-        results: results of the epoch. The error names the phase that made the first minibatch that
-            didn't count not finite.
+        results: results of the epoch. One minibatch at least didn't count.
         config: a valid configuration.
     """
     k = results.counted.index(0)

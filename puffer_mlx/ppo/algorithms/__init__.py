@@ -72,7 +72,7 @@ class Epoch:
         scheduled: coefficients of the epoch, scalar arrays.
         states: returns the recurrent states at the start of the rollout, (N, ...), or None for the
             initial states.
-        learned: returns the mask of steps to train on, a NumPy array (T, N) bool.
+        trainable: returns the mask of steps to train on, a NumPy array (T, N) bool.
         noise: RPO's noise on the means of actions (K, M, heads), or None.
         lap: called with a phase and the phase's result, to measure its time. None to measure
             nothing.
@@ -87,7 +87,7 @@ class Epoch:
     draws: mx.array
     scheduled: Scheduled
     states: Callable[[], Any]
-    learned: Callable[[], Any]
+    trainable: Callable[[], Any]
     noise: mx.array | None = None
     lap: Callable[[str, Any], None] | None = None
     rows: mx.array | None = None
@@ -130,7 +130,7 @@ class Algorithm(NamedTuple):
         draws: returns the random numbers of an epoch's minibatches for a random key.
         at_once: trains for an epoch in one operation: (epoch, weights, optimizer state, scaler) ->
             new weights, optimizer state, scaler, advantages, metrics (K, 7) and flags (K,), 1 for
-            each minibatch that counted. None if impossible for this policy or machine.
+            each minibatch that counted. None for other policies and machines.
         largest_kl: an epoch ends after a minibatch whose metric ``kl`` is larger. If infinite,
             minibatches are submitted without waiting for the metrics of earlier ones.
         normalises: True if the loss normalises advantages. With several ranks the targets then get
@@ -205,13 +205,13 @@ def scoring(
     discounts: Discounts | None = None,
     vtrace: bool = False,
 ) -> Scoring | None:
-    """Return coefficients for gradients in one launch. None if a function is custom.
+    """Return coefficients for gradients in one launch. None for custom functions.
 
     Args:
         config: a valid configuration.
         function: the function that recomputes advantages.
-        discounts: coefficients of recomputed advantages. None if advantages are computed before
-            the minibatch.
+        discounts: coefficients of recomputed advantages. None for advantages that are computed
+            before the minibatch.
         vtrace: True to clip recomputed advantages by the new ratios: see ``Scoring``.
     """
     is_custom = custom.find_loss(config) is not None

@@ -81,13 +81,13 @@ def _minibatches(passes: Pass, K: int, epoch: Epoch) -> Iterator[Minibatch]:
     """Yield the K minibatches of all passes. The last pass may be incomplete."""
     fields = epoch.fields
     states = epoch.states()
-    learned = epoch.learned()
+    trainable = epoch.trainable()
     with building:
-        weights = mx.array(learned, mx.float32)
+        weight = mx.array(trainable, mx.float32)
     adv = epoch.run("targets", fields, fields["values"])
     count = 0
-    for order in _orders(passes, learned, epoch.draws):
-        for minibatch in epoch.run("shuffle", fields, adv, states, weights, order):
+    for order in _orders(passes, trainable, epoch.draws):
+        for minibatch in epoch.run("shuffle", fields, adv, states, weight, order):
             if count == K:
                 return
             count += 1
@@ -97,16 +97,15 @@ def _minibatches(passes: Pass, K: int, epoch: Epoch) -> Iterator[Minibatch]:
 def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
     """Train on all minibatches of an epoch in one operation: see ``Algorithm.at_once``."""
     fields = epoch.fields
-    learned = epoch.learned()
+    scheduled = epoch.scheduled
     adv = epoch.run("targets", fields, fields["values"])
-    orders = [*_orders(passes, learned, epoch.draws)]
+    orders = [*_orders(passes, epoch.trainable(), epoch.draws)]
     with building:
         order = mx.concatenate(orders)[:K]
         if epoch.noise is not None:
             fields, adv, order = _with_noise(epoch.noise, fields, adv, order)
-    *after, metrics, ok = epoch.run(
-        *("epoch", *before, fields, adv, order, epoch.scheduled.lr, epoch.scheduled.ent_coef)
-    )
+    arguments = *before, fields, adv, order, scheduled.lr, scheduled.ent_coef
+    *after, metrics, ok = epoch.run("epoch", *arguments)
     return *after, adv, metrics, ok
 
 
@@ -136,13 +135,13 @@ def _with_noise(
     return {**fields, **taken}, adv, mx.arange(K * M, dtype=mx.int32).reshape(K, M)
 
 
-def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:
+def _orders(passes: Pass, trainable: Any, keys: mx.array) -> Iterator[mx.array]:
     """Yield the shuffled indices of each pass: of all agents, or of the samples to train on."""
     with building:
         if passes.by_segment:
-            numbers = mx.arange(learned.shape[1], dtype=mx.int32)
+            numbers = mx.arange(trainable.shape[1], dtype=mx.int32)
         else:
-            numbers = mx.array(learned.reshape(-1).nonzero()[0], mx.int32)
+            numbers = mx.array(trainable.reshape(-1).nonzero()[0], mx.int32)
     for key in keys:
         with building:
             order = passes.order(key, numbers)
@@ -150,7 +149,7 @@ def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:
 
 
 def _shuffle(
-    policy: Policy, fields: Fields, adv: mx.array, states: Any, learned: mx.array, order: mx.array
+    policy: Policy, fields: Fields, adv: mx.array, states: Any, weight: mx.array, order: mx.array
 ) -> list[Minibatch]:
     """Return the minibatches of a pass.
 
@@ -160,10 +159,10 @@ def _shuffle(
         adv: advantages, (T, N).
         states: recurrent states of all N agents at the start of the rollout. None for the initial
             states, or if the network isn't recurrent.
-        learned: 1 for steps to train on, else 0, (T, N) float32.
+        weight: 1 for steps to train on, else 0, (T, N) float32.
         order: indices of samples (K, M) int32; for a recurrent network indices of agents (K, S).
     """
     if not policy.has_memory:
         return samples(fields, adv, order)
     agents = mx.split(order, len(order))
-    return [segments(policy, fields, adv, learned, states, rows.reshape(-1)) for rows in agents]
+    return [segments(policy, fields, adv, weight, states, rows.reshape(-1)) for rows in agents]

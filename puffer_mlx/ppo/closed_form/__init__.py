@@ -126,42 +126,16 @@ def launch_losses(
     """
     space = Space(decoder, forward.actions, forward.masks)
     logstd = decoder.logstd(forward.weights["decoder"])
-    n = forward.y.shape[1]
-    blocks = _blocks(n)
     clip, vf, vf_clip = map(float, coefficients)
     settings = {
         "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip),
         "ent_coef": ent_coef.reshape(1),
         "scale": numbers(1.0) if scale is None else scale.reshape(1),
     }
-    adv = targets.adv
-    arrays = {
-        "old_logprob": targets.old_logprob,
-        "old_value": targets.old_value,
-        "adv": adv,
-        "weight": adv if targets.weight is None else targets.weight,
-    }
 
     @mx.custom_function
     def fused(y: mx.array, logstd: mx.array | None) -> tuple[mx.array, ...]:
-        moments = targets.moments
-        if moments is None and targets.weight is not None:
-            moments = launch_moments(adv)
-        if moments is None:
-            sizes = 0, 1
-        else:
-            sizes = moments.shape[-1], moments.size // (3 * moments.shape[-1])
-        inputs = {**settings, **arrays, "moments": adv if moments is None else moments}
-        sums = TERMS + (1 if logstd is None else logstd.size)
-        shapes = {"dy": y.shape, "ratio": (n,), "value": (n,), "partial": (sums, blocks)}
-        dy, ratio, value, partial = space.launch(
-            "loss", y, logstd, shapes, blocks * THREADS, inputs, sizes
-        )
-        by_logstd = (1,) if logstd is None else logstd.shape
-        shapes = {"total": (1,), "metrics": (len(METRICS),), "dlogstd": by_logstd}
-        inputs = {**settings, "partial": partial}
-        total, metrics, dlogstd = space.launch("finish_loss", y, logstd, shapes, THREADS, inputs)
-        return total.reshape(()), metrics, ratio, value, dy, dlogstd
+        return launch_loss_kernels(space, y, logstd, targets, settings)
 
     @fused.vjp
     def backward(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
@@ -177,6 +151,54 @@ def launch_losses(
     total, metrics, ratio, value = results[:4]
     stop = mx.stop_gradient
     return total, stop(metrics), stop(ratio), stop(value)
+
+
+def launch_loss_kernels(
+    space: Space,
+    y: mx.array,
+    logstd: mx.array | None,
+    targets: Targets,
+    settings: dict[str, mx.array],
+) -> tuple[mx.array, ...]:
+    """Compute the loss and its gradients by the kernels ``loss`` and ``finish_loss``.
+
+    Args:
+        space: inputs that depend on the action space.
+        y: output of the decoder, (A + 1, n).
+        logstd: log standard deviations, (1, A). None for discrete actions.
+        targets: targets with advantages.
+        settings: coefficients of the loss, by the names of the kernels' inputs.
+
+    Returns:
+        The results of ``launch_losses``, and the gradients by ``y`` and ``logstd``.
+    """
+    n = y.shape[1]
+    blocks = _blocks(n)
+    adv = targets.adv
+    moments = targets.moments
+    if moments is None and targets.weight is not None:
+        moments = launch_moments(adv)
+    if moments is None:
+        sizes = 0, 1
+    else:
+        sizes = moments.shape[-1], moments.size // (3 * moments.shape[-1])
+    inputs = {
+        **settings,
+        "old_logprob": targets.old_logprob,
+        "old_value": targets.old_value,
+        "adv": adv,
+        "weight": adv if targets.weight is None else targets.weight,
+        "moments": adv if moments is None else moments,
+    }
+    sums = TERMS + (1 if logstd is None else logstd.size)
+    shapes = {"dy": y.shape, "ratio": (n,), "value": (n,), "partial": (sums, blocks)}
+    threads = blocks * THREADS
+    dy, ratio, value, partial = space.launch("loss", y, logstd, shapes, threads, inputs, sizes)
+    by_logstd = (1,) if logstd is None else logstd.shape
+    shapes = {"total": (1,), "metrics": (len(METRICS),), "dlogstd": by_logstd}
+    inputs = {**settings, "partial": partial}
+    total, metrics, dlogstd = space.launch("finish_loss", y, logstd, shapes, THREADS, inputs)
+    return total.reshape(()), metrics, ratio, value, dy, dlogstd
 
 
 def _is_one(scalar: mx.array) -> bool:
