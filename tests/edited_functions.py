@@ -131,13 +131,14 @@ def kernels(spec, config) -> list[str]:
     """Names of the kernels that a minibatch of puffer4 launches; nothing is computed."""
     import mlx.core as mx
 
-    advantage, choose, losses, find, configured, Minibatch, Coefficients, building_for = (
+    advantage, choose, loss, find, configured, Minibatch, Targets, Coefficients, building_for = (
         getattr(import_module(f"puffer_mlx.{module}"), name)
         for module, name in (
             *(("ppo.advantage", "advantages"), ("ppo.priority", "choose")),
-            *(("ppo.closed_form", "losses"), ("ppo.optimizers", "find")),
-            *(("policy.policy", "configured_policy"), ("ppo.loss", "Minibatch")),
-            *(("ppo.loss", "Coefficients"), ("system.backend", "building_for")),
+            *(("ppo.gradients", "minibatch_loss"), ("ppo.optimizers", "find")),
+            *(("policy.policy", "configured_policy"), ("ppo.sections", "Minibatch")),
+            *(("ppo.loss", "Targets"), ("ppo.loss", "Coefficients")),
+            ("system.backend", "building_for"),
         )
     )
     names = []
@@ -155,11 +156,11 @@ def kernels(spec, config) -> list[str]:
         adv = advantage(x, x, x, mx.ones((T, S)), **numbers)
         choose(adv, mx.ones(S), mx.array(0.5), 0.8)
         observations = mx.zeros((T, S, spec.observation_size))
-        y, _ = policy.product(weights, observations, None)
-        actions, masks = mx.zeros((T * S, spec.action.heads)), None
-        batch = Minibatch(*(x.reshape(-1) for _ in range(4)))
-        settings = Coefficients(0.2, 0.5, 0.2), mx.array(0.01)
-        losses(policy.decoder, weights["decoder"], y, actions, masks, batch, *settings)
+        actions = mx.zeros((T * S, spec.action.heads))
+        targets = Targets(*(x.reshape(-1) for _ in range(4)))
+        minibatch = Minibatch(observations, actions, targets=targets)
+        settings = policy, "fp32", Coefficients(0.2, 0.5, 0.2), None, None
+        loss(*settings, weights, minibatch, mx.array(0.01), mx.array(1.0))
         given = weights, weights, optimizer.init(weights), mx.array(0.0), mx.array(0.1)
         optimizer.step(*given, **optimizer.hyperparameters(config.train))
     return sorted({*names})

@@ -59,7 +59,7 @@ def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
 
 def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], None]) -> None:
     """Have ``act(trainer, rollout)`` called whenever any trainer is about to train on a rollout."""
-    step, run = Trainer.step, Update.run
+    step, submit = Trainer.step, Update.submit
     stepping: list[Trainer] = []
 
     def stepped(trainer: Trainer) -> Any:
@@ -69,9 +69,9 @@ def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], Non
         finally:
             stepping.pop()
 
-    def runs(update: Update) -> None:
+    def submits(update: Update) -> None:
         act(stepping[-1], update.rollout)
-        run(update)
+        submit(update)
 
     patch.setattr(Trainer, "step", stepped)
-    patch.setattr(Update, "run", runs)
+    patch.setattr(Update, "submit", submits)

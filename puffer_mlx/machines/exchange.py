@@ -37,7 +37,7 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
 
 
 def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
-    """Return the moments of all ranks' advantages, for ``ppo.loss.Minibatch``.
+    """Return the moments of all ranks' advantages, for ``ppo.loss.Targets``.
 
     Args:
         group: MLX's group of processes.

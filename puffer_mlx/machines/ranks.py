@@ -80,12 +80,14 @@ class Ranks(SingleProcess):
         The moments that normalize advantages are means over all ranks' samples, too.
         """
 
-        def of_all(weights, observations, actions, masks, keep, compared, *others) -> tuple:
+        def of_all(weights, minibatch, *others) -> tuple:
             if normalised:
-                compared = compared._replace(moments=exchange.moments(self.group, compared.adv))
-            inputs = weights, observations, actions, masks, keep, compared, *others
-            grads, metrics, *samples = gradients(*inputs)
-            return *exchange.mean_of_ranks(self.group, grads, metrics), *samples
+                targets = minibatch.targets
+                targets = targets._replace(moments=exchange.moments(self.group, targets.adv))
+                minibatch = minibatch._replace(targets=targets)
+            (loss, metrics, *samples), grads = gradients(weights, minibatch, *others)
+            grads, metrics = exchange.mean_of_ranks(self.group, grads, metrics)
+            return (loss, metrics, *samples), grads
 
         return of_all
 

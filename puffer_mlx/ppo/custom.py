@@ -6,7 +6,7 @@ differentiated in the same way as the built-in ones.
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
@@ -14,41 +14,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.schema.train import NORMALIZED
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo import advantage
+from puffer_mlx.ppo import advantage, closed_form
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.loss import METRICS, Coefficients, normalized_loss
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets, normalized_loss
 from puffer_mlx.system.import_string import load_object
 
 PAGE = "docs/custom_policy.md shows one"
 
 
-class Forward(NamedTuple):
-    """Forward pass of a minibatch, the first argument of a custom loss.
-
-    A minibatch has T steps of S segments. With ``ppo`` and a network without recurrent state it has
-    one step of S samples. Gradients flow through the first five fields.
-    """
-
-    logprob: mx.array
-    """Log-probabilities of the actions, (T*S,) float32, time-major; as are the next two fields."""
-    entropy: mx.array
-    value: mx.array
-    features: mx.array
-    """Inputs of the decoder, (T*S, H), in the precision of the pass."""
-    weights: Any
-    """The policy's tree of weights, in the precision of the pass."""
-    observations: mx.array
-    """(T, S, D), as the policy receives them."""
-    actions: mx.array
-    """(T*S, heads) float32."""
-    masks: mx.array | None
-    """(T*S, A) uint8, or None."""
-    shape: tuple[int, int]
-    """T and S."""
-
-
 def find(config: Config, key: str) -> Any:
-    """Return the custom object for a key of [train], or None if the value is a built-in one.
+    """Return the custom object for a key of [train]. None for a built-in value.
 
     Raises:
         UserError: the object doesn't exist, or is named by an untrusted file (``config.trust``).
@@ -67,7 +42,7 @@ def find(config: Config, key: str) -> Any:
 
 
 def find_function(config: Config, key: str, count: int, *names: str) -> Callable[..., Any] | None:
-    """Return the custom function for a key of [train], or None if the value is a built-in one.
+    """Return the custom function for a key of [train]. None for a built-in value.
 
     Args:
         config: configuration of the run.
@@ -111,30 +86,37 @@ def functions(config: Config) -> list[Callable[..., Any]]:
     return [each for each in functions if each is not None]
 
 
-def call_loss(
-    function: Callable[..., Any], name: str, now: Forward, batch: Any, **numbers: Any
-) -> tuple[mx.array, dict[str, mx.array]]:
+def custom_loss(
+    function: Callable[..., Any],
+    name: str,
+    metric_names: list[str],
+    forward: Forward,
+    targets: Targets,
+    **coefficients: Any,
+) -> tuple[mx.array, mx.array]:
     """Call a custom loss and check its result.
 
     Args:
         function: the custom loss.
         name: name of the function in error messages.
-        now: forward pass of the minibatch.
-        batch: targets of the minibatch.
-        numbers: coefficients, passed by name.
+        metric_names: list that is filled with the names of the metrics.
+        forward: forward pass of the minibatch.
+        targets: targets of the minibatch.
+        coefficients: coefficients of the loss, passed by name.
 
     Returns:
-        The loss, a float32 scalar, and the statistics by name: ``METRICS`` and custom ones.
+        The loss, a float32 scalar, and the metrics: those of ``METRICS``, then custom ones.
 
     Raises:
         UserError: the function returned something else.
     """
-    result = function(now, batch, **numbers)
+    closed_form.LOSS.choose(function)  # prints that the loss by closed form isn't used
+    result = function(forward, targets, **coefficients)
     parts: tuple[Any, ...] = result if type(result) is tuple else (result,)
     wanted = "a scalar, ppo_loss's statistics, and if you like a dictionary of further scalars"
     if len(parts) not in (2, 3):
         raise UserError(f"{name} returned {_words(result)}", f"expected {wanted}")
-    (total, metrics), further = parts[:2], parts[2:]
+    total, metrics, *further = parts
     _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
     _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
     others = further[0] if further else {}
@@ -146,7 +128,8 @@ def call_loss(
         _refuse(name, f"as {word}", number, (), "mx.mean(…)")
     total = total.astype(mx.float32)
     by_name = dict(zip(METRICS, metrics, strict=True)) | {"total": total} | dict(others)
-    return total, {word: mx.stop_gradient(number) for word, number in by_name.items()}
+    metric_names[:] = by_name
+    return total, mx.stack([mx.stop_gradient(number) for number in by_name.values()])
 
 
 def find_advantages(config: Config) -> Callable[..., mx.array]:
@@ -169,12 +152,15 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
 
 
 def _refuse(name: str, what: str, value: Any, shape: tuple[int, ...], hint: str) -> None:
+    """Raise UserError if a value isn't an array of a shape."""
     if not isinstance(value, mx.array) or value.shape != shape:
         raise UserError(f"{name} returned {what} {_words(value)}", f"expected {shape}: {hint}")
 
 
 def _words(value: Any) -> str:
+    """Return a short description of a value for error messages."""
     if isinstance(value, mx.array):
         return f"an array of shape {value.shape}"
-    many = type(value) is tuple
-    return f"{len(value)} values" if many else f"an object of {type(value).__name__}"
+    if type(value) is tuple:
+        return f"{len(value)} values"
+    return f"an object of {type(value).__name__}"

@@ -1,17 +1,8 @@
-"""The PPO loss with clipped values, in two variants.
+"""PPO's loss with clipped values, in two variants, and its inputs.
 
-The loss of PufferLib 4.0 uses advantages computed before the minibatch, normalised and weighted by
-segment. The loss of 5.0 uses *live* advantages, computed from the values of the same forward pass,
-without normalisation or weights.
-
-| symbol | shape | meaning |
-| --- | --- | --- |
-| logprob, entropy, value | (T*S,) | of the current policy on the minibatch |
-| old_logprob | (T*S,) | of the rollout's policy, constant during an epoch |
-| old_value | (T*S,) | the most recently refreshed values; live: the rollout's |
-| ret | (T*S,) | old_value + advantage; live: value + advantage |
-| adv | (T*S,) | not normalised |
-| weight | (T*S,) | importance weight of the segment; live: None |
+The loss of PufferLib 4.0 uses advantages that were computed before the minibatch. It normalises
+them and weights them by segment. The loss of 5.0 uses advantages that are recomputed from the
+values of the same forward pass, without normalisation or weights.
 """
 
 import math
@@ -25,20 +16,55 @@ METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
 TOLERANCE = 1.5  # factor on the target KL, as in Stable-Baselines3's PPO
 
 
-class Minibatch(NamedTuple):
-    """Targets of a minibatch, all (T*S,) float32, time-major. Live advantages have no weight.
+class Forward(NamedTuple):
+    """Forward pass of a minibatch, the first argument of a custom loss.
 
-    If the minibatch is one of R equal shards of a larger one, ``moments`` (R, 3, G) contains the
-    results of ``closed_form.moments`` for all shards. Advantages are then normalised by the mean
-    and standard deviation of the larger minibatch. If ``moments`` is None, they are normalised by
-    their own.
+    A minibatch has T steps of S segments. With ``ppo`` and a network without recurrent state it has
+    one step of S samples. Gradients flow through the first five fields and through ``y``.
     """
 
+    logprob: mx.array
+    """Log-probabilities of the actions, (T*S,) float32, time-major."""
+    entropy: mx.array
+    """Entropies of the policy, (T*S,) float32."""
+    value: mx.array
+    """Values, (T*S,) float32."""
+    features: mx.array
+    """Inputs of the decoder, (T*S, H), in the precision of the pass."""
+    weights: Any
+    """The policy's tree of weights, in the precision of the pass."""
+    observations: mx.array
+    """(T, S, D), as the policy receives them."""
+    actions: mx.array
+    """(T*S, heads) float32."""
+    masks: mx.array | None
+    """(T*S, A) uint8, or None."""
+    shape: tuple[int, int]
+    """T and S."""
+    y: mx.array
+    """Output of the decoder, (A + 1, T*S): logits or means, and the value in the last row."""
+
+
+class Targets(NamedTuple):
+    """Targets of a minibatch's loss, float32. Arrays (T*S,) are time-major."""
+
     old_logprob: mx.array
+    """Log-probabilities of the actions by the policy that acted, (T*S,)."""
     old_value: mx.array
-    adv: mx.array
+    """Values before the minibatch, (T*S,)."""
+    adv: Any = None
+    """Advantages, (T*S,), not normalised. None until the loss has recomputed them."""
     weight: mx.array | None = None
+    """Importance weights of the segments, (T*S,). None for recomputed advantages."""
     moments: mx.array | None = None
+    """Results of ``closed_form.moments`` for the R equal shards of a larger minibatch, (R, 3, G).
+    Advantages are then normalised by the mean and standard deviation of the larger minibatch."""
+    rewards: mx.array | None = None
+    """Rewards, (T, S), if advantages are recomputed."""
+    terminals: mx.array | None = None
+    """1 where an episode terminated, else 0, (T, S), if advantages are recomputed."""
+    finals: mx.array | None = None
+    """Kinds of final observations, (T, S), as in the rollout; or None."""
 
 
 class Coefficients(NamedTuple):
@@ -73,7 +99,7 @@ def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
 
     Args:
         adv: advantages.
-        moments: moments of the shards of a larger minibatch (``Minibatch``), combined by Chan's
+        moments: moments of the shards of a larger minibatch (``Targets``), combined by Chan's
             parallel variance algorithm; or None.
     """
     if moments is not None and moments.ndim == 2:  # (3, G) from a kernel, of ``adv`` alone
@@ -93,7 +119,7 @@ def ppo_loss(
     logprob: mx.array,
     entropy: mx.array,
     value: mx.array,
-    batch: Minibatch,
+    targets: Targets,
     *,
     ent_coef: mx.array,
     clip_coef: float,
@@ -102,7 +128,8 @@ def ppo_loss(
 ) -> tuple[mx.array, mx.array]:
     """Return upstream's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy).
 
-    "w adv" is the weight times the normalised advantage, or adv for live advantages.
+    "w adv" is the weight times the normalised advantage, and ret is old_value + adv. Without a
+    weight (recomputed advantages) "w adv" is adv, and ret is value + adv.
 
         ratio = exp(logprob - old_logprob)
         pg = max(-w adv ratio, -w adv clip(ratio, 1 - clip_coef, 1 + clip_coef))
@@ -112,7 +139,7 @@ def ppo_loss(
         logprob: log-probabilities of the actions, (T*S,).
         entropy: entropies of the policy, (T*S,).
         value: values, (T*S,).
-        batch: targets.
+        targets: targets with advantages.
         ent_coef: entropy coefficient, a scalar array so that annealing doesn't recompile.
         clip_coef: clip range of the ratio.
         vf_coef: weight of the value loss.
@@ -122,26 +149,24 @@ def ppo_loss(
         The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is
         mean(-logratio), ``kl`` is mean(ratio - 1 - logratio), and ``clipfrac`` is the fraction of
         ratios that differ from 1 by more than clip_coef.
-
-    Raises:
-        ValueError: the shapes of the arguments differ.
     """
-    shapes = [a.shape for a in (logprob, entropy, value, *batch[:4]) if a is not None]
+    shapes = [a.shape for a in (logprob, entropy, value, *targets[:4]) if a is not None]
     if len(set(shapes)) != 1:
         raise ValueError(f"the loss's inputs differ in shape: {shapes}")
-    logratio = logprob - batch.old_logprob
+    logratio = logprob - targets.old_logprob
     ratio = mx.exp(logratio)
-    if batch.weight is None:
-        gain, known = -batch.adv, mx.stop_gradient(value)
+    if targets.weight is None:
+        gain = -targets.adv
+        ret = mx.stop_gradient(value) + targets.adv
     else:
-        gain, known = -batch.weight * normalise(batch.adv, batch.moments), batch.old_value
+        gain = -targets.weight * normalise(targets.adv, targets.moments)
+        ret = targets.old_value + targets.adv
     # For equal arguments, the gradient of MLX's maximum goes to the second one. So it goes to the
     # unclipped term, as upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
-    ret = known + batch.adv
-    moved = mx.clip(value - batch.old_value, -vf_clip_coef, vf_clip_coef)
-    error = mx.maximum(mx.square(batch.old_value + moved - ret), mx.square(value - ret))
+    clipped = targets.old_value + mx.clip(value - targets.old_value, -vf_clip_coef, vf_clip_coef)
+    error = mx.maximum(mx.square(clipped - ret), mx.square(value - ret))
     vl = 0.5 * mx.mean(error)
 
     ent = mx.mean(entropy)
@@ -152,26 +177,29 @@ def ppo_loss(
 
 
 def normalized_loss(
-    now: Any, batch: Minibatch, *, ent_coef: mx.array, **numbers: float
+    forward: Forward, targets: Targets, *, ent_coef: mx.array, **coefficients: float
 ) -> tuple[mx.array, mx.array]:
-    """Return ``ppo_loss`` of live advantages, normalised in the policy's term only.
+    """Return ``ppo_loss`` of recomputed advantages, normalised in the policy's term only.
 
     The value loss uses the returns value + advantage, without normalisation.
 
     Args:
-        now: forward pass, a ``custom.Forward``.
-        batch: targets without a weight.
+        forward: forward pass of the minibatch.
+        targets: targets without a weight.
         ent_coef: entropy coefficient, a scalar array.
-        numbers: other coefficients of ``ppo_loss``.
+        coefficients: other coefficients of ``ppo_loss``.
     """
-    held = mx.stop_gradient(now.logprob)  # no gradient of the policy's term here
-    rest, metrics = ppo_loss(held, now.entropy, now.value, batch, ent_coef=ent_coef, **numbers)
-    weighted, none = batch._replace(weight=mx.ones_like(batch.adv)), mx.array(0.0)
-    numbers = {**numbers, "vf_coef": 0.0}
-    pg, _ = ppo_loss(now.logprob, now.entropy, now.value, weighted, ent_coef=none, **numbers)
+    entropy = forward.entropy
+    value = forward.value
+    logprob = mx.stop_gradient(forward.logprob)  # no gradient of the policy's term here
+    rest, metrics = ppo_loss(logprob, entropy, value, targets, ent_coef=ent_coef, **coefficients)
+    weighted = targets._replace(weight=mx.ones_like(targets.adv))
+    coefficients = {**coefficients, "vf_coef": 0.0}
+    zero = mx.array(0.0)
+    pg, _ = ppo_loss(forward.logprob, entropy, value, weighted, ent_coef=zero, **coefficients)
     total = rest - metrics[0] + pg
-    own = mx.stop_gradient(mx.stack([pg, total]))
-    return total, mx.concatenate([own[:1], metrics[1:3], own[1:], metrics[4:]])
+    changed = mx.stop_gradient(mx.stack([pg, total]))
+    return total, mx.concatenate([changed[:1], metrics[1:3], changed[1:], metrics[4:]])
 
 
 record(__name__)

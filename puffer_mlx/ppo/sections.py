@@ -12,53 +12,35 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows, take_several
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.system.plain_functions import record
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
+RPO = 0x52504F  # makes the key of RPO's noise
 
 
-class SegmentView(NamedTuple):
-    """View of the observations of some agents of a rollout, without a copy."""
+class Minibatch(NamedTuple):
+    """A minibatch: T steps of S segments, or one step of S samples."""
 
-    whole: mx.array
-    """Observations of the rollout, (T, N, D)."""
-    rows: mx.array
-    """Indices of the agents, (S,) int32."""
-
-
-def materialize(observations: mx.array | SegmentView) -> mx.array:
-    """Return observations as an array (T, S, D). A ``SegmentView`` is copied."""
-    if not isinstance(observations, SegmentView):
-        return observations
-    return take_rows(observations.whole, observations.rows, len(observations.whole))
-
-
-class Inputs(NamedTuple):
-    """Inputs of the forward pass for S rows."""
-
-    observations: mx.array | SegmentView
-    """(T, S, D)."""
+    observations: Any
+    """Observations, (T, S, D), or (T, N, D) with a ``view``."""
     actions: mx.array
-    """(T*S, heads) float32, time-major."""
-    masks: mx.array | None
-    """(T*S, A) uint8, or None."""
-    keep: mx.array | None
-    """(T, S), factor of the states before each step (``Policy.not_done``), or None."""
+    """Actions, (T*S, heads) float32, time-major."""
+    masks: mx.array | None = None
+    """Action masks, (T*S, A) uint8. None without masks."""
+    not_done: mx.array | None = None
+    """0 where an episode ended before a step, else 1, (T, S). Recurrent states are multiplied by
+    it. None without resets."""
+    targets: Any = None
+    """``Targets`` of the loss. None for a forward pass alone."""
+    state: Any = None
+    """Recurrent states at the first step, (S, ...). None for the initial states."""
+    view: mx.array | None = None
+    """Indices of the S agents, int32, if ``observations`` contains all N agents, else None."""
 
 
-class MinibatchInputs(NamedTuple):
-    """A minibatch: T steps of S rows, or M samples as one step of M rows."""
-
-    inputs: Inputs
-    compared: Any
-    """Targets of the loss, including ``old_logprob`` (T*S,)."""
-    state: Any
-    """Recurrent state at the start of the rollout. None for the initial state."""
-
-
-class MeanNoise(NamedTuple):
-    """RPO's noise z on the means of continuous actions, used only in training's forward pass.
+def rpo_noise(alpha: float, minibatches: int, size: int, heads: int, key: mx.array) -> mx.array:
+    """Return RPO's noise z on the means of continuous actions for an epoch, (K, size, heads).
 
     z is uniform in [-alpha, alpha] and differs between minibatches, samples and dimensions. Because
     log N(a; mean + z, std) = log N(a - z; mean, std), z is subtracted from the actions. So every
@@ -66,40 +48,41 @@ class MeanNoise(NamedTuple):
 
     Source: Rahman and Xue (2022), "Robust Policy Optimization in Deep Reinforcement Learning", as
     implemented in CleanRL's rpo_continuous_action.py.
+
+    Args:
+        alpha: largest absolute value of z, ``train.rpo_alpha``.
+        minibatches: K, the number of minibatches per epoch.
+        size: samples per minibatch.
+        heads: dimensions of an action.
+        key: random key of the update.
     """
-
-    alpha: float
-    """Largest absolute value of z: ``train.rpo_alpha``."""
-    key: mx.array
-    """Random key of the epoch."""
-
-    def draw(self, minibatches: int, actions: tuple[int, ...]) -> mx.array:
-        """Return z for an epoch, (minibatches, *actions) float32.
-
-        Args:
-            minibatches: K, the number of minibatches per epoch.
-            actions: shape of one minibatch's actions.
-        """
-        shape = minibatches, *actions
-        return mx.random.uniform(-self.alpha, self.alpha, shape, key=self.key)
+    key = key ^ mx.array(RPO, mx.uint32)  # differs from the algorithm's keys
+    return mx.random.uniform(-alpha, alpha, (minibatches, size, heads), key=key)
 
 
-def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
-    """Return the forward pass's inputs for rows (S,) of a rollout."""
+def gather(policy: Policy, fields: Fields, rows: mx.array) -> Minibatch:
+    """Return a minibatch of some agents of a rollout, without targets and states.
+
+    Args:
+        policy: the policy to train.
+        fields: the arrays of a rollout by name.
+        rows: indices of the agents, (S,) int32.
+    """
     T, _, heads = fields["actions"].shape
-    names = ["observations", "actions", "masks"]
+    names = ["observations", "actions"]
+    if fields["masks"] is not None:
+        names.append("masks")
     if policy.reset_on_terminal:
         names.append("terminals")
-    sources = {}
-    for name in names:
-        if fields[name] is not None:
-            sources[name] = fields[name]
-    taken = dict(zip(sources, take_several([*sources.values()], rows, T), strict=True))
-    return Inputs(
-        taken["observations"],
-        taken["actions"].reshape(-1, heads),
-        taken["masks"].reshape(T * rows.size, -1) if "masks" in taken else None,
-        policy.not_done(taken["terminals"]) if "terminals" in taken else None,
+    arrays = take_several([fields[name] for name in names], rows, T)
+    taken = dict(zip(names, arrays, strict=True))
+    masks = taken.get("masks")
+    terminals = taken.get("terminals")
+    return Minibatch(
+        observations=taken["observations"],
+        actions=taken["actions"].reshape(-1, heads),
+        masks=None if masks is None else masks.reshape(T * rows.size, -1),
+        not_done=None if terminals is None else policy.not_done(terminals),
     )
 
 
@@ -146,7 +129,7 @@ class Pass(NamedTuple):
         return whole[:wanted].reshape(self.minibatches, self.size)
 
 
-def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[MinibatchInputs]:
+def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Minibatch]:
     """Return minibatches of samples.
 
     Args:
@@ -159,40 +142,43 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[MinibatchInp
         K minibatches, each of M samples as one step.
     """
     T, N = adv.shape
+    K, M = order.shape
     names = [name for name in ("observations", "actions", "masks") if fields[name] is not None]
     arrays = [fields[name][:T] for name in names]
     arrays += fields["logprobs"], fields["values"], adv
-    flat, (K, M) = order.reshape(-1), order.shape
     # Gather each array once for all minibatches. A minibatch is a view of the result.
+    flat = order.reshape(-1)
     parts = [mx.split(mx.take(a.reshape(T * N, -1), flat, axis=0), K) for a in arrays]
-    weight, sections = mx.ones(M), []
+    weight = mx.ones(M)
+    minibatches = []
     for observations, actions, *masks, logprob, value, advantage in zip(*parts, strict=True):
-        targets = (array.reshape(M) for array in (logprob, value, advantage))
-        inputs = Inputs(observations[None], actions, masks[0] if masks else None, None)
-        sections.append(MinibatchInputs(inputs, Minibatch(*targets, weight=weight), None))  # type: ignore
-    return sections
+        targets = Targets(*(a.reshape(M) for a in (logprob, value, advantage)), weight=weight)
+        minibatches.append(
+            Minibatch(observations[None], actions, masks[0] if masks else None, targets=targets)
+        )
+    return minibatches
 
 
 def segments(
-    policy: Policy, fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
-) -> MinibatchInputs:
+    policy: Policy, fields: Fields, adv: mx.array, weight: mx.array, states: Any, rows: mx.array
+) -> Minibatch:
     """Return a minibatch of complete segments.
 
     Args:
         policy: the policy to train.
         fields: the arrays of a rollout by name.
         adv: advantages, (T, N).
-        learned: 1 for steps to train on, else 0, (T, N) float32.
+        weight: 1 for steps to train on, else 0, (T, N) float32.
         states: recurrent states of all N agents at the start of the rollout. None for the initial
             state.
         rows: indices of the agents, (S,) int32.
     """
     T = adv.shape[0]
-    compared = fields["logprobs"], fields["values"], adv, learned
-    old_logprob, old_value, of_rows, weight = (take_rows(a, rows, T).reshape(-1) for a in compared)
-    batch = Minibatch(old_logprob, old_value, of_rows, weight)
-    first = None if states is None else tree_map(lambda a: mx.take(a, rows, axis=0), states)
-    return MinibatchInputs(gather(policy, fields, rows), batch, first)
+    arrays = fields["logprobs"], fields["values"], adv, weight
+    targets = Targets(*(take_rows(array, rows, T).reshape(-1) for array in arrays))
+    if states is not None:
+        states = tree_map(lambda array: mx.take(array, rows, axis=0), states)
+    return gather(policy, fields, rows)._replace(targets=targets, state=states)
 
 
 record(__name__)

@@ -1,6 +1,6 @@
 """Functions of an update, and the state that an update changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,8 @@ from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm, Step
-from puffer_mlx.ppo.gradients import gradients
+from puffer_mlx.ppo.gradients import minibatch_loss
+from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import device_memory
 from puffer_mlx.system.plain_functions import record
@@ -33,15 +34,17 @@ class TrainState(NamedTuple):
 class UpdateFunctions:
     """Functions that compute a minibatch's update. Hyperparameters are constants of them.
 
-    Learning rate, entropy bonus and random numbers change during a run, so they are arguments.
+    Learning rate, entropy coefficient and random numbers change during a run, so they are
+    arguments.
 
     Attributes:
-        gather: (fields, rows (S,)) -> ``Inputs`` of the forward pass.
-        gradients: (weights, *inputs, targets, recurrent state, weight of the entropy bonus, loss
-            scale) -> gradients, metrics, and ratios, values and advantages (T, S).
+        gather: (fields, rows (S,)) -> ``Minibatch`` without targets and states.
+        gradients: (weights, minibatch, entropy coefficient, loss scale) -> the loss's results and
+            its gradients by the weights: ``mx.value_and_grad`` of ``gradients.minibatch_loss``.
+            Gradients contain the loss scale. Kernels return None for the loss.
         optimise: (weights, optimizer state, scaler, gradients, metrics, learning rate) -> the three
-            after the step, and whether the minibatch counted (a scalar).
-        steps: the algorithm's own functions, by name.
+            after the step, and a scalar, true if the minibatch counted.
+        steps: the algorithm's functions by name.
     """
 
     gather: Function
@@ -56,16 +59,15 @@ def compile_update(
     algorithm: Algorithm,
     summed: Callable[[Function], Function] = lambda gradients: gradients,
 ) -> UpdateFunctions:
-    """Compile the functions of an update.
+    """Return the functions of an update, compiled.
 
     Args:
-        policy: the trained policy.
-        config: a valid configuration; section [train] counts.
-        algorithm: decides what minibatches are, and their loss.
-        summed: turns the function of one process's gradients into that of all processes' mean.
+        policy: the policy to train.
+        config: a valid configuration. Only section [train] is read.
+        algorithm: defines minibatches and their loss.
+        summed: wraps the function ``gradients`` of one process to return means over all processes.
     """
-    plain = gradients(policy, config.train.precision, algorithm.loss)
-    raw = _uncompiled(policy, config, algorithm, plain)
+    raw = _uncompiled(policy, config, algorithm)
     steps = {
         name: step._replace(function=compile_on_gpu(step.function)) if step.compiled else step
         for name, step in raw.steps.items()
@@ -84,50 +86,79 @@ class TooLarge(Exception):
 
 
 def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> UpdateFunctions:
-    """Return the same functions, not compiled, for a graph of an entire epoch.
+    """Return the functions of an update, not compiled, for a graph of an entire epoch.
 
-    All minibatches of a graph may be in progress at a time. So ``gradients`` raises TooLarge where
-    they store more activations than there is memory for. Where ``counts_at_once``, ``optimise``
-    leaves the scaler as it is.
+    All minibatches of a graph may be in progress at a time. So ``gradients`` in several launches
+    raises TooLarge if the activations that they store take too much memory. If ``counts_at_once``,
+    ``optimise`` returns the scaler unchanged.
     """
-    plain = gradients(policy, config.train.precision, algorithm.loss)
-
-    def limited(*arguments: Any) -> tuple:
-        if activations(config) > device_memory() // 8:
-            raise TooLarge
-        return plain(*arguments)
-
-    raw = _uncompiled(policy, config, algorithm, limited, counts=not counts_at_once(config))
+    counts = not counts_at_once(config)
+    raw = _uncompiled(policy, config, algorithm, in_graph=True, counts=counts)
     return _verified(policy, config, raw, raw)
 
 
 def _uncompiled(
-    policy: Policy, config: Config, algorithm: Algorithm, plain: Function, counts: bool = True
+    policy: Policy,
+    config: Config,
+    algorithm: Algorithm,
+    in_graph: bool = False,
+    counts: bool = True,
 ) -> UpdateFunctions:
     """Return the functions of an update without ``mx.compile``.
 
     Args:
-        policy: the trained policy.
-        config: a valid configuration; section [train] counts.
-        algorithm: decides what minibatches are, and their loss.
-        plain: gradients in several launches.
+        policy: the policy to train.
+        config: a valid configuration. Only section [train] is read.
+        algorithm: defines minibatches and their loss.
+        in_graph: True to limit the memory of activations: see ``update_in_graph``.
         counts: True to count skipped minibatches in ``optimise``.
     """
     train = config.train
+    loss = partial(
+        minibatch_loss,
+        *(policy, train.precision, Coefficients.of(train)),
+        *(algorithm.loss, algorithm.recompute),
+    )
+    gradients = mx.value_and_grad(loss)
+    if in_graph:
+        gradients = partial(_limited, gradients, config)
+    if backend() != "cpu":
+        kernels = policy, train.precision, algorithm.scoring, train.one_launch
+        gradients = minibatch.in_one(gradients, *kernels)
+    optimizer = optimizers.from_config(config)
+    move = partial(optimizer.step, **optimizer.hyperparameters(train))
     return UpdateFunctions(
         gather=partial(sections.gather, policy),
-        gradients=minibatch.in_one(
-            plain, policy, train.precision, algorithm.scoring, train.one_launch
-        ),
-        optimise=_optimiser(config, algorithm, counts),
+        gradients=gradients,
+        optimise=partial(_optimise, move, train.precision, counts, algorithm.metrics),
         steps=dict(algorithm.steps),
     )
+
+
+def _limited(gradients: Function, config: Config, *arguments: Any) -> Any:
+    """Return a minibatch's gradients.
+
+    Raises:
+        TooLarge: the activations of all minibatches may take more than 1/8 of the GPU's memory.
+    """
+    if activations(config) > device_memory() // 8:
+        raise TooLarge
+    return gradients(*arguments)
 
 
 def _verified(
     policy: Policy, config: Config, raw: UpdateFunctions, run: UpdateFunctions
 ) -> UpdateFunctions:
-    """Return functions that run as ``run``, whose kernels are verified in ``raw``."""
+    """Return the functions ``run``, whose GPU kernels are verified before their first use.
+
+    Args:
+        policy: the policy to train.
+        config: a valid configuration.
+        raw: functions that verification calls, not compiled.
+        run: functions that training calls.
+    """
+    if backend() == "cpu":
+        return run
     train = config.train
     check = partial(verified, context=f"{policy} {train}", kind=train.precision)
     steps = {
@@ -143,22 +174,20 @@ def _verified(
 
 
 def _with_rewards(arguments: tuple) -> tuple:
-    """Return the arguments of ``gradients`` with random advantages or rewards, of the order of 1.
+    """Return the arguments of ``gradients`` with random advantages or rewards of the order of 1.
 
     Those of a run's first epoch may be so small that a wrong sign of the policy's gradient changes
     the gradients of the weights by less than rounding does.
     """
-    *others, targets, recurrent, ent_coef, scale = arguments
-    if isinstance(targets, tuple):
-        names = {"adv", "rewards"} & {*targets._fields}  # type: ignore
-        key = mx.random.key(0)
-        drawn: dict[str, Any] = {
-            name: mx.random.normal(getattr(targets, name).shape, key=key) for name in names
-        }
-        if "moments" in targets._fields:  # type: ignore
-            drawn["moments"] = None  # they are of the real advantages
-        targets = targets._replace(**drawn)  # type: ignore
-    return *others, targets, recurrent, ent_coef, scale
+    weights, minibatch, *others = arguments
+    key = mx.random.key(0)
+    changed: dict[str, Any] = {"moments": None}  # they are of the real advantages
+    for name in ("adv", "rewards"):
+        array = getattr(minibatch.targets, name)
+        if array is not None:
+            changed[name] = mx.random.normal(array.shape, key=key)
+    targets = minibatch.targets._replace(**changed)
+    return weights, minibatch._replace(targets=targets), *others
 
 
 def _change(before: tuple, after: tuple) -> tuple:
@@ -176,55 +205,62 @@ def counts_at_once(config: Config) -> bool:
 
 
 def activations(config: Config) -> int:
-    """Return about how many bytes an epoch's minibatches store between their launches.
+    """Estimate the bytes that an epoch's minibatches store between their launches.
 
-    An upper estimate: MLX holds what ten parts of a graph in progress use, and frees the rest.
+    The estimate is high: MLX holds the arrays of ten parts of a graph in progress, and frees the
+    others.
     """
-    train, policy = config.train, config.policy
-    numbers = 12 * policy.hidden_size * (policy.num_layers + 1)  # of a sample, with gates
+    train = config.train
+    layers = config.policy.num_layers + 1
+    numbers = 12 * config.policy.hidden_size * layers  # of a sample, with gates
     size = 4 if train.precision == "fp32" else 2
     return config.minibatches * train.minibatch_size * numbers * size
 
 
 def compile_on_gpu(function: Function) -> Function:
-    """Return the function compiled on a GPU, and as it is on a CPU.
+    """Return the function, compiled on a GPU and unchanged on a CPU.
 
-    A fused CPU kernel takes the compiler 0.4 s, again for each constant in it: compiling functions
-    of small arrays made a first start half a minute longer, for 1 % of the speed. On a GPU these
-    functions are our kernels, with nothing to fuse: there compiling saves building their
-    graphs in Python again.
+    On a CPU, compiling these functions of small arrays would make a first start half a minute
+    longer for 1 % of the speed. On a GPU, compiling saves building their graphs in Python again.
     """
     return mx.compile(function) if backend() != "cpu" else function
 
 
-def _optimiser(config: Config, algorithm: Algorithm, counts: bool) -> Function:
-    optimizer = optimizers.from_config(config)
-    move = partial(optimizer.step, **optimizer.hyperparameters(config.train))
-    kind = config.train.precision if counts else None
-    return partial(_optimise, move, kind, algorithm.metrics)
-
-
-def _optimise(move: Function, kind: str | None, names, weights, state, scaler, grads, metrics, lr):
+def _optimise(
+    move: Function,
+    kind: str,
+    counts: bool,
+    names: Sequence[str],
+    weights: Any,
+    state: Any,
+    scaler: precision.Scaler,
+    grads: Any,
+    metrics: mx.array,
+    lr: mx.array,
+) -> tuple[Any, Any, precision.Scaler, mx.array]:
     """Make the optimizer's step.
 
     Args:
         move: the optimizer's ``step``.
-        kind: ``train.precision``; None leaves the scaler as it is.
+        kind: ``train.precision``.
+        counts: False to return the scaler unchanged.
         names: names of the metrics.
-        weights: float32.
-        state: the optimizer's.
-        scaler: loss scaling's.
-        grads: gradients.
-        metrics: (7,), or as many as there are names.
+        weights: the policy's weights, float32.
+        state: state of the optimizer.
+        scaler: state of loss scaling.
+        grads: gradients, multiplied by the loss scale in fp16.
+        metrics: (7,), or one for each name.
         lr: learning rate, a scalar array.
 
     Returns:
-        New weights, optimizer state and scaler, and whether the minibatch counted (a scalar).
+        New weights, optimizer state and scaler, and a scalar, true if the minibatch counted.
     """
+    if kind == "fp16":
+        grads = tree_map(lambda grad: grad * (1 / scaler["scale"]), grads)
     total = names.index("total")
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
     weights, state, ok = move(weights, grads, state, loss, lr)
-    if kind is not None:
+    if counts:
         scaler = precision.next_scaler(scaler, ok, kind)
     return weights, state, scaler, ok
 

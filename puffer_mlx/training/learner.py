@@ -1,18 +1,21 @@
 """Training on rollouts.
 
-``Learner.prepare`` returns an epoch's ``Update``; ``Update.submit`` starts its minibatches on the
+``Learner.prepare`` returns an epoch's ``Update``. ``Update.submit`` starts its minibatches on the
 device, and ``Update.wait`` returns their metrics. An update runs in one of three ways, which give
 equal results:
 
     minibatches   one after the other; the device computes one while Python builds the next
     a graph       all minibatches as one compiled function: on CUDA, in epochs without profiling
     at once       all minibatches as one operation: ``Algorithm.at_once``, small MLPs on a CPU
+
+The first two run ``run_minibatches``, which calls the loss through ``functions.gradients``:
+``gradients.minibatch_loss``, differentiated by MLX.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +30,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
 from puffer_mlx.ppo.gradients import logprobs
-from puffer_mlx.ppo.sections import Fields, MeanNoise, MinibatchInputs
+from puffer_mlx.ppo.sections import Fields, Minibatch, rpo_noise
 from puffer_mlx.ppo.update import (
     TooLarge,
     TrainState,
@@ -44,32 +47,32 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Learned, Reader
-from puffer_mlx.training.results import Health, Results
+from puffer_mlx.training.results import EpochResults, Health
 from puffer_mlx.trees import named
 
 BACKWARD = "train_backward"
-RPO = 0x52504F  # makes the key of RPO's noise differ from the update's
 
 
 class Learner:
     """Prepares the updates of a run, and holds the functions and devices that they share.
 
     Args:
-        config: A valid configuration.
-        policy: The trained policy.
-        placement: Devices that act and train.
-        timer: Measures the phases ``train_*`` of sampled epochs.
-        ranks: Processes that train together.
-        learned: Selection of the agents to train on; None for all.
+        config: a valid configuration.
+        policy: the policy to train.
+        placement: devices that act and train.
+        timer: measures the phases ``train_*`` of sampled epochs.
+        ranks: processes that train together.
+        learned: selection of the agents to train on. None for all.
 
     Attributes:
-        algorithm: decides what minibatches are, and their loss.
-        functions: compiled functions of an update. They may be replaced between two epochs; a
-            graph doesn't call them, so ``graph`` must be None then.
-        graph: an epoch as one compiled function; None with several ranks or a limit of the KL, or
-            if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: The epoch function until its kernels are verified by a call, then None.
-        reader: loads rollouts onto the device that trains.
+        local: configuration of this process.
+        algorithm: defines the minibatches and their loss.
+        functions: compiled functions of an update. They may be replaced between two epochs. Set
+            ``graph`` to None in this case, because a graph doesn't call them.
+        graph: an epoch as one compiled function. None with several ranks, with a limit of the KL,
+            or if it would store too much. ``Update.fits_graph`` decides for each epoch.
+        unverified: the epoch function until its kernels are verified by a call, then None.
+        reader: loads rollouts onto the training device.
         health: checks that results are finite.
         update: the update in progress, or the last one.
     """
@@ -86,8 +89,12 @@ class Learner:
         local = ranks.own(config)
         agents = learned.agents if learned else local.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
-        self.config, self.ranks, self.learned, self.timer = config, ranks, learned, timer
-        self.minibatches = local.minibatches  # K of an epoch
+        self.config = config
+        self.local = local
+        self.policy = policy
+        self.ranks = ranks
+        self.learned = learned
+        self.timer = timer
         self.algorithm = algorithms.make(policy, local, agents, one_cpu)
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         self.functions = compile_update(policy, local, self.algorithm, summed)
@@ -105,8 +112,8 @@ class Learner:
         self.unverified: Callable[..., Any] | None = None
         if ranks.size == 1 and self.algorithm.largest_kl == math.inf:
             functions = update_in_graph(policy, local, self.algorithm)
-            self.graph = mx.compile(partial(self._epoch_in_graph, functions))
-            self.unverified = partial(self._epoch_in_graph, functions)
+            self.unverified = partial(epoch_in_graph, self.algorithm, functions, local)
+            self.graph = mx.compile(self.unverified)
 
     def prepare(
         self,
@@ -117,85 +124,65 @@ class Learner:
         epoch: int,
         sampled: bool = False,
     ) -> "Update":
-        """Return the update on a rollout. Nothing is computed yet; a graph is built if it can be.
+        """Return the update on a rollout without computing it. Builds its graph if it can have one.
 
-        Rollout and state need not be computed either, so an update can be prepared while the device
-        works on them.
+        Rollout and state may still be in progress on the device.
 
         Args:
             rollout: the rollout to train on. Nothing may write to it until the update is done.
             before: weights and optimizer state to start from.
-            scheduled: the epoch's learning rate, entropy bonus and exponent of priorities.
+            scheduled: the epoch's learning rate, entropy coefficient and exponent of priorities.
             key: random key of the update.
             epoch: number of the epoch, from 0.
-            sampled: evaluate after each phase and charge its time.
+            sampled: True to evaluate after each phase and charge its time.
         """
         observed = self.first_ratios_are_one or epoch % SAMPLE_EVERY == 1
-        # An opponent's ratios, if its rows are trained on, are not 1, and that is no error.
+        # Ratios of opponents' actions differ from 1, which is no error.
         compares = observed and not self.config.selfplay.train_on_opponents
         update = Update(self, rollout, before, scheduled, key, compares, sampled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
         return update
 
-    def draw(self, key: mx.array) -> tuple[mx.array, MeanNoise | None]:
-        """Return an update's random numbers: what decides the minibatches, and RPO's noise."""
-        drawn, alpha = self.algorithm.draws(key), self.config.train.rpo_alpha
-        if not alpha:
-            return drawn, None
-        with building:  # a key beside those that the algorithm may have split this one into
-            return drawn, MeanNoise(alpha, key ^ mx.array(RPO, mx.uint32))
+    def draw(self, key: mx.array) -> tuple[mx.array, mx.array | None]:
+        """Return an update's random numbers: those of the algorithm, and RPO's noise or None."""
+        draws = self.algorithm.draws(key)
+        train = self.local.train
+        if not train.rpo_alpha:
+            return draws, None
+        heads = self.policy.decoder.action.heads
+        with building:
+            noise = rpo_noise(
+                train.rpo_alpha, self.local.minibatches, train.minibatch_size, heads, key
+            )
+        return draws, noise
 
     @property
     def progress(self) -> float | None:
-        """The submitted fraction of the update's minibatches, for any thread, or None."""
-        update = self.update  # the training thread may replace it
+        """``Update.progress`` of the current update, for any thread. None without an update."""
+        update = self.update  # the training thread may replace the attribute
         return None if update is None else update.progress
-
-    def _epoch_in_graph(
-        self,
-        functions: UpdateFunctions,
-        compares: bool,
-        fields: Fields,
-        states: Any,
-        draws: mx.array,
-        scheduled: tuple[mx.array, ...],
-        *before: Any,
-    ) -> Any:
-        """Compute an entire epoch; ``graph`` is this function, compiled.
-
-        Returns:
-            The arrays of the new TrainState, packed results, and the arrays of each minibatch.
-        """
-        learned = partial(learned_from, None, *fields["actions"].shape[:2])
-        epoch = Epoch(functions, fields, draws, Scheduled(*scheduled), lambda: states, learned)
-        results = Results(traced=True)
-        after = run_minibatches(self.algorithm, epoch, TrainState(*before), results)
-        if counts_at_once(self.config):
-            kind = self.config.train.precision
-            scaler = precision.count_all(after.scaler, results.counted, kind)
-            after = after._replace(scaler=scaler)
-        packed = results.pack(after, results.first_ratios if compares else None)
-        return tuple(after), packed, [[*each] for each in results.minibatches]
 
 
 class Update:
-    """One epoch of training on one rollout; ``Learner.prepare`` makes it.
+    """One epoch of training on one rollout. ``Learner.prepare`` returns it.
 
     Args:
-        learner: The learner that prepared the update.
-        rollout: The rollout to train on.
-        before: Weights and optimizer state to start from.
-        scheduled: Learning rate, entropy bonus and exponent of priorities.
-        key: Random key of the update.
+        learner: the learner that prepared the update.
+        rollout: the rollout to train on.
+        before: weights and optimizer state to start from.
+        scheduled: learning rate, entropy coefficient and exponent of priorities.
+        key: random key of the update.
         compares: True to report how far the first minibatch's ratios are from 1.
         sampled: True to evaluate after each phase and charge its time.
 
     Attributes:
-        state: State after the update, perhaps not computed yet; ``before`` until the update is
-            submitted or its graph is built.
-        results: Results of the minibatches.
-        extra_seconds: Time spent on measuring, in seconds.
+        state: state after the update, perhaps still in progress on the device. It is ``before``
+            until the update is submitted or its graph is built.
+        results: results of the minibatches.
+        retrying: True after macOS stopped a command of the GPU: see ``_retry``.
+        is_graph: True if the epoch is one compiled function.
+        extra_seconds: seconds spent on measuring.
     """
 
     def __init__(
@@ -208,11 +195,17 @@ class Update:
         compares: bool,
         sampled: bool,
     ) -> None:
-        self.learner, self.rollout, self.before = learner, rollout, before
-        self.scheduled, self.key = scheduled, key
-        self.compares, self.sampled, self.retrying = compares, sampled, False
+        self.learner = learner
+        self.rollout = rollout
+        self.before = before
+        self.scheduled = scheduled
+        self.key = key
+        self.compares = compares
+        self.sampled = sampled
+        self.retrying = False
         self.draws, self.noise = learner.draw(key)
-        self.state, self.results = before, Results()
+        self.state = before
+        self.results = EpochResults()
         self.is_graph = False
         self.extra_seconds = 0.0
         self._forward_seconds = 0.0
@@ -227,10 +220,29 @@ class Update:
         return same and self._prepared_by is threading.current_thread()
 
     def submit(self) -> None:
-        """Start the update on the device. Returns before it is computed."""
-        self.learner.update = self
+        """Start the update on the device, without waiting for it."""
+        learner = self.learner
+        learner.update = self
         try:
-            self.run()
+            fields = None if self.is_graph else self._load_fields()
+            if fields is not None and self.fits_graph():
+                self.build_graph(fields)
+            if fields is None or self.is_graph:
+                mx.async_eval(*self.state, self.results.packed)
+                return
+            epoch = self._epoch(fields)
+            self.results = results = EpochResults()
+            if learner.algorithm.at_once is None:
+                self.state = run_minibatches(
+                    learner.algorithm, epoch, self.before, results, self._observe_first
+                )
+            else:
+                *after, adv, metrics, ok = learner.algorithm.at_once(epoch, *self.before)
+                self.state = TrainState(*after)
+                results.add(self.state, adv, metrics, ok)
+            with building:
+                packed = results.pack(self.state, results.first_ratios if self.compares else None)
+            mx.async_eval(packed)
         except RuntimeError as error:
             self._retry(error)
 
@@ -238,11 +250,11 @@ class Update:
         """Wait until the update is computed.
 
         Returns:
-            Its metrics, means over the minibatches that counted.
+            The metrics, means over the minibatches that counted.
 
         Raises:
-            UserError: too many minibatches in a row were not finite, or weights aren't any more.
-            GPUError: macOS ended the computation, and the retry in smaller pieces, too.
+            UserError: too many minibatches in a row were not finite, or the weights are not finite.
+            GPUError: macOS stopped a command of the GPU, and again when it was retried.
         """
         while True:
             try:
@@ -250,41 +262,27 @@ class Update:
             except RuntimeError as error:
                 self._retry(error)
 
-    def run(self) -> None:
-        """Start the update in one of its three ways; ``submit`` retries this on a Mac."""
-        learner, algorithm = self.learner, self.learner.algorithm
-        fields = None if self.is_graph else self._load_fields()
-        if fields is not None and self.fits_graph():
-            self.build_graph(fields)
-        if self.is_graph:
-            mx.async_eval(*self.state, self.results.packed)
-            return
+    def _epoch(self, fields: Fields) -> Epoch:
+        """Return the inputs of the minibatches, from the arrays of a rollout by name."""
+        learner = self.learner
         finals = self.rollout.buffer.last_rows
         if learner.learned is not None:
             finals = learner.learned.finals(finals)
-        assert fields is not None
-        epoch = Epoch(
-            *(learner.functions, fields, self.draws, self.scheduled.as_arrays()),
+        return Epoch(
+            functions=learner.functions,
+            fields=fields,
+            draws=self.draws,
+            scheduled=self.scheduled.as_arrays(),
             states=partial(learner.reader.first_states, self.rollout),
-            learned=partial(learned_from, finals, *fields["actions"].shape[:2]),
+            trainable=partial(trainable_steps, finals, *fields["actions"].shape[:2]),
             noise=self.noise,
             lap=self.lap if self.sampled or self.retrying else None,
         )
-        self.results = results = Results()
-        if algorithm.at_once is None:
-            algorithm = algorithm._replace(minibatches=self._minibatches)
-            self.state = run_minibatches(algorithm, epoch, self.before, results)
-        else:
-            *after, adv, metrics, ok = algorithm.at_once(epoch, *self.before)
-            self.state = TrainState(*after)
-            results.add(self.state, adv, metrics, ok)
-        with building:
-            packed = results.pack(self.state, results.first_ratios if self.compares else None)
-        mx.async_eval(packed)
 
     def _load_fields(self) -> Fields:
-        """Return the rollout on the device that trains, with log-probabilities as training's."""
-        reader, fields = self.learner.reader, self.rollout.buffer.fields
+        """Return the rollout's arrays on the training device, with recomputed log-probabilities."""
+        reader = self.learner.reader
+        fields = self.rollout.buffer.fields
         copied = reader.copy(fields)
         if copied is not fields:
             self.lap("train_copy", copied)
@@ -295,13 +293,13 @@ class Update:
 
     @property
     def progress(self) -> float | None:
-        """The submitted fraction of the minibatches, or None where all are submitted at once."""
+        """The submitted fraction of the minibatches. None if they are submitted at once."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
-        return self.results.count / self.learner.minibatches
+        return self.results.count / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
-        """Return True if the epoch can be one compiled function."""
+        """Return True if the epoch can be one compiled function, unless it stores too much."""
         return (
             self.learner.graph is not None
             and backend() == "cuda"
@@ -315,8 +313,8 @@ class Update:
     def build_graph(self, fields: Fields) -> None:
         """Build the epoch as one compiled function, unless its minibatches store too much.
 
-        Without a graph, the host would take longer to launch a minibatch than the GPU to compute
-        it.
+        Without a graph, the host would take longer to launch a minibatch than the GPU takes to
+        compute it.
         """
         learner = self.learner
         states = learner.reader.first_states(self.rollout)
@@ -332,29 +330,25 @@ class Update:
             learner.graph = None
             return
         self.state = TrainState(*trees)
-        self.results = Results.of_graph(packed, arrays, self.state, self.compares)
+        self.results = EpochResults.of_graph(packed, arrays, self.compares)
         self.is_graph = True
 
-    def _minibatches(self, epoch: Epoch) -> Iterator[MinibatchInputs]:
-        """Yield the algorithm's minibatches with RPO's noise, and observe the first one."""
-        learner, noise = self.learner, None
-        for k, minibatch in enumerate(learner.algorithm.minibatches(epoch)):
-            if self.noise is not None:
-                inputs, K = minibatch.inputs, learner.minibatches
-                with building:
-                    noise = self.noise.draw(K, inputs.actions.shape) if noise is None else noise
-                    moved = inputs._replace(actions=inputs.actions - noise[k])
-                    minibatch = minibatch._replace(inputs=moved)
-            if k == 0 and self.sampled:
-                self._measure_forward(minibatch)
-            if k == 0 and self.compares and not learner.first_ratios_are_one:
-                self.results.first_ratios = self._ratios_as_acted(minibatch, epoch.rows)
-            yield minibatch
+    def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
+        """Measure the first minibatch: its forward pass, and its ratios by the weights that acted.
+
+        Args:
+            minibatch: the first minibatch of the epoch.
+            rows: ``Epoch.rows``.
+        """
+        if self.sampled:
+            self._measure_forward(minibatch)
+        if self.compares and not self.learner.first_ratios_are_one:
+            self.results.first_ratios = self._ratios_as_acted(minibatch, rows)
 
     def lap(self, phase: str, result: Any) -> None:
-        """In a sampled epoch, evaluate a result and charge the time to its phase.
+        """Evaluate a result in a sampled epoch and charge the time to its phase.
 
-        An epoch that is tried again is only evaluated, phase by phase; others are not.
+        If an epoch is retried, its results are evaluated too. Other epochs aren't interrupted.
         """
         if not (self.sampled or self.retrying):
             return
@@ -369,23 +363,24 @@ class Update:
             timer.split(BACKWARD, {"train_forward": self._forward_seconds, BACKWARD: rest})
             self._forward_seconds = 0.0
 
-    def _measure_forward(self, minibatch: MinibatchInputs) -> None:
-        """Time the forward pass of a minibatch alone."""
+    def _measure_forward(self, minibatch: Minibatch) -> None:
+        """Time the forward pass of a minibatch alone, from the initial states."""
         began = time.perf_counter()
-        inputs, learner = minibatch.inputs, self.learner
+        learner = self.learner
+        minibatch = minibatch._replace(targets=None, state=None)
         for _ in range(1 if learner.measured_forward else 2):  # the first call compiles
             start = time.perf_counter()
             with building:
-                logprobs = learner.logprobs(self.before.weights, *inputs, None)
+                logprobs = learner.logprobs(self.before.weights, minibatch)
             mx.eval(logprobs)
             self._forward_seconds = time.perf_counter() - start
         learner.measured_forward = True
         self.extra_seconds += time.perf_counter() - began
         learner.timer.start()
 
-    def _ratios_as_acted(self, minibatch: MinibatchInputs, rows: mx.array | None) -> mx.array:
-        """Return ratios (T, S) by the weights, and from the recurrent states, that acted."""
-        inputs, targets, state = minibatch
+    def _ratios_as_acted(self, minibatch: Minibatch, rows: mx.array | None) -> mx.array:
+        """Return ratios (T, S) by the weights that acted, from the recurrent states that acted."""
+        state = minibatch.state
         reader = self.learner.reader
         if state is None and rows is not None:
             states = reader.first_states(self.rollout)
@@ -393,16 +388,16 @@ class Update:
                 state = states and tree_map(
                     lambda a: take_rows(a[None], rows, 1).squeeze(0), states
                 )
-        acted = reader.behaviour(self.rollout, state, tuple(inputs))
+        acted = reader.behaviour(self.rollout, state, minibatch)
         with building:
-            return mx.exp(acted - targets.old_logprob.reshape(acted.shape))
+            return mx.exp(acted - minibatch.targets.old_logprob.reshape(acted.shape))
 
     def _retry(self, error: RuntimeError) -> None:
-        """Run the update again, step by step, after macOS ended what the GPU computed.
+        """Run the update again, phase by phase, after macOS stopped a command of the GPU.
 
         Raises:
-            RuntimeError: it was another error.
-            GPUError: macOS ended the second try, too. Nothing but the epoch is lost.
+            RuntimeError: another error than that.
+            GPUError: macOS stopped the second attempt, too. Only the epoch is lost.
         """
         if WATCHDOG_ERROR not in str(error):
             raise error
@@ -410,7 +405,9 @@ class Update:
         if self.learner.ranks.size > 1:
             times += ", and other ranks wait for no second try"
         if times == "once":
-            self.retrying, self.is_graph, self.extra_seconds = True, False, 0.0
+            self.retrying = True
+            self.is_graph = False
+            self.extra_seconds = 0.0
             with building:
                 self.draws, self.noise = self.learner.draw(self.key)
             self.submit()
@@ -423,19 +420,35 @@ class Update:
 
 
 def run_minibatches(
-    algorithm: Algorithm, epoch: Epoch, state: TrainState, results: Results
+    algorithm: Algorithm,
+    epoch: Epoch,
+    state: TrainState,
+    results: EpochResults,
+    observe: Callable[[Minibatch, Any], None] | None = None,
 ) -> TrainState:
     """Train on an epoch's minibatches, one after the other, and return the state after them.
 
-    The first minibatch whose KL is more than ``algorithm.largest_kl`` ends the epoch, and no step
-    is made with it. To know the KL, each minibatch is waited for unless that limit is infinite.
+    The first minibatch whose KL exceeds ``algorithm.largest_kl`` ends the epoch, without a step.
+    Unless that limit is infinite, each minibatch is waited for, because its KL must be known.
+
+    Args:
+        algorithm: generates the minibatches.
+        epoch: inputs of the minibatches.
+        state: weights, optimizer state and loss scaling before the epoch.
+        results: receives the results of each minibatch.
+        observe: called with the first minibatch and ``Epoch.rows`` before its gradients.
     """
-    functions, scheduled = epoch.functions, epoch.scheduled
-    for inputs, targets, recurrent in algorithm.minibatches(epoch):
+    functions = epoch.functions
+    lr, ent_coef, _ = epoch.scheduled
+    for k, minibatch in enumerate(algorithm.minibatches(epoch)):
+        if epoch.noise is not None:
+            with building:
+                minibatch = minibatch._replace(actions=minibatch.actions - epoch.noise[k])
+        if k == 0 and observe is not None:
+            observe(minibatch, epoch.rows)
         with building:
-            grads, metrics, ratios, values, advantages = functions.gradients(
-                *(state.weights, *inputs, targets, recurrent),
-                *(scheduled.ent_coef, state.scaler["scale"]),
+            (_, metrics, ratios, values, advantages), grads = functions.gradients(
+                state.weights, minibatch, ent_coef, state.scaler["scale"]
             )
         if epoch.lap is not None:
             epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
@@ -447,13 +460,58 @@ def run_minibatches(
             results.add(state, advantages, metrics, finite)
             break
         with building:
-            *after, ok = functions.optimise(*state, grads, metrics, scheduled.lr)
+            *after, ok = functions.optimise(*state, grads, metrics, lr)
         if epoch.lap is not None:
             epoch.lap("train_optimizer", (after, ok))
-        changed = algorithm.write_back(epoch, ratios, values, ok)
         state = TrainState(*after)
-        results.add(state, advantages, metrics, ok, *changed)
+        epoch.trained = values, ratios, ok
+        results.add(state, advantages, metrics, ok, values, ratios)
     return state
+
+
+def epoch_in_graph(
+    algorithm: Algorithm,
+    functions: UpdateFunctions,
+    config: Config,
+    compares: bool,
+    fields: Fields,
+    states: Any,
+    draws: mx.array,
+    scheduled: tuple[mx.array, ...],
+    *before: Any,
+) -> Any:
+    """Compute an entire epoch. ``Learner.graph`` is this function, compiled.
+
+    Args:
+        algorithm: generates the minibatches.
+        functions: functions of an update, not compiled.
+        config: configuration of this process.
+        compares: True to report how far the first minibatch's ratios are from 1.
+        fields: the arrays of a rollout by name.
+        states: recurrent states of the agents at the start of the rollout, or None.
+        draws: random numbers from ``Algorithm.draws``.
+        scheduled: the fields of ``Scheduled``, scalar arrays.
+        before: the fields of ``TrainState``.
+
+    Returns:
+        The fields of the new TrainState, packed results, and the results of each minibatch.
+    """
+    epoch = Epoch(
+        functions=functions,
+        fields=fields,
+        draws=draws,
+        scheduled=Scheduled(*scheduled),
+        states=lambda: states,
+        trainable=partial(trainable_steps, None, *fields["actions"].shape[:2]),
+    )
+    results = EpochResults(traced=True)
+    after = run_minibatches(algorithm, epoch, TrainState(*before), results)
+    if counts_at_once(config):
+        flags = [ok for ok, *_ in results.minibatches]
+        scaler = precision.count_all(after.scaler, flags, config.train.precision)
+        after = after._replace(scaler=scaler)
+    packed = results.pack(after, results.first_ratios if compares else None)
+    return tuple(after), packed, [list(arrays) for arrays in results.minibatches]
 
 
 def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
@@ -462,14 +520,14 @@ def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
     return numbers[algorithm.metrics.index("kl")]
 
 
-def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
+def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
     """Return the mask of steps to train on, (T, N) bool: see ``ppo/sections.py``.
 
     The last step is excluded, because the reward of its action isn't known. If no step remains,
     all steps are included so that minibatches aren't empty; their advantages are 0.
 
     Args:
-        finals: (T + 1, N), non-zero where a row is an episode's last observation, or None.
+        finals: (T + 1, N), non-zero for final observations of episodes, or None.
         steps: Number of steps T.
         agents: Number of agents N.
     """
@@ -479,10 +537,9 @@ def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarr
 
 
 def first_ratios_are_one(config: Config, policy: Policy, placement: Placement) -> bool:
-    """Return True if an epoch's first minibatch has ratios of 1 but for rounding.
+    """Return True if an epoch's first minibatch has ratios of 1, apart from rounding.
 
-    It has if it is trained by the weights that acted, from the recurrent states that its rollout
-    began with.
+    This requires that it is trained with the weights and the initial recurrent states that acted.
     """
     carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
     same = not carries or config.facts.carries_state

@@ -10,7 +10,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
-from puffer_mlx.ppo.sections import Fields
+from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.rollout.acting_in_mlx import concat_states
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_gpu
@@ -88,7 +88,7 @@ class Reader:
 
     Args:
         gather: ``UpdateFunctions.gather``.
-        logprobs: (weights, *inputs, states) -> log-probabilities (T, S), compiled.
+        logprobs: (weights, minibatch) -> log-probabilities (T, S), compiled.
         placement: Devices that act and train.
         config: Configuration. Sets the segments per call, and if rollouts start from initial
             recurrent states.
@@ -135,8 +135,8 @@ class Reader:
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
                 part = _of_agents(states, slice(first, first + S))
-                inputs = self._gather(fields, rows)
-            logprobs = self.behaviour(rollout, part, inputs)
+                minibatch = self._gather(fields, rows)
+            logprobs = self.behaviour(rollout, part, minibatch)
             with building:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
@@ -156,10 +156,11 @@ class Reader:
                 states = self._learned.states(states)
             return for_gpu(states) if self._from_host else states
 
-    def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
+    def behaviour(self, rollout: Rollout, states: Any, minibatch: Minibatch) -> Any:
         """Return log-probabilities (T, S) of a minibatch, computed by the weights that acted."""
+        minibatch = minibatch._replace(state=states, targets=None)
         with building:
-            return self._logprobs(rollout.start.weights, *minibatch, states)
+            return self._logprobs(rollout.start.weights, minibatch)
 
 
 def _of_agents(states: Any, agents: slice) -> Any:

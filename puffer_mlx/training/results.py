@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -23,66 +22,59 @@ IN_FLIGHT = 2  # most minibatches queued on the device
 CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
 
 
-class MinibatchResult(NamedTuple):
-    """Results of one minibatch, or of k that were computed at once."""
+class EpochResults:
+    """Results of an epoch's minibatches, which are submitted one by one and read at the end.
 
-    ok: mx.array
-    """True or 1 if the minibatch counted: a scalar, or (k,)."""
-    metrics: mx.array
-    """(7,), or (k, 7)."""
-    advantages: mx.array
-    """(T, N), or those of the minibatch's rows."""
-
-
-class Results:
-    """An epoch's results: minibatches are submitted as they come and read together at the end.
-
-    The device computes a minibatch while Python builds the next one. At most ``IN_FLIGHT`` wait,
-    since each holds its activations.
+    The device computes a minibatch while Python builds the next one. At most ``IN_FLIGHT`` are
+    queued, because each holds its activations.
 
     Args:
-        traced: an epoch is being compiled, so nothing is submitted.
+        traced: True while an epoch is compiled, so nothing is submitted.
 
     Attributes:
-        minibatches: results of each minibatch, or one entry for all.
-        first_ratios: ratios of the first minibatch (T, S); None: not known.
+        minibatches: a flag, metrics (7,) and advantages of each minibatch. The flag is a scalar,
+            true if the minibatch counted. Minibatches that were computed at once have one entry
+            with flags (K,) and metrics (K, 7).
+        first_ratios: ratios of the first minibatch (T, S), or None if unknown.
         packed: all numbers that the host reads, as one float32 array.
+
+    Attributes that ``read`` sets:
+        squares: sums of squares, all finite if all weights and the optimizer's state are finite.
+        scaler: state of loss scaling by name.
+        ratios: the largest and the smallest first ratio; empty if they aren't compared with 1.
+        counted: 1 or 0 for each minibatch.
+        metrics: metrics of each minibatch.
     """
 
     def __init__(self, traced: bool = False) -> None:
-        self.minibatches: list[MinibatchResult] = []
+        self.minibatches: list[tuple[mx.array, mx.array, mx.array]] = []
         self.first_ratios: mx.array | None = None
         self.packed: mx.array | None = None
-        self._scaler: list[str] = []
+        self.squares: list[float] = []
+        self.scaler: dict[str, float] = {}
+        self.ratios: list[float] = []
+        self.counted: list[float] = []
+        self.metrics: list[list[float]] = []
         self._has_ratios = False
         self._traced = traced
 
     @classmethod
     def of_graph(
-        cls,
-        packed: mx.array,
-        minibatches: Sequence[Sequence[mx.array]],
-        state: TrainState,
-        has_ratios: bool,
-    ) -> "Results":
-        """Return the results that a compiled epoch has made.
+        cls, packed: mx.array, minibatches: Sequence[Sequence[mx.array]], has_ratios: bool
+    ) -> "EpochResults":
+        """Return the results of a compiled epoch.
 
         Args:
-            packed: Packed results: see ``pack``.
-            minibatches: Fields of the MinibatchResult of each minibatch.
-            state: State after the epoch.
+            packed: packed results: see ``pack``.
+            minibatches: flag, metrics and advantages of each minibatch.
             has_ratios: True if ``packed`` contains ratios.
         """
         results = cls()
-        results.minibatches = [MinibatchResult(*arrays) for arrays in minibatches]
-        results.packed, results._has_ratios = packed, has_ratios
-        results._scaler = [*state.scaler]
+        for ok, metrics, adv in minibatches:
+            results.minibatches.append((ok, metrics, adv))
+        results.packed = packed
+        results._has_ratios = has_ratios
         return results
-
-    @property
-    def counted(self) -> list[mx.array]:
-        """The flag ``ok`` of each minibatch, or one array for all of them."""
-        return [one.ok for one in self.minibatches]
 
     @property
     def count(self) -> int:
@@ -96,19 +88,19 @@ class Results:
 
         Waits for the minibatch ``IN_FLIGHT`` before this one.
         """
-        self.minibatches.append(MinibatchResult(ok, metrics, adv))
+        self.minibatches.append((ok, metrics, adv))
         if self._traced:
             return
         mx.async_eval(*now, *others, metrics, ok)
         if len(self.minibatches) > IN_FLIGHT:
-            before = self.minibatches[-1 - IN_FLIGHT]
-            mx.eval(before.ok, before.metrics)
+            earlier_ok, earlier_metrics, _ = self.minibatches[-1 - IN_FLIGHT]
+            mx.eval(earlier_ok, earlier_metrics)
 
     def pack(self, now: TrainState, ratios: mx.array | None) -> mx.array:
-        """Pack what the host reads into one array: each array that it reads costs a GPU 50 us.
+        """Pack all numbers that the host reads into one array: reading an array costs a GPU 50 us.
 
         Args:
-            now: the state after the epoch.
+            now: state after the epoch.
             ratios: ratios of the first minibatch, if they are to be compared with 1.
         """
         # Finite gradients can still move weights beyond what float32 holds.
@@ -116,69 +108,57 @@ class Results:
         arrays = [sums_of_squares(trained), *now.scaler.values()]
         if ratios is not None:
             arrays += [mx.max(ratios), mx.min(ratios)]
-        arrays += [array for one in self.minibatches for array in (one.ok, one.metrics)]
+        for ok, metrics, _ in self.minibatches:
+            arrays += [ok, metrics]
         packed, _ = pack(arrays)
         self.packed = packed
-        self._scaler, self._has_ratios = [*now.scaler], ratios is not None
+        self._has_ratios = ratios is not None
         return packed
 
-    def read(self) -> "Numbers":
-        """Return the packed numbers, once they are computed."""
+    def read(self, scaler_names: Sequence[str]) -> None:
+        """Read the packed numbers, once they are computed.
+
+        Args:
+            scaler_names: names of the state of loss scaling.
+        """
         assert self.packed is not None
-        left: list[float] = self.packed.tolist()  # type: ignore
-        tail = len(self._scaler) + 2 * self._has_ratios
-        for one in self.minibatches:
-            tail += one.ok.size + one.metrics.size
-        numbers = iter(left)
-        squares = list(islice(numbers, len(left) - tail))
-        scaler = dict(zip(self._scaler, numbers, strict=False))
-        ratios = list(islice(numbers, 2 * self._has_ratios))
-        rows: list[Row] = []
-        for one in self.minibatches:
-            size = one.metrics.size // one.ok.size
-            for ok in list(islice(numbers, one.ok.size)):  # these precede their metrics
-                rows.append(Row(ok, list(islice(numbers, size)), one.advantages))
-        return Numbers(squares, scaler, ratios, rows)
+        packed: list[float] = self.packed.tolist()  # type: ignore
+        sizes = [ok.size + metrics.size for ok, metrics, _ in self.minibatches]
+        after_squares = len(scaler_names) + 2 * self._has_ratios + sum(sizes)
+        numbers = iter(packed)
+        self.squares = list(islice(numbers, len(packed) - after_squares))
+        self.scaler = dict(zip(scaler_names, islice(numbers, len(scaler_names)), strict=True))
+        self.ratios = list(islice(numbers, 2 * self._has_ratios))
+        self.counted = []
+        self.metrics = []
+        for ok, metrics, _ in self.minibatches:
+            self.counted += islice(numbers, ok.size)
+            width = metrics.size // ok.size
+            self.metrics += [list(islice(numbers, width)) for _ in range(ok.size)]
 
-
-class Row(NamedTuple):
-    """One minibatch's numbers."""
-
-    counted: float
-    """0 or 1."""
-    metrics: list[float]
-    advantages: mx.array
-    """Not read, unless something has to be explained."""
-
-
-class Numbers(NamedTuple):
-    """The numbers of ``Results.packed``."""
-
-    squares: list[float]
-    """Sums of squares: all finite if all weights and the optimizer's state are."""
-    scaler: dict[str, float]
-    ratios: list[float]
-    """The first minibatch's largest and smallest ratio, or nothing."""
-    rows: list[Row]
+    def advantages(self, k: int) -> mx.array:
+        """Return the advantages of minibatch k: of all agents, or of its own."""
+        return self.minibatches[min(k, len(self.minibatches) - 1)][2]
 
 
 class Health:
     """Check that the results of training are finite, epoch by epoch.
 
     Args:
-        config: A valid configuration.
-        metrics: Names of the metrics.
+        config: a valid configuration.
+        metrics: names of the metrics.
 
     Attributes:
-        fault: Error that explains why no minibatch has counted so far, or None.
+        fault: error that explains why no minibatch has counted so far, or None.
     """
 
     def __init__(self, config: Config, metrics: Sequence[str] = METRICS) -> None:
-        self.config, self._metrics = config, metrics
+        self.config = config
         self.fault: UserError | None = None
-        self._counted = False  # a minibatch did
+        self._metrics = metrics
+        self._any_counted = False
 
-    def check(self, rollout: Rollout, now: TrainState, results: Results) -> dict[str, float]:
+    def check(self, rollout: Rollout, now: TrainState, results: EpochResults) -> dict[str, float]:
         """Wait for an epoch's results and check them.
 
         Args:
@@ -193,19 +173,21 @@ class Health:
             UserError: too many minibatches in a row were not finite, or weights aren't any more.
         """
         mx.eval(*now, results.packed)
-        squares, scaler, ratios, rows = results.read()
-        if not all(map(math.isfinite, squares)) and (name := not_finite_of(now)):
+        results.read([*now.scaler])
+        if not all(map(math.isfinite, results.squares)) and (name := not_finite_of(now)):
             raise overflown(name, self.config)
+        scaler = results.scaler
         if scaler["longest"] >= precision.TOLERATED:
-            row = next(row for row in rows if not row.counted)
             words = f"{precision.TOLERATED} minibatches in a row were not finite"
-            raise not_finite(words, rollout, row, self.config)
-        counted = [row.metrics for row in rows if row.counted]
+            raise not_finite(words, rollout, results, self.config)
+        minibatches = zip(results.counted, results.metrics, strict=True)
+        counted = [metrics for counts, metrics in minibatches if counts]
         if counted:
-            self._counted, self.fault = True, None
-        elif not self._counted:
+            self._any_counted = True
+            self.fault = None
+        elif not self._any_counted:
             words = "nothing was learned: not one minibatch was finite"
-            self.fault = not_finite(words, rollout, rows[0], self.config)
+            self.fault = not_finite(words, rollout, results, self.config)
         losses = {
             name: sum(column) / len(counted)
             for name, column in zip(self._metrics, zip(*counted, strict=True), strict=False)
@@ -215,8 +197,8 @@ class Health:
             losses["minibatches"] = len(counted)
         if self.config.train.precision == "fp16":
             losses["scale"] = scaler["scale"]
-        if ratios:
-            error = float(np.abs(np.array(ratios, np.float32) - np.float32(1)).max())
+        if results.ratios:
+            error = float(np.abs(np.array(results.ratios, np.float32) - np.float32(1)).max())
             if math.isfinite(error):
                 losses["first_ratio_error"] = error
         return losses
@@ -246,32 +228,38 @@ def overflown(name: str, config: Config) -> UserError:
     )
 
 
-def not_finite(words: str, rollout: Rollout, row: Row, config: Config) -> UserError:
-    """Return the error for minibatches that weren't finite; it names the phase of this one."""
+def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Config) -> UserError:
+    """Return the error for minibatches that weren't finite, which names the first phase to fail.
+
+    Args:
+        words: text that describes the minibatches.
+        rollout: the rollout that was trained on.
+        results: results of the epoch. One minibatch at least didn't count.
+        config: a valid configuration.
+    """
+    k = results.counted.index(0)
     with building:
         bad = [
             name
             for name, array in rollout.buffer.fields.items()
             if array is not None and not mx.isfinite(array).all().item()
         ]
-    hint, kept = "lower train.learning_rate", "the last good weights are kept"
+        finite_advantages = mx.isfinite(mx.sum(results.advantages(k))).item()
+    hint = "lower train.learning_rate"
+    kept = "the last good weights are kept"
     if bad and not {*bad} - CHOSEN:
-        phase, kept = "the policy's step", "begin with weights from before they grew too large"
+        phase = "the policy's step"
+        kept = "begin with weights from before they grew too large"
     elif bad:
-        phase, hint = "the rollout", f"its {', '.join(bad)} aren't: check the environment"
-    elif not finite_advantages(row):
-        phase, hint = "the advantages", "lower train.gamma or train.gae_lambda"
-    elif not all(math.isfinite(value) for value in row.metrics):
+        phase = "the rollout"
+        hint = f"its {', '.join(bad)} aren't: check the environment"
+    elif not finite_advantages:
+        phase = "the advantages"
+        hint = "lower train.gamma or train.gae_lambda"
+    elif not all(map(math.isfinite, results.metrics[k])):
         phase = "the forward pass"
     else:
         phase = "the backward pass"
     if config.train.precision != "fp32" and phase.endswith("pass"):
         hint += ", or --train.precision fp32"
     return UserError(f"{words}, first in {phase}", f"{hint}; {kept}")
-
-
-def finite_advantages(row: Row) -> bool:
-    """Return True if all advantages of a minibatch are finite."""
-    with building:
-        finite = mx.isfinite(mx.sum(row.advantages))
-    return bool(finite.item())

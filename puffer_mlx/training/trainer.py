@@ -241,7 +241,8 @@ class Trainer:
 
     def scheduled(self, epoch: int) -> Scheduled:
         """Return an epoch's learning rate, entropy coefficient and exponent of priorities."""
-        train, epochs = self.config.train, self.config.epochs
+        train = self.config.train
+        epochs = self.config.epochs
         if self.schedule is not None:
             lr = schedules.rate_at(self.schedule, epoch / epochs)
         elif self.rate is not None:

@@ -17,8 +17,8 @@ from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.closed_form import Losses, logprobs, losses
-from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.ppo.closed_form import LOSS, logprobs
+from puffer_mlx.ppo.loss import Coefficients, Forward, Targets, ppo_loss
 from puffer_mlx.ppo.precision import DTYPES, lower
 from puffer_mlx.rollout.acting_in_kernel import crews_of
 from puffer_mlx.spec import ActionSpec
@@ -238,13 +238,24 @@ class LossCase:
         """
         low = {name: mx.array(a).astype(dtype).astype(computed_in) for name, a in self.low.items()}
         targets = self.targets[:3] if live else self.targets
-        actions, batch = mx.array(self.actions), Minibatch(*map(mx.array, targets))
+        actions, batch = mx.array(self.actions), Targets(*map(mx.array, targets))
         masks = None if self.masks is None else mx.array(self.masks)
         decoder = Fused(self.action, 1)
 
-        def total(low: dict[str, mx.array]) -> Losses:
-            settings = COEFFICIENTS, mx.array(0.02), mx.array(64.0)
-            return losses(decoder, low, low["y"], actions, masks, batch, *settings)
+        def total(low: dict[str, mx.array]) -> tuple:
+            ent_coef = mx.array(0.02)
+            scale = mx.array(64.0)
+            outputs, value = decoder.split(low, low["y"])
+            logprob, entropy = decoder.distribution.log_prob_entropy(outputs, actions, masks)
+            nothing: Any = None
+            read = actions, masks, (1, SAMPLES), low["y"]
+            weights = {"decoder": low}
+            forward = Forward(logprob, entropy, value, nothing, weights, nothing, *read)
+            if (fused := LOSS.choose()) is not None:
+                return fused(decoder, forward, batch, COEFFICIENTS, ent_coef, scale)
+            numbers: Any = {"ent_coef": ent_coef, **COEFFICIENTS._asdict()}
+            loss, metrics = ppo_loss(logprob, entropy, value, batch, **numbers)
+            return loss * scale, metrics, mx.exp(logprob - batch.old_logprob), value
 
         (_, metrics, ratio, value), gradients = mx.value_and_grad(total)(low)
         results = {"metrics": metrics, "ratios": ratio, "values": value}

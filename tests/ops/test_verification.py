@@ -17,8 +17,9 @@ from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.gpu.launch import nothing
 from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
 from puffer_mlx.policy.policy import configured_policy
-from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.ppo.optimizers import muon
+from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.ppo.update import _with_rewards
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch, rollouts_in_steps
@@ -314,8 +315,13 @@ def test_sound_kernels_are_not_judged_again(monkeypatch):
 
 def test_gradients_are_compared_for_advantages_that_count():
     flat = mx.zeros(6)
-    targets = Minibatch(flat, flat, flat, flat)
-    *before, found, _, _, _ = _with_rewards(("weights", targets, None, flat, None))
-    assert before == ["weights"]
-    assert found._replace(adv=None) == targets._replace(adv=None)
-    assert np.std(np.array(found.adv)) > 0.3
+    targets = Targets(flat, flat, flat, flat)
+    minibatch = Minibatch(flat, flat, targets=targets)
+    weights, found, ent_coef, scale = _with_rewards(("weights", minibatch, flat, None))
+    assert (weights, ent_coef, scale) == ("weights", flat, None)
+    assert found._replace(targets=None) == minibatch._replace(targets=None)
+    assert found.targets._replace(adv=None) == targets._replace(adv=None)
+    assert np.std(np.array(found.targets.adv)) > 0.3
+    recomputed = minibatch._replace(targets=Targets(flat, flat, rewards=flat, terminals=flat))
+    _, found, *_ = _with_rewards(("weights", recomputed, flat, None))
+    assert found.targets.adv is None and np.std(np.array(found.targets.rewards)) > 0.3

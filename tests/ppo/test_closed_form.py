@@ -15,17 +15,18 @@ import pytest
 from emulated_gpu import Compiled, from_memory, recording, to_memory
 from kernel_oracles import EPSILON
 from oracles import f64
+from output_loss import output_loss
 
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import ActionBounds
 from puffer_mlx.ppo import closed_form
-from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.ppo.loss import Coefficients, Targets
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.backend import building_for
 
 COEFFICIENTS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.25)
 ENT_COEF = 0.02
-TARGETS = Minibatch._fields
+TARGETS = "old_logprob", "old_value", "adv", "weight", "moments"
 
 
 @dataclasses.dataclass
@@ -97,8 +98,8 @@ class Case:
         mx.eval(array)
         return array
 
-    def batch(self) -> Minibatch:
-        return Minibatch(*(self.given(name) for name in TARGETS))
+    def targets(self) -> Targets:
+        return Targets(*(self.given(name) for name in TARGETS))
 
 
 def moments_of(minibatches, parts):
@@ -152,7 +153,7 @@ def expected(case):
     """All that the kernels give, in float64; gradients by cases, not by differentiation."""
     logprob, entropy, slopes = log_probs(case)
     value = f64(case.arrays["y"])[-1]
-    old_logprob, old_value, adv, *weights = (f64(a) for a in case.batch() if a is not None)
+    old_logprob, old_value, adv, *weights = (f64(a) for a in case.targets() if a is not None)
     clip, vf, vf_clip = COEFFICIENTS
     gain = adv
     if not case.live:
@@ -186,15 +187,15 @@ def loss_of(case):
         weights["logstd"] = case.low("logstd")
 
     def losses(weights):
-        given = weights["y"], case.given("actions"), case.given("masks"), case.batch()
+        given = case.given("actions"), case.given("masks"), case.targets()
         settings = COEFFICIENTS, mx.array(ENT_COEF), mx.array(case.scale)
-        return closed_form.losses(decoder, weights, *given, *settings)
+        return output_loss(decoder, weights, *given, *settings)
 
     return losses, weights
 
 
 def results(case):
-    """The same of ``losses``: by the plain form, or by kernels where a GPU is emulated."""
+    """The same of ``output_loss``: by plain MLX, or by kernels where a GPU is emulated."""
     losses, weights = loss_of(case)
     (loss, metrics, ratio, value), slopes = mx.value_and_grad(losses)(weights)
     assert {slope.dtype for slope in slopes.values()} == {case.dtype}
@@ -283,7 +284,7 @@ def launches(case):
     losses, weights = loss_of(case)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(closed_form, "mx", Exported())
-        return losses(weights)._asdict()
+        return dict(zip(("total", "metrics", "ratio", "value"), losses(weights), strict=True))
 
 
 class Kernels:
@@ -497,7 +498,7 @@ def test_a_product_of_the_loss_that_is_compiled():
         return [mx.ones(shape, dtype) for shape, dtype in shapes]
 
     losses, weights = loss_of(CASES["continuous"])
-    slopes = mx.compile(mx.grad(lambda weights, factor: factor * losses(weights).total))
+    slopes = mx.compile(mx.grad(lambda weights, factor: factor * losses(weights)[0]))
     with building_for("cuda", kernel):
         for factor in 0.5, 3.0:
             for slope in slopes(weights, mx.array(factor)).values():

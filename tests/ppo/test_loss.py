@@ -1,6 +1,7 @@
 """`ppo/loss.py` with the distributions' log-probabilities: hand arithmetic, finite differences."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -8,7 +9,7 @@ import oracles
 import pytest
 
 from puffer_mlx.policy.distributions import Categorical
-from puffer_mlx.ppo.loss import METRICS, Minibatch, normalise, normalized_loss, ppo_loss
+from puffer_mlx.ppo.loss import METRICS, Targets, normalise, normalized_loss, ppo_loss
 from puffer_mlx.spec import ActionSpec
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2, "ent_coef": 0.01}
@@ -28,9 +29,7 @@ def ours(logits, value, actions, batch, sizes, mask=None, **coefficients):
 
     def loss(logits, value):
         logprob, entropy = heads.log_prob_entropy(logits, actions, mask)
-        return ppo_loss(
-            logprob, entropy, value, Minibatch(*batch), ent_coef=ent_coef, **coefficients
-        )
+        return ppo_loss(logprob, entropy, value, Targets(*batch), ent_coef=ent_coef, **coefficients)
 
     (total, metrics), (dlogits, dvalue) = mx.value_and_grad(loss, argnums=(0, 1))(logits, value)
     return total.item(), np.array(metrics), np.array(dlogits).T, np.array(dvalue)
@@ -153,7 +152,7 @@ def test_random(case):
 def gradient_at(ratio, adv, clip_coef=0.25):
     """dL/dlogprob of entry 0, whose ratio is given; entry 1 has the opposite advantage."""
     zeros = mx.zeros(2)
-    batch = Minibatch(zeros, zeros, mx.array([adv, -adv]), mx.ones(2))
+    batch = Targets(zeros, zeros, mx.array([adv, -adv]), mx.ones(2))
 
     def loss(logprob):
         numbers = {"clip_coef": clip_coef, "vf_coef": 0, "vf_clip_coef": 1}
@@ -180,7 +179,7 @@ def test_gradient_of_a_value_at_its_clip(limit):
     # value - old_value = limit exactly: neither branch is larger, and the unclipped one's counts,
     # vf_coef / n * (value - ret) = 2 / 2 * (.5 + limit - 1.5), for both entries
     old = mx.array([0.5, 0.5])
-    batch = Minibatch(mx.zeros(2), old, mx.ones(2), mx.ones(2))
+    batch = Targets(mx.zeros(2), old, mx.ones(2), mx.ones(2))
 
     def loss(value):
         numbers = {"clip_coef": 0.2, "vf_coef": 2, "vf_clip_coef": limit}
@@ -197,7 +196,7 @@ def test_shapes_must_agree():
         logprob, entropy, value, *targets = wrong
         with pytest.raises(ValueError, match="differ in shape"):
             numbers = {"clip_coef": 1, "vf_coef": 1, "vf_clip_coef": 1, "ent_coef": mx.array(0.0)}
-            ppo_loss(logprob, entropy, value, Minibatch(*targets), **numbers)
+            ppo_loss(logprob, entropy, value, Targets(*targets), **numbers)
 
 
 def test_normalized_of_live_advantages():
@@ -211,11 +210,11 @@ def test_normalized_of_live_advantages():
     policy = np.maximum(gain * ratio, gain * np.clip(ratio, 0.8, 1.2))
     taken = gain * ratio >= gain * np.clip(ratio, 0.8, 1.2)
     expected = policy.mean() + 2.0 * 0.5 * np.mean(adv**2) - 0.01 * entropy.mean()
-    batch = Minibatch(*arrays(old, old_value, adv))
+    batch = Targets(*arrays(old, old_value, adv))
     coefficients = {**COEFFICIENTS, "ent_coef": mx.array(0.01)}
 
     def loss(*forward):
-        now = SimpleNamespace(logprob=forward[0], entropy=forward[1], value=forward[2])
+        now: Any = SimpleNamespace(logprob=forward[0], entropy=forward[1], value=forward[2])
         return normalized_loss(now, batch, **coefficients)
 
     (total, metrics), grads = mx.value_and_grad(loss, (0, 1, 2))(*arrays(logprob, entropy, value))

@@ -25,9 +25,9 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.algorithms import puffer5
-from puffer_mlx.ppo.gradients import clipped_loss, gradients
-from puffer_mlx.ppo.loss import Coefficients, Minibatch
-from puffer_mlx.ppo.sections import SegmentView
+from puffer_mlx.ppo.gradients import minibatch_loss
+from puffer_mlx.ppo.loss import Coefficients, Targets
+from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.spec import ActionSpec
 
 NUMBERS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.25)
@@ -118,31 +118,35 @@ class Case:
         """The results of a step, gradients first."""
         names = [name for name, _ in tree_flatten(self.policy.init(mx.random.key(1)))]
         weights: Any = tree_unflatten([*zip(names, arrays, strict=False)])
-        observations, actions, masks, keep, *rest = arrays[len(names) :]
-        kind = puffer5.Segments if self.live else Minibatch
-        compared: Any = kind(*rest[:5])
+        observations, actions, masks, not_done, *rest = arrays[len(names) :]
+        old_logprob, old_value, *others = rest[:5]
+        if self.live:
+            rewards, terminals, finals = others
+            targets = Targets(
+                old_logprob, old_value, rewards=rewards, terminals=terminals, finals=finals
+            )
+        else:
+            targets = Targets(old_logprob, old_value, *others)
         state = tree_unflatten([*zip(self.states, rest[5:], strict=True)])
+        state = state if self.begins else None
+        batch = Minibatch(observations, actions, masks, not_done, targets, state)
         if self.strip:
             whole = mx.concatenate([observations * 2, observations, observations], axis=1)
-            observations = SegmentView(whole, mx.arange(self.S, 2 * self.S, dtype=mx.int32))
-        grads, *others = step(
-            *(weights, observations, actions, masks, keep, compared),
-            *(state if self.begins else None, mx.array(0.02), mx.array(1.0)),
-        )
+            view = mx.arange(self.S, 2 * self.S, dtype=mx.int32)
+            batch = batch._replace(observations=whole, view=view)
+        (_, *others), grads = step(weights, batch, mx.array(0.02), mx.array(1.0))
         flat = dict(tree_flatten(grads))
         assert [*grads] == ["encoder", "decoder", "network"] and [*flat] == names
         return [*(flat[name] for name in names), *others]
 
     def plain(self) -> Any:
         """What `ppo/gradients.py` makes of it."""
-        given = partial(clipped_loss, self.policy, NUMBERS)
-        return gradients(self.policy, self.kind, self.live_loss if self.live else given)
-
-    def live_loss(self, now, segments, ent_coef, scale):
-        config = partial(clipped_loss, self.policy, NUMBERS)
-        return puffer5.live_loss(
-            *(self.policy, config, DISCOUNTS, self.vtrace, advantages),
-            *(now, segments, ent_coef, scale),
+        recompute = None
+        if self.live:
+            given = self.policy, DISCOUNTS, self.vtrace, advantages
+            recompute = partial(puffer5.recompute_advantages, *given)
+        return mx.value_and_grad(
+            partial(minibatch_loss, self.policy, self.kind, NUMBERS, None, recompute)
         )
 
 

@@ -74,9 +74,8 @@ def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
     """What the steps make of it."""
     run, state = compiled(policy, train), optimizers.find("adam").init(weights)
     scaler, metrics, oks = precision.first_scaler("fp32"), [], []
-    for inputs, batch, first in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
-        given = *inputs, batch, first, ENT, scaler["scale"]
-        grads, numbers, *_ = run.gradients(weights, *given)
+    for minibatch in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
+        (_, numbers, *_), grads = run.gradients(weights, minibatch, ENT, scaler["scale"])
         weights, state, scaler, ok = run.optimise(weights, state, scaler, grads, numbers, LR)
         metrics.append(numbers)
         oks.append(ok)

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TRAINING = ROOT / "puffer_mlx" / "training"
 WATCHED = ("Trainer", "Learner", "Update", "RolloutQueue", "Collector")
-WATCHED += ("Reader", "Results", "Health", "EpochLogs")
+WATCHED += ("Reader", "EpochResults", "Health", "EpochLogs")
 OUTSIDE = ("puffer_mlx", "tests", "benchmarks", "scripts", "examples")
 SHARED = {"_replace", "_asdict", "_fields", "_make"}  # a NamedTuple's, which are public
 

@@ -21,8 +21,9 @@ from puffer_mlx.ops import implementation
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.ppo.loss import METRICS, Targets, ppo_loss
 from puffer_mlx.ppo.optimizers import Optimizer, adam, step_if_finite
+from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -152,8 +153,10 @@ def test_the_example_as_a_gpu_s_graph(monkeypatch, capfd):
             weights = policy.init(mx.random.key(0))
             steps = compile_update(policy, settings, algorithms.make(policy, settings))
             seen, rows = graphs.ones((T, S, D), mx.float32), graphs.ones((T * S,), mx.float32)
-            given = seen, rows[:, None], None, None, Minibatch(rows, rows, rows, rows), None
-            gradients, statistics, *_ = steps.gradients(weights, *given, rows[0], rows[0])
+            targets = Targets(rows, rows, rows, rows)
+            minibatch = Minibatch(seen, rows[:, None], targets=targets)
+            results = steps.gradients(weights, minibatch, rows[0], rows[0])
+            (_, statistics, *_), gradients = results
             found[loss] = graphs.launches(gradients, statistics)
         assert statistics.shape == (len(METRICS) + (loss != "clipped"),)
     ours, other = ({*each.counted} for each in found.values())

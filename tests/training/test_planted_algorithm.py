@@ -16,9 +16,7 @@ from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.advantage import rollout_advantages
 from puffer_mlx.ppo.algorithms import Algorithm, Step, discounts
-from puffer_mlx.ppo.gradients import Scored
-from puffer_mlx.ppo.loss import Minibatch, normalise
-from puffer_mlx.ppo.sections import MinibatchInputs
+from puffer_mlx.ppo.loss import Targets, normalise
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -33,29 +31,25 @@ def make(policy, config, agents, one_cpu):
     numbers = discounts(train)._replace(gae_lambda=1.0, rho_clip=1.0, c_clip=1.0)
 
     def minibatches(epoch):
-        fields, (T, N), states = epoch.fields, epoch.values.shape, epoch.states()
-        adv = epoch.run("targets", fields, epoch.values)
+        fields, states = epoch.fields, epoch.states()
+        T, N = fields["values"].shape
+        adv = epoch.run("targets", fields, fields["values"])
         with building:
             mixed = mx.random.permutation(mx.arange(N, dtype=mx.int32), key=epoch.draws)
             orders = mx.split(mixed[: N // S * S], N // S)
         for rows in orders:
             with building:
-                targets = (take_rows(a, rows, T) for a in (fields["logprobs"], epoch.values, adv))
-                compared = Minibatch(*(a.reshape(-1) for a in targets))
+                arrays = fields["logprobs"], fields["values"], adv
+                targets = Targets(*(take_rows(a, rows, T).reshape(-1) for a in arrays))
                 first = None if states is None else tree_map(lambda a: a[rows], states)
-            yield MinibatchInputs(epoch.gather(fields, rows), compared, first)
+            yield epoch.gather(fields, rows)._replace(targets=targets, state=first)
 
-    def loss(now, compared, ent_coef, scale):
-        outputs, value = policy.decoder.split(now.decoder, now.y)
-        actions = policy.decoder.distribution
-        logprob, entropy = actions.log_prob_entropy(outputs, now.actions, now.masks)
-        gain = mx.mean(logprob * normalise(compared.adv, compared.moments))
-        error = 0.5 * mx.mean(mx.square(value - compared.old_value - compared.adv))
-        total = train.vf_coef * error - gain - ent_coef * mx.mean(entropy)
-        metrics = mx.stop_gradient(mx.stack([-gain, error, mx.mean(entropy), total]))
-        ratio = mx.exp(logprob - compared.old_logprob)
-        total = total if scale is None else total * scale
-        return Scored(total, metrics, ratio, value, compared.adv)
+    def loss(now, targets, *, ent_coef, vf_coef, **_):
+        gain = mx.mean(now.logprob * normalise(targets.adv, targets.moments))
+        error = 0.5 * mx.mean(mx.square(now.value - targets.old_value - targets.adv))
+        entropy = mx.mean(now.entropy)
+        total = vf_coef * error - gain - ent_coef * entropy
+        return total, mx.stack([-gain, error, entropy, total])
 
     def targets(fields, values):
         return rollout_advantages(fields, values, None, numbers)

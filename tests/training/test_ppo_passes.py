@@ -12,7 +12,7 @@ from puffer_mlx.config.notes import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.sections import Pass
-from puffer_mlx.training.learner import learned_from
+from puffer_mlx.training.learner import trainable_steps
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -37,9 +37,10 @@ def seen(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[float]]]:
 
     real = functions(trainer)
 
-    def gradients(*arguments):
-        found.append(np.asarray(arguments[1]).reshape(-1, arguments[1].shape[-1]).tolist())
-        return real.gradients(*arguments)
+    def gradients(weights, minibatch, *others):
+        observations = np.asarray(minibatch.observations)
+        found.append(observations.reshape(-1, observations.shape[-1]).tolist())
+        return real.gradients(weights, minibatch, *others)
 
     replace_functions(trainer, gradients=gradients)
     trainer.step()
@@ -74,8 +75,8 @@ def test_a_pass_has_every_sample_that_is_known(monkeypatch):
 
 def test_a_rollout_of_which_nothing_is_known_ends_no_run():
     finals = np.array([[1.0], [0.0], [0.0]])
-    assert learned_from(finals, 2, 1).all()
-    assert learned_from(None, 3, 1)[:, 0].tolist() == [True, True, False]
+    assert trainable_steps(finals, 2, 1).all()
+    assert trainable_steps(None, 3, 1)[:, 0].tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("own", [[], ["--train.target-kl", "1e-4"]], ids=["", "target_kl"])

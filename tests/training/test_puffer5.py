@@ -15,7 +15,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.distributions import distribution
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.ppo.loss import METRICS, Targets, ppo_loss
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.training.trainer import Trainer
 
@@ -32,7 +32,7 @@ def test_a_minibatch_by_hand():
     estimate = partial(advantages, gamma=0.9, gae_lambda=0.8, rho_clip=1, c_clip=1, reward_clip=1)
     adv = estimate(column(LIVE), rewards, terminals, None)
     np.testing.assert_allclose(np.array(adv)[:, 0], [-0.242, -0.6, 0.67, 0], rtol=0, atol=1e-6)
-    batch = Minibatch(
+    batch = Targets(
         mx.array([-1.2, -1.35, -0.5, -0.9]), mx.array([0.3, 0.1, 0.05, 0.9]), adv.reshape(-1)
     )
     actions = mx.array([[2], [1], [0], [1]], mx.float32)
@@ -167,11 +167,12 @@ def watch(trainer):
     """Rows that are trained on, and the weights that acted for each epoch, as they happen."""
     rows, acted, real = [], [], functions(trainer)
 
-    def gradients(weights, observations, *others):
+    def gradients(weights, minibatch, *others):
         seen = np.array(trainer.collector.buffer.observations)[:T]
-        same = (seen[:, None] == np.array(observations)[:, :, None]).all(axis=(0, 3))
+        observations = np.array(minibatch.observations)
+        same = (seen[:, None] == observations[:, :, None]).all(axis=(0, 3))
         rows.append([int(agent) for agent in same.argmax(axis=1)])
-        return real.gradients(weights, observations, *others)
+        return real.gradients(weights, minibatch, *others)
 
     def recompute(fields, rollout):
         acted.append(rollout.start.weights)

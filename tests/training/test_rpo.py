@@ -58,9 +58,9 @@ def actions_of(chosen: config.Config) -> tuple[np.ndarray, list[np.ndarray]]:
         trainer = Trainer(chosen, environments)
         real = functions(trainer)
 
-        def gradients(*arguments):
-            read.append(np.asarray(arguments[2]))
-            return real.gradients(*arguments)
+        def gradients(weights, minibatch, *others):
+            read.append(np.asarray(minibatch.actions))
+            return real.gradients(weights, minibatch, *others)
 
         replace_functions(trainer, gradients=gradients)
         trainer.step()

@@ -43,9 +43,9 @@ def watched(trainer, seen):
     steps = functions(trainer)
 
     def gradients(*arguments):
-        found = steps.gradients(*arguments)
-        seen.append(found[1].tolist()[METRICS.index("kl")])
-        return found
+        losses, grads = steps.gradients(*arguments)
+        seen.append(losses[1].tolist()[METRICS.index("kl")])
+        return losses, grads
 
     def optimise(*arguments):
         seen.append(None)

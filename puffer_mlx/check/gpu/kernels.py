@@ -13,8 +13,9 @@ from puffer_mlx.policy.networks import FusedCase
 from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
-from puffer_mlx.ppo.algorithms.puffer5 import Segments
+from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
@@ -180,11 +181,16 @@ class MinibatchCase:
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )
         read = self.actions, None, 1 - self.terminals
-        grads, _, ratios, _, adv = steps.gradients(
-            *(_arrays(self.weights), mx.array(self.observations), *map(_arrays, read)),
-            Segments(old_logprob, old_value, rewards, terminals, None),
-            *(_arrays(self.state), mx.array(0.01), mx.array(1024.0)),
+        targets = Targets(old_logprob, old_value, rewards=rewards, terminals=terminals)
+        state = _arrays(self.state)
+        observations = mx.array(self.observations)
+        batch = Minibatch(observations, *map(_arrays, read), targets=targets, state=state)
+        scale = mx.array(1024.0)
+        (_, _, ratios, _, adv), grads = steps.gradients(
+            _arrays(self.weights), batch, mx.array(0.01), scale
         )
+        if precision == "fp16":
+            grads = tree_map(lambda grad: grad / scale, grads)
         arrays = {f"gradient by {name}": array for name, array in named(grads)}
         arrays |= {"ratios": ratios, "advantages": adv}
         return {name: np.array(array).astype(np.float64) for name, array in arrays.items()}

@@ -23,15 +23,15 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts, advantages
-from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
+from puffer_mlx.ppo.gradients import Loss, RecomputeAdvantages
 from puffer_mlx.ppo.loss import METRICS, Coefficients
 from puffer_mlx.ppo.minibatch import Scoring, computes
-from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise, MinibatchInputs
+from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
 
 class Step(NamedTuple):
-    """One of an algorithm's own functions: see ``Epoch.run``.
+    """One of an algorithm's functions: see ``Epoch.run``.
 
     Args:
         function: a function of arrays and trees of arrays, which returns the same.
@@ -50,7 +50,9 @@ class Scheduled(NamedTuple):
     """Coefficients that change from epoch to epoch: floats, or scalar arrays."""
 
     lr: Any
+    """Learning rate."""
     ent_coef: Any
+    """Entropy coefficient."""
     beta: Any
     """Exponent of the importance weights of priorities."""
 
@@ -61,7 +63,7 @@ class Scheduled(NamedTuple):
 
 @dataclass
 class Epoch:
-    """The rollout of an epoch, and the values that its minibatches change.
+    """Inputs of an epoch's minibatches.
 
     Args:
         functions: the functions of an update: ``ppo.update.UpdateFunctions``.
@@ -69,15 +71,15 @@ class Epoch:
         draws: random numbers from ``Algorithm.draws``.
         scheduled: coefficients of the epoch, scalar arrays.
         states: returns the recurrent states at the start of the rollout, (N, ...), or None for the
-            initial state.
-        learned: returns the mask of steps to train on, a NumPy array (T, N) bool.
-        noise: RPO's noise on the means of actions, or None.
+            initial states.
+        trainable: returns the mask of steps to train on, a NumPy array (T, N) bool.
+        noise: RPO's noise on the means of actions (K, M, heads), or None.
         lap: called with a phase and the phase's result, to measure its time. None to measure
             nothing.
-        values: the rollout's values, or newer ones written by an algorithm, (T, N).
-        ratios: 1, or ratios written by an algorithm, (T, N).
-        rows: indices of the agents in the current minibatch, (S,).
-        back: changes of values and ratios by the previous minibatch, not applied yet.
+        rows: indices of the agents in the current minibatch, (S,) int32, if the algorithm chooses
+            agents.
+        trained: values and ratios (T, S) of the previous minibatch, and a flag, true if the
+            minibatch counted. The loop over minibatches sets them.
     """
 
     functions: Any
@@ -85,16 +87,11 @@ class Epoch:
     draws: mx.array
     scheduled: Scheduled
     states: Callable[[], Any]
-    learned: Callable[[], Any]
-    noise: MeanNoise | None = None
+    trainable: Callable[[], Any]
+    noise: mx.array | None = None
     lap: Callable[[str, Any], None] | None = None
-    values: Any = None
-    ratios: Any = None
-    rows: Any = None
-    back: Any = None
-
-    def __post_init__(self) -> None:
-        self.values = self.fields["values"]
+    rows: mx.array | None = None
+    trained: tuple[mx.array, ...] = ()
 
     def run(self, name: str, *arguments: Any) -> Any:
         """Call one of the algorithm's functions (``Algorithm.steps``)."""
@@ -105,57 +102,48 @@ class Epoch:
             self.lap(step.phase, result)
         return result
 
-    def gather(self, fields: Fields, rows: mx.array) -> Inputs:
-        """Return the inputs of the forward pass for the agents ``rows`` (S,)."""
+    def gather(self, fields: Fields, rows: mx.array) -> Minibatch:
+        """Return the minibatch of the agents ``rows`` (S,), without targets and states."""
         with building:
-            inputs = self.functions.gather(fields, rows)
+            minibatch = self.functions.gather(fields, rows)
         if self.lap is not None:
-            self.lap("train_gather", inputs)
-        return inputs
-
-
-def _key(key: mx.array) -> mx.array:
-    return key
-
-
-def _nothing(epoch: Epoch, ratio: mx.array, value: mx.array, ok: mx.array) -> tuple[()]:
-    return ()
+            self.lap("train_gather", minibatch)
+        return minibatch
 
 
 class Algorithm(NamedTuple):
     """An algorithm for one policy and configuration, constant during a run.
 
     Args:
-        minibatches: generates the minibatches of an epoch. The next one is requested after
-            ``write_back`` of the previous one.
-        loss: loss of a minibatch: see ``gradients``. A function of arrays that is compiled together
-            with the forward pass and its gradients.
-        metrics: names of the loss's statistics, including ``total``. The names of a custom loss are
+        minibatches: generates the minibatches of an epoch. The next one is requested when the
+            previous one is trained on: see ``Epoch.trained``.
+        loss: loss of a minibatch, a function of ``Forward``, ``Targets`` and, by name, ``ent_coef``
+            and ``Coefficients``. Returns the loss and metrics. None for ``ppo_loss``. With another
+            loss, ``scoring`` and ``at_once`` are unused.
+        recompute: computes advantages (T*S,) from ``Forward`` and ``Targets``. None to use those of
+            the targets.
+        metrics: names of the loss's metrics, including ``total``. The names of a custom loss are
             complete after it is traced.
-        scoring: targets and coefficients of PPO's loss, with which a GPU may compute gradients in
-            one launch (``ppo/minibatch``). With another ``loss``, ``scoring`` and ``at_once`` are
-            unused.
+        scoring: coefficients with which a GPU may compute gradients in one launch
+            (``ppo/minibatch``), or None.
         steps: the algorithm's functions by name.
         draws: returns the random numbers of an epoch's minibatches for a random key.
-        write_back: (epoch, ratios (T, S), values (T, S), flag) -> arrays to compute together with
-            the minibatch. The flag is true if the minibatch's step was made. Stores the
-            minibatch's changes in the epoch.
         at_once: trains for an epoch in one operation: (epoch, weights, optimizer state, scaler) ->
             new weights, optimizer state, scaler, advantages, metrics (K, 7) and flags (K,), 1 for
-            each minibatch whose step was made. None if impossible for this policy or machine.
+            each minibatch that counted. None for other policies and machines.
         largest_kl: an epoch ends after a minibatch whose metric ``kl`` is larger. If infinite,
             minibatches are submitted without waiting for the metrics of earlier ones.
-        normalises: True if the loss normalises ``adv`` of its ``loss.Minibatch``. With several
-            ranks the loss then gets the moments of all ranks.
+        normalises: True if the loss normalises advantages. With several ranks the targets then get
+            the moments of all ranks.
     """
 
-    minibatches: Callable[[Epoch], Iterator[MinibatchInputs]]
-    loss: Loss
+    minibatches: Callable[[Epoch], Iterator[Minibatch]]
+    loss: Loss | None = None
+    recompute: RecomputeAdvantages | None = None
     metrics: Sequence[str] = METRICS
     scoring: Scoring | None = None
     steps: Mapping[str, Step] = {}
-    draws: Callable[[mx.array], mx.array] = _key
-    write_back: Callable[..., tuple[mx.array, ...]] = _nothing
+    draws: Callable[[mx.array], mx.array] = lambda key: key
     at_once: Callable[..., tuple] | None = None
     largest_kl: float = math.inf
     normalises: bool = True
@@ -182,53 +170,54 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
         )
     module = import_module(f"{__name__}.{config.train.algorithm}")
     algorithm = module.make(policy, config, agents or config.vec.total_agents, one_cpu)
-    if not computes(algorithm.loss):  # an algorithm may reuse another one with a different loss
+    # An algorithm may be another one with a different loss.
+    if not computes(algorithm.loss, algorithm.recompute):
         algorithm = algorithm._replace(scoring=None, at_once=None)
     return algorithm
 
 
-def score(policy: Policy, config: Config, live: bool = False) -> tuple[Loss, Sequence[str]]:
-    """Return PPO's loss or the custom one, and the names of its statistics.
+def choose_loss(config: Config, recomputes: bool = False) -> tuple[Loss | None, Sequence[str]]:
+    """Return the custom loss, None for PPO's, and the names of its metrics.
 
     Args:
-        policy: the policy to train.
         config: a valid configuration.
-        live: True if the algorithm doesn't normalise advantages. The loss may still do so.
+        recomputes: True if the algorithm recomputes advantages. It doesn't normalise them then, but
+            the loss may do so.
 
     Raises:
         UserError: the custom loss doesn't exist, or ``train.loss normalized`` is set for an
             algorithm that always normalises advantages.
     """
     train = config.train
-    if train.loss == NORMALIZED and not live:
+    if train.loss == NORMALIZED and not recomputes:
         what = f"train.loss {NORMALIZED} is of puffer5: {train.algorithm} normalises anyway"
         raise UserError(what, "--train.loss clipped")
-    numbers = Coefficients.of(train)
     function = custom.find_loss(config)
     if function is None:
-        return partial(clipped_loss, policy, numbers), METRICS
-    names, name = [*METRICS], f"train.loss {train.loss}"
-    return partial(custom_loss, policy, numbers, function, name, names), names
+        return None, METRICS
+    names = [*METRICS]
+    return partial(custom.custom_loss, function, f"train.loss {train.loss}", names), names
 
 
 def scoring(
     config: Config,
     function: Callable[..., Any] | None = None,
-    live: Discounts | None = None,
+    discounts: Discounts | None = None,
     vtrace: bool = False,
 ) -> Scoring | None:
-    """Return targets and coefficients of ``score``'s loss, or None if a function is custom.
+    """Return coefficients for gradients in one launch. None for custom functions.
 
     Args:
         config: a valid configuration.
-        function: the function that computes live advantages.
-        live: coefficients of live advantages. None if advantages are computed beforehand.
-        vtrace: True to clip live advantages by the new ratios: see ``Scoring``.
+        function: the function that recomputes advantages.
+        discounts: coefficients of recomputed advantages. None for advantages that are computed
+            before the minibatch.
+        vtrace: True to clip recomputed advantages by the new ratios: see ``Scoring``.
     """
-    own = custom.find_loss(config) is not None
-    if own or (live is not None and function is not advantages):
+    is_custom = custom.find_loss(config) is not None
+    if is_custom or (discounts is not None and function is not advantages):
         return None
-    return Scoring(Coefficients.of(config.train), live, vtrace)
+    return Scoring(Coefficients.of(config.train), discounts, vtrace)
 
 
 def discounts(train: Train) -> Discounts:

@@ -1,17 +1,16 @@
-"""PPO as the field has it: advantages once a rollout, samples in a random order.
+"""Standard PPO: advantages once per rollout, and several passes over its samples in random order.
 
-    targets:    once an epoch: advantages of the rollout's values
-    shuffle:    once a pass: all samples in a random order (all segments, if the network has a
-                memory), minibatch by minibatch: ``ppo/sections.py``
-    gradients:  for each minibatch: forward, loss, which normalises the advantages, gradients
+    targets:    once per epoch: advantages from the rollout's values
+    shuffle:    once per pass: shuffle the samples (the segments, if the network is recurrent) and
+                divide them into minibatches: ``ppo/sections.py``
+    gradients:  for each minibatch: forward pass, loss with normalised advantages, gradients
     optimise:   the optimizer's step
 
-or ``epoch``, all minibatches in one operation: ``ppo/small_networks``. Nothing is written back.
+``epoch`` computes all minibatches in one operation instead: ``ppo/small_networks``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -20,11 +19,11 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
-from puffer_mlx.ppo.advantage import rollout_advantages
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
+from puffer_mlx.ppo.advantage import Discounts, rollout_advantages
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
-from puffer_mlx.ppo.sections import Fields, MeanNoise, MinibatchInputs, Pass, samples, segments
+from puffer_mlx.ppo.sections import Fields, Minibatch, Pass, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -46,21 +45,22 @@ FACTS = Facts(
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
-    train, K, by_segment = config.train, config.minibatches, policy.is_recurrent
-    size = config.segments if by_segment else train.minibatch_size
-    passes = Pass.of(by_segment, size, agents if by_segment else agents * train.horizon, K)
-    numbers, function = discounts(train)._replace(rho_clip=1.0, c_clip=1.0), find_advantages(config)
-
-    def targets(fields: Fields, values):
-        """Advantages (T, N), without importance ratios."""
-        return rollout_advantages(fields, values, None, numbers, function)
-
+    train = config.train
+    K = config.minibatches
+    if policy.is_recurrent:
+        passes = Pass.of(True, config.segments, agents, K)
+    else:
+        passes = Pass.of(False, train.minibatch_size, agents * train.horizon, K)
+    numbers = discounts(train)._replace(rho_clip=1.0, c_clip=1.0)
+    function = find_advantages(config)
     fits = one_cpu and small_networks.fits(policy, train, *functions(config))
+    loss, metrics = choose_loss(config)
     return Algorithm(
-        lambda epoch: islice(_all_passes(passes, epoch), K),
-        *score(policy, config),
+        minibatches=partial(_minibatches, passes, K),
+        loss=loss,
+        metrics=metrics,
         steps={
-            "targets": Step(targets, "train_advantage"),
+            "targets": Step(partial(_targets, numbers, function), "train_advantage"),
             "shuffle": Step(partial(_shuffle, policy), "train_gather", compiled=False),
             "epoch": Step(small_networks.Epochs(policy, train), "train_minibatches", False),
         },
@@ -70,52 +70,78 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     )
 
 
-def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[MinibatchInputs]:
-    """The minibatches of all passes; the last pass may be needed in part."""
-    fields, states = epoch.fields, epoch.states()
-    learned = epoch.learned()
+def _targets(
+    numbers: Discounts, function: Callable[..., mx.array], fields: Fields, values: mx.array
+) -> mx.array:
+    """Return advantages (T, N), without importance ratios."""
+    return rollout_advantages(fields, values, None, numbers, function)
+
+
+def _minibatches(passes: Pass, K: int, epoch: Epoch) -> Iterator[Minibatch]:
+    """Yield the K minibatches of all passes. The last pass may be incomplete."""
+    fields = epoch.fields
+    states = epoch.states()
+    trainable = epoch.trainable()
     with building:
-        weights = mx.array(learned, mx.float32)
-    adv = epoch.run("targets", fields, epoch.values)
-    for order in _orders(passes, learned, epoch.draws):
-        yield from epoch.run("shuffle", fields, adv, states, weights, order)
+        weight = mx.array(trainable, mx.float32)
+    adv = epoch.run("targets", fields, fields["values"])
+    count = 0
+    for order in _orders(passes, trainable, epoch.draws):
+        for minibatch in epoch.run("shuffle", fields, adv, states, weight, order):
+            if count == K:
+                return
+            count += 1
+            yield minibatch
 
 
 def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
-    """All of an epoch's minibatches in one operation."""
-    fields, numbers = epoch.fields, epoch.scheduled
-    learned = epoch.learned()
-    adv = epoch.run("targets", fields, epoch.values)
-    orders = [*_orders(passes, learned, epoch.draws)]
+    """Train on all minibatches of an epoch in one operation: see ``Algorithm.at_once``."""
+    fields = epoch.fields
+    scheduled = epoch.scheduled
+    adv = epoch.run("targets", fields, fields["values"])
+    orders = [*_orders(passes, epoch.trainable(), epoch.draws)]
     with building:
         order = mx.concatenate(orders)[:K]
         if epoch.noise is not None:
-            fields, adv, order = _moved(epoch.noise, fields, adv, order)
-    inputs = *before, fields, adv, order, numbers.lr, numbers.ent_coef
-    *after, metrics, ok = epoch.run("epoch", *inputs)
+            fields, adv, order = _with_noise(epoch.noise, fields, adv, order)
+    arguments = *before, fields, adv, order, scheduled.lr, scheduled.ent_coef
+    *after, metrics, ok = epoch.run("epoch", *arguments)
     return *after, adv, metrics, ok
 
 
-def _moved(
-    noise: MeanNoise, fields: Fields, adv: mx.array, order: mx.array
+def _with_noise(
+    noise: mx.array, fields: Fields, adv: mx.array, order: mx.array
 ) -> tuple[Fields, mx.array, mx.array]:
-    """A rollout of the K M samples of all minibatches, each with noise of its own, as one step."""
-    T, (K, M) = len(adv), order.shape
+    """Return one step of the K M samples of all minibatches, with RPO's noise on each.
+
+    Args:
+        noise: ``Epoch.noise``, (K, M, dimensions of an action).
+        fields: the arrays of a rollout by name.
+        adv: advantages, (T, N).
+        order: sample indices of each minibatch, (K, M) int32.
+
+    Returns:
+        Arrays by name (1, K M, ...), advantages (1, K M), and the new indices (K, M).
+    """
+    T = len(adv)
+    K, M = order.shape
     names = "observations", "actions", "masks", "logprobs", "values"
-    arrays = {name: fields[name][:T] for name in names if fields[name] is not None} | {"adv": adv}
+    arrays = {name: fields[name][:T] for name in names if fields[name] is not None}
+    arrays["adv"] = adv
     rows = order.reshape(-1)
     taken = {n: mx.take(a.flatten(0, 1), rows, axis=0)[None] for n, a in arrays.items()}
-    taken["actions"] -= noise.draw(K, (M, fields["actions"].shape[-1])).flatten(0, 1)[None]
-    return {**fields, **taken}, taken.pop("adv"), mx.arange(K * M, dtype=mx.int32).reshape(K, M)
+    taken["actions"] -= noise.flatten(0, 1)[None]
+    adv = taken.pop("adv")
+    return {**fields, **taken}, adv, mx.arange(K * M, dtype=mx.int32).reshape(K, M)
 
 
-def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:
-    """Each pass's order: of all agents, or of the samples that are learned from."""
+def _orders(passes: Pass, trainable: Any, keys: mx.array) -> Iterator[mx.array]:
+    """Yield the shuffled indices of each pass: of all agents, or of the samples to train on."""
     with building:
         if passes.by_segment:
-            numbers = mx.arange(learned.shape[1], dtype=mx.int32)
+            numbers = mx.arange(trainable.shape[1], dtype=mx.int32)
         else:
-            numbers = mx.array(learned.reshape(-1).nonzero()[0], mx.int32)
+            numbers = mx.array(trainable.reshape(-1).nonzero()[0], mx.int32)
     for key in keys:
         with building:
             order = passes.order(key, numbers)
@@ -123,19 +149,20 @@ def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:
 
 
 def _shuffle(
-    policy: Policy, fields: Fields, adv: mx.array, states: Any, learned: mx.array, order: mx.array
-) -> list[MinibatchInputs]:
-    """A pass's minibatches.
+    policy: Policy, fields: Fields, adv: mx.array, states: Any, weight: mx.array, order: mx.array
+) -> list[Minibatch]:
+    """Return the minibatches of a pass.
 
     Args:
-        policy: what is trained.
-        fields: the rollout's.
-        adv: (T, N).
-        states: the network's, of N agents; None: its initial one, or it has no memory.
-        learned: (T, N) float32, 1 for steps that are learned from.
-        order: (K, M) int32 of samples; for a network with memory (K, S) of agents.
+        policy: the policy to train.
+        fields: the arrays of a rollout by name.
+        adv: advantages, (T, N).
+        states: recurrent states of all N agents at the start of the rollout. None for the initial
+            states, or if the network isn't recurrent.
+        weight: 1 for steps to train on, else 0, (T, N) float32.
+        order: indices of samples (K, M) int32; for a recurrent network indices of agents (K, S).
     """
     if not policy.is_recurrent:
         return samples(fields, adv, order)
     agents = mx.split(order, len(order))
-    return [segments(policy, fields, adv, learned, states, rows.reshape(-1)) for rows in agents]
+    return [segments(policy, fields, adv, weight, states, rows.reshape(-1)) for rows in agents]

@@ -1,11 +1,11 @@
-"""PufferLib 4.0's: segments are drawn by their advantages, which every minibatch changes.
+"""PufferLib 4.0's algorithm: segments are sampled by the magnitude of their advantages.
 
 For each minibatch:
 
-    targets:    the new ratios and values of the minibatch before; advantages over all rows
-    draw:       priorities -> S rows and what is compared with them
-    gather:     the rows' observations, actions, masks and terminals
-    gradients:  forward over (T, S) from the initial state, loss, gradients
+    targets:    write the previous minibatch's ratios and values; compute advantages of all agents
+    draw:       priorities -> S agents and their targets
+    gather:     observations, actions, masks and terminals of these agents
+    gradients:  forward pass over (T, S) from the initial states, loss, gradients
     optimise:   the optimizer's step
 """
 
@@ -20,10 +20,10 @@ from puffer_mlx.ops import take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import advantage, priority
 from puffer_mlx.ppo.advantage import after_minibatch
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts, scoring
 from puffer_mlx.ppo.custom import find_advantages
-from puffer_mlx.ppo.loss import Minibatch
-from puffer_mlx.ppo.sections import Fields, MinibatchInputs
+from puffer_mlx.ppo.loss import Targets
+from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -36,21 +36,24 @@ FACTS = Facts(
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
-    train, shape = config.train, (config.minibatches, config.segments)
-    function, numbers = find_advantages(config), discounts(train)
+    train = config.train
+    shape = config.minibatches, config.segments
+    function = find_advantages(config)
+    numbers = discounts(train)
     if function is advantage.advantages:
         numbers = numbers._replace(form=train.advantage)
     targets = partial(after_minibatch, discounts=numbers, vtrace=train.vtrace, function=function)
+    loss, metrics = choose_loss(config)
     return Algorithm(
-        _minibatches,
-        *score(policy, config),
+        minibatches=_minibatches,
+        loss=loss,
+        metrics=metrics,
         scoring=scoring(config),
         steps={
             "targets": Step(targets, "train_advantage", view=_compared),
             "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),
         },
         draws=lambda key: 1 - mx.random.uniform(shape=shape, key=key),  # (K, S) in (0, 1]
-        write_back=_write_back,
     )
 
 
@@ -60,27 +63,46 @@ def _compared(_: tuple, targets: tuple) -> tuple:
     return *others, mx.sum(mx.abs(totals), axis=0)
 
 
-def _draw(alpha: float, fields: Fields, values, adv, totals, uniforms, beta):
-    """The minibatch's rows (S,), with replacement, and their targets."""
+def _draw(
+    alpha: float,
+    fields: Fields,
+    values: mx.array,
+    adv: mx.array,
+    totals: mx.array,
+    uniforms: mx.array,
+    beta: mx.array,
+) -> tuple[mx.array, Targets]:
+    """Sample the agents of a minibatch by priority, with replacement.
+
+    Args:
+        alpha: exponent of the priorities, ``train.prio_alpha``.
+        fields: the arrays of a rollout by name.
+        values: values (T, N).
+        adv: advantages (T, N).
+        totals: an array whose sums of magnitudes over time are those of the advantages.
+        uniforms: uniform random numbers in (0, 1], (S,).
+        beta: exponent of the importance weights, a scalar array.
+
+    Returns:
+        Indices of the agents (S,) int32, and targets.
+    """
     rows, weights = priority.choose(totals, uniforms, beta, alpha)
     finals = fields.get("finals")
-    return rows, Minibatch(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
+    return rows, Targets(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
 
 
-def _minibatches(epoch: Epoch) -> Iterator[MinibatchInputs]:
-    fields, beta = epoch.fields, epoch.scheduled.beta
+def _minibatches(epoch: Epoch) -> Iterator[Minibatch]:
+    """Yield minibatches of agents, sampled anew after each update of values and ratios."""
+    fields = epoch.fields
+    values = fields["values"]
     with building:
-        epoch.ratios, epoch.back = mx.ones_like(epoch.values), None
+        ratios = mx.ones_like(values)
         draws = [epoch.draws[k : k + 1].reshape(-1) for k in range(len(epoch.draws))]
-    for uniforms in draws:  # (S,)
-        now = epoch.run("targets", fields, epoch.values, epoch.ratios, epoch.back)
-        epoch.values, epoch.ratios, *drawn_by = now
-        drawn = epoch.values, *drawn_by, uniforms, beta
-        epoch.rows, targets = epoch.run("draw", fields, *drawn)
-        yield MinibatchInputs(epoch.gather(fields, epoch.rows), targets, None)
-
-
-def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, ...]:
-    """Keep the new values and ratios of the drawn rows for ``targets``."""
-    epoch.back = epoch.rows, value, ratio, ok
-    return value, ratio
+    changes = None  # agents, values, ratios and flag of the previous minibatch
+    for uniforms in draws:
+        values, ratios, adv, totals = epoch.run("targets", fields, values, ratios, changes)
+        arguments = fields, values, adv, totals, uniforms, epoch.scheduled.beta
+        rows, targets = epoch.run("draw", *arguments)
+        epoch.rows = rows
+        yield epoch.gather(fields, rows)._replace(targets=targets)
+        changes = rows, *epoch.trained

@@ -1,17 +1,14 @@
-"""PufferLib 5.0's: segments in their order, advantages of the values of the same forward pass.
+"""PufferLib 5.0's algorithm: segments in order, advantages from the values of the forward pass.
 
-    split:      once an epoch: all rows, S by S; of each S what the forward pass reads, and what
-                the result is compared with
-    gradients:  for each minibatch: forward over (T, S) from the rollout's recurrent states,
-                advantages of the values that it gives, loss, gradients
-    optimise:   the optimizer's step
-
-Nothing is written back.
+split:      once per epoch: divide the rollout into minibatches of S agents
+gradients:  for each minibatch: forward pass over (T, S) from the rollout's recurrent states,
+advantages from its values, loss, gradients
+optimise:   the optimizer's step
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -23,11 +20,10 @@ from puffer_mlx.ops.gpu.launch import indices
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, minibatch
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score, scoring
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts, scoring
 from puffer_mlx.ppo.custom import find_advantages
-from puffer_mlx.ppo.gradients import Decoded, Loss, Scored
-from puffer_mlx.ppo.loss import Minibatch
-from puffer_mlx.ppo.sections import Fields, Inputs, MinibatchInputs, SegmentView
+from puffer_mlx.ppo.loss import Forward, Targets
+from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.plain_functions import record
 
@@ -45,126 +41,120 @@ FACTS = Facts(
 )
 
 
-class Segments(NamedTuple):
-    """Targets of S segments, all float32."""
-
-    old_logprob: mx.array
-    """(T*S,), time-major; of the rollout's policy, as the next."""
-    old_value: mx.array
-    """(T*S,)."""
-    rewards: mx.array
-    """(T, S)."""
-    terminals: mx.array
-    """(T, S)."""
-    finals: mx.array | None
-    """(T, S), as of the rollout, or None."""
-
-
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
-    train, numbers, function = config.train, discounts(config.train), find_advantages(config)
-    scored, metrics = score(policy, config, live=True)
-    compared = scoring(config, function, numbers, train.vtrace)
-    in_one = partial(minibatch.is_wanted, policy, train.precision, compared, train.one_launch)
+    train = config.train
+    numbers = discounts(train)
+    function = find_advantages(config)
+    loss, metrics = choose_loss(config, recomputes=True)
+    coefficients = scoring(config, function, numbers, train.vtrace)
+    in_one = partial(minibatch.is_wanted, policy, train.precision, coefficients, train.one_launch)
     return Algorithm(
         minibatches=partial(_minibatches, config.minibatches, config.segments, in_one),
-        loss=partial(live_loss, policy, scored, numbers, train.vtrace, function),
+        loss=loss,
+        recompute=partial(recompute_advantages, policy, numbers, train.vtrace, function),
         metrics=metrics,
-        scoring=compared,
+        scoring=coefficients,
         steps={"split": Step(partial(_split, policy), "train_gather")},
         normalises=False,
     )
 
 
-def live_loss(
+def recompute_advantages(
     policy: Policy,
-    scored: Loss,
-    numbers: Discounts,
+    discounts: Discounts,
     vtrace: bool,
     function: Callable[..., mx.array],
-    now: Decoded,
-    segments: Segments,
-    ent_coef: mx.array,
-    scale: mx.array | None,
-) -> Scored:
-    """A loss of advantages of the values of the same forward pass; no gradient flows through them.
+    forward: Forward,
+    targets: Targets,
+) -> mx.array:
+    """Return advantages (T*S,) from the values of a forward pass, without gradients.
 
     Args:
-        policy: what is trained.
-        scored: the loss: see ``gradients.clipped_loss``, behind its first two arguments.
-        numbers: of the advantages.
-        vtrace: whether they are clipped by the actions' new probabilities.
-        function: gives them: ``advantage.advantages``, or one of the user's own.
-        now: the decoded minibatch.
-        segments: what it is compared with.
-        ent_coef: the weight of the entropy bonus, a scalar.
-        scale: what the loss is multiplied by, a scalar; None is 1.
+        policy: the policy to train.
+        discounts: coefficients of the advantages.
+        vtrace: True to clip advantages by the ratios of the new to the old probabilities.
+        function: computes advantages: ``advantage.advantages``, or a custom function.
+        forward: forward pass of the minibatch.
+        targets: old log-probabilities, rewards, terminals and final observations.
     """
-    decoder, y = tree_map(mx.stop_gradient, now.decoder), mx.stop_gradient(now.y)
-    values, ratios = y[-1:].reshape(now.shape), None
+    weights = tree_map(mx.stop_gradient, forward.weights["decoder"])
+    y = mx.stop_gradient(forward.y)
+    ratios = None
     if vtrace:
-        acted = policy.decoder, decoder, y, now.actions, now.masks
-        ratios = mx.exp(closed_form.logprobs(*acted) - segments.old_logprob).reshape(now.shape)
-    old_logprob, old_value, rewards, terminals, finals = segments
-    adv = function(values, rewards, terminals, ratios, finals=finals, **numbers._asdict())
-    return scored(now, Minibatch(old_logprob, old_value, adv.reshape(-1)), ent_coef, scale)
+        logprob = closed_form.logprobs(policy.decoder, weights, y, forward.actions, forward.masks)
+        ratios = mx.exp(logprob - targets.old_logprob).reshape(forward.shape)
+    values = y[-1:].reshape(forward.shape)
+    adv = function(
+        *(values, targets.rewards, targets.terminals, ratios),
+        finals=targets.finals,
+        **discounts._asdict(),
+    )
+    return adv.reshape(-1)
 
 
-def _minibatches(
-    K: int, S: int, in_one: Callable[[], bool], epoch: Epoch
-) -> Iterator[MinibatchInputs]:
-    """Sections of S agents in their order, and from the first again.
-
-    If K isn't a multiple of their number, the first ones are trained on once more than the others.
-    A section leaves the list when it comes for the last time.
-    """
-    fields, states = epoch.fields, epoch.states()
-    strips, whole, T = in_one(), fields["observations"], len(fields["actions"])  # type: ignore
-    with building:
-        whole = whole[:T]  # type: ignore
-    if strips:  # it reads each section's where they are
-        fields = {**fields, "observations": None}
-    sections = epoch.run("split", fields, states, S)
-    if strips:
-        with building:
-            rows = mx.split(indices(whole.shape[1]), len(sections))
-        sections = [
-            each._replace(inputs=each.inputs._replace(observations=SegmentView(whole, own)))
-            for each, own in zip(sections, rows, strict=True)
-        ]
-    count = len(sections)
-    for k in range(K):
-        section = sections.pop(0)
-        if k + count < K:  # it comes again; else its memory is free for the next ones
-            sections.append(section)
-        yield section
-
-
-def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[MinibatchInputs]:
-    """All rows of a rollout in their order, S by S.
+def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> Iterator[Minibatch]:
+    """Yield K minibatches of S agents in order, starting again after the last agent.
 
     Args:
-        policy: what is trained.
-        fields: the rollout's.
-        states: the network's, of N agents; None: its initial one.
-        S: of the N agents, which it divides.
+        K: minibatches per epoch.
+        S: agents per minibatch.
+        in_one: returns True if gradients are computed in one launch. Its kernel reads observations
+            of the rollout in place.
+        epoch: inputs of the epoch's minibatches.
+    """
+    fields = epoch.fields
+    states = epoch.states()
+    views = in_one()
+    T = len(fields["actions"])
+    with building:
+        observations = fields["observations"][:T]
+    if views:
+        fields = {**fields, "observations": None}
+    minibatches = epoch.run("split", fields, states, S)
+    count = len(minibatches)
+    if views:
+        with building:
+            rows = mx.split(indices(observations.shape[1]), count)
+        for k in range(count):
+            minibatches[k] = minibatches[k]._replace(observations=observations, view=rows[k])
+    for k in range(K):
+        next_one = minibatches.pop(0)
+        if k + count < K:  # it is used again; otherwise its memory is free for the next ones
+            minibatches.append(next_one)
+        yield next_one
+
+
+def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Minibatch]:
+    """Return all agents of a rollout in order, in minibatches of S.
+
+    Args:
+        policy: the policy to train.
+        fields: the arrays of a rollout by name.
+        states: recurrent states of all N agents at the start of the rollout. None for the initial
+            states.
+        S: agents per minibatch, a divisor of N.
     """
     T, N = fields["actions"].shape[:2]
-    fields = {**fields, "keep": policy.not_done(fields["terminals"])}
-    parts = {n: split_rows(a, S, T) for n, a in fields.items() if a is not None}
-
-    def section(k: int) -> MinibatchInputs:
-        steps = {name: own[k] for name, own in parts.items()}
-        flat = {name: own.flatten(0, 1) for name, own in steps.items()}
-        masks, keep, finals = flat.get("masks"), steps.get("keep"), steps.get("finals")
-        came = steps["rewards"], steps["terminals"], finals
-        return MinibatchInputs(
-            Inputs(steps.get("observations"), flat["actions"], masks, keep),  # type: ignore
-            Segments(flat["logprobs"], flat["values"], *came),
-            None if states is None else tree_map(lambda a: a[k * S : (k + 1) * S], states),
+    fields = {**fields, "not_done": policy.not_done(fields["terminals"])}
+    parts = {name: split_rows(a, S, T) for name, a in fields.items() if a is not None}
+    minibatches = []
+    for k in range(N // S):
+        steps = {name: arrays[k] for name, arrays in parts.items()}
+        flat = {name: array.flatten(0, 1) for name, array in steps.items()}
+        targets = Targets(
+            flat["logprobs"],
+            flat["values"],
+            rewards=steps["rewards"],
+            terminals=steps["terminals"],
+            finals=steps.get("finals"),
         )
-
-    return [section(k) for k in range(N // S)]
+        state = None
+        if states is not None:
+            state = tree_map(lambda array, first=k * S: array[first : first + S], states)
+        inputs = steps.get("observations"), flat["actions"], flat.get("masks")
+        minibatches.append(Minibatch(*inputs, steps.get("not_done"), targets, state))
+    return minibatches
 
 
 record(__name__)

@@ -1,9 +1,8 @@
-"""The loss of a decoder's output: in closed form on a GPU, otherwise by the plain implementation.
+"""PPO's loss in closed form on a GPU, log-probabilities of actions, and moments of advantages.
 
-The plain implementation applies ``ppo/loss.py`` to the log-probabilities of
-``policy/distributions.py``, and MLX differentiates it. The closed form (``loss.metal.h``) computes
-the gradients together with the loss. It takes three launches (two with live advantages), and the
-backward pass launches nothing.
+The closed form of the loss (``loss.metal.h``) computes the gradients together with the loss. It
+takes three launches (two with recomputed advantages), and the backward pass launches nothing. The
+plain implementation is in ``gradients.minibatch_loss``.
 
 n is the number of samples, A the number of logits or of continuous action dimensions. y (A + 1, n)
 is the output of a decoder: logits or means, and the value in the last row.
@@ -17,63 +16,12 @@ import mlx.core as mx
 from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, nothing, numbers
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.decoders import Decoder, Weights
-from puffer_mlx.ppo import loss
-from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets
 from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("loss.metal.h")
 PARTS = THREADS  # largest number of parts of the advantages; each block of `loss` adds them up
 TERMS = 5  # number of sums over the samples in every action space: see terms.metal.h
-
-
-class Losses(NamedTuple):
-    """Loss and statistics of a minibatch of n samples."""
-
-    total: mx.array
-    """Loss multiplied by the scale, a scalar. Gradients flow only through this field."""
-    metrics: mx.array
-    """Statistics without the scale, (7,) in the order of ``METRICS``."""
-    ratio: mx.array
-    """Ratios of the new to the old probability of the actions, (n,)."""
-    value: mx.array
-    """Values, (n,)."""
-
-
-def losses(
-    decoder: Decoder,
-    weights: Weights,
-    y: mx.array,
-    actions: mx.array,
-    masks: mx.array | None,
-    batch: Minibatch,
-    coefficients: Coefficients,
-    ent_coef: mx.array,
-    scale: mx.array | None = None,
-) -> Losses:
-    """Return PPO's loss of n samples.
-
-    Args:
-        decoder: the decoder that computed ``y``.
-        weights: weights of the decoder.
-        y: output of the decoder, (A + 1, n), with the dtype of the weights.
-        actions: actions, (n, heads) float32.
-        masks: action masks, (n, A) uint8, non-zero for legal actions; or None.
-        batch: targets.
-        coefficients: coefficients of the loss.
-        ent_coef: entropy coefficient, a scalar array.
-        scale: factor on the loss, a scalar array. None for 1.
-    """
-    distribution = decoder.distribution
-    fused = LOSS.choose(decoder.split, distribution.log_prob_entropy)
-    if fused is not None:
-        return fused(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale)
-    outputs, value = decoder.split(weights, y)
-    logprob, entropy = distribution.log_prob_entropy(outputs, actions, masks)
-    total, metrics = loss.ppo_loss(
-        logprob, entropy, value, batch, ent_coef=ent_coef, **coefficients._asdict()
-    )
-    others = metrics, mx.exp(logprob - batch.old_logprob), value
-    return Losses(total if scale is None else total * scale, *map(mx.stop_gradient, others))
 
 
 def logprobs(
@@ -100,7 +48,8 @@ def moments(adv: mx.array) -> mx.array:
     if (launches := MOMENTS.choose()) is not None:
         return launches(adv)
     mean = mx.mean(adv)
-    count, squares = mx.array(adv.size, mx.float32), mx.sum(mx.square(adv - mean))
+    count = mx.array(adv.size, mx.float32)
+    squares = mx.sum(mx.square(adv - mean))
     return mx.stack([count, mean, squares]).reshape(3, 1)
 
 
@@ -137,7 +86,8 @@ class Space(NamedTuple):
             inputs: additional inputs by name. A kernel gets only the inputs that it reads.
             shape: values after n and A in the kernel's input ``shape``.
         """
-        action, masks = self.decoder.action, self.masks
+        action = self.decoder.action
+        masks = self.masks
         space = {
             "y": y,
             "logstd": y if logstd is None else logstd,
@@ -154,57 +104,101 @@ class Space(NamedTuple):
 
 def launch_losses(
     decoder: Decoder,
-    weights: Weights,
-    y: mx.array,
-    actions: mx.array,
-    masks: mx.array | None,
-    batch: Minibatch,
+    forward: Forward,
+    targets: Targets,
     coefficients: Coefficients,
     ent_coef: mx.array,
     scale: mx.array | None,
-) -> Losses:
-    """Compute ``losses`` by a pass over all samples and a pass over the sums of the blocks."""
-    space, logstd = Space(decoder, actions, masks), decoder.logstd(weights)
-    n, blocks = y.shape[1], _blocks(y.shape[1])
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Compute PPO's loss of n samples by a pass over them and a pass over the sums of the blocks.
+
+    Args:
+        decoder: the policy's decoder.
+        forward: forward pass. Reads the weights, the decoder's output, actions and masks.
+        targets: targets with advantages.
+        coefficients: coefficients of the loss.
+        ent_coef: entropy coefficient, a scalar array.
+        scale: factor on the loss, a scalar array. None for 1.
+
+    Returns:
+        The loss multiplied by the scale; metrics (7,) without the scale; ratios of the new to the
+        old probability of the actions (n,); and values (n,). Gradients flow only through the loss.
+    """
+    space = Space(decoder, forward.actions, forward.masks)
+    logstd = decoder.logstd(forward.weights["decoder"])
     clip, vf, vf_clip = map(float, coefficients)
     settings = {
         "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip),
         "ent_coef": ent_coef.reshape(1),
         "scale": numbers(1.0) if scale is None else scale.reshape(1),
     }
-    live = batch.weight is None
-    targets = {
-        name: batch.adv if array is None else array for name, array in batch._asdict().items()
-    }
 
     @mx.custom_function
     def fused(y: mx.array, logstd: mx.array | None) -> tuple[mx.array, ...]:
-        parts = launch_moments(batch.adv) if batch.moments is None and not live else batch.moments
-        sizes = (0, 1) if parts is None else (parts.shape[-1], parts.size // (3 * parts.shape[-1]))
-        inputs = {**settings, **targets, "moments": batch.adv if parts is None else parts}
-        sums = TERMS + (1 if logstd is None else logstd.size)
-        shapes = {"dy": y.shape, "ratio": (n,), "value": (n,), "partial": (sums, blocks)}
-        dy, ratio, value, partial = space.launch(
-            "loss", y, logstd, shapes, blocks * THREADS, inputs, sizes
-        )
-        by_logstd = (1,) if logstd is None else logstd.shape
-        shapes = {"total": (1,), "metrics": (len(METRICS),), "dlogstd": by_logstd}
-        inputs = {**settings, "partial": partial}
-        total, metrics, dlogstd = space.launch("finish_loss", y, logstd, shapes, THREADS, inputs)
-        return total.reshape(()), metrics, ratio, value, dy, dlogstd
+        return launch_loss_kernels(space, y, logstd, targets, settings)
 
     @fused.vjp
     def backward(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
         # The forward pass computed the gradients. Don't multiply them by 1: that would take a
         # launch over all samples.
-        slope, gradients = cotangents[0], outputs[4:]
+        slope = cotangents[0]
+        gradients = outputs[4:]
         if not _is_one(slope):
             gradients = [(each * slope).astype(each.dtype) for each in gradients]
         return gradients[0], None if logstd is None else gradients[1]
 
-    results: Any = fused(y, logstd)
-    total, *others = results[:4]
-    return Losses(total, *map(mx.stop_gradient, others))
+    results: Any = fused(forward.y, logstd)
+    total, metrics, ratio, value = results[:4]
+    stop = mx.stop_gradient
+    return total, stop(metrics), stop(ratio), stop(value)
+
+
+def launch_loss_kernels(
+    space: Space,
+    y: mx.array,
+    logstd: mx.array | None,
+    targets: Targets,
+    settings: dict[str, mx.array],
+) -> tuple[mx.array, ...]:
+    """Compute the loss and its gradients by the kernels ``loss`` and ``finish_loss``.
+
+    Args:
+        space: inputs that depend on the action space.
+        y: output of the decoder, (A + 1, n).
+        logstd: log standard deviations, (1, A). None for discrete actions.
+        targets: targets with advantages.
+        settings: coefficients of the loss, by the names of the kernels' inputs.
+
+    Returns:
+        The results of ``launch_losses``, and the gradients by ``y`` and ``logstd``.
+    """
+    n = y.shape[1]
+    blocks = _blocks(n)
+    adv = targets.adv
+    moments = targets.moments
+    if moments is None and targets.weight is not None:
+        moments = launch_moments(adv)
+    if moments is None:
+        sizes = 0, 1
+    else:
+        sizes = moments.shape[-1], moments.size // (3 * moments.shape[-1])
+    inputs = {
+        **settings,
+        "old_logprob": targets.old_logprob,
+        "old_value": targets.old_value,
+        "adv": adv,
+        "weight": adv if targets.weight is None else targets.weight,
+        "moments": adv if moments is None else moments,
+    }
+    sums = TERMS + (1 if logstd is None else logstd.size)
+    shapes = {"dy": y.shape, "ratio": (n,), "value": (n,), "partial": (sums, blocks)}
+    threads = blocks * THREADS
+    dy, ratio, value, partial = space.launch("loss", y, logstd, shapes, threads, inputs, sizes)
+    by_logstd = (1,) if logstd is None else logstd.shape
+    shapes = {"total": (1,), "metrics": (len(METRICS),), "dlogstd": by_logstd}
+    inputs = {**settings, "partial": partial}
+    total, metrics, dlogstd = space.launch("finish_loss", y, logstd, shapes, THREADS, inputs)
+    return total.reshape(()), metrics, ratio, value, dy, dlogstd
 
 
 def _is_one(scalar: mx.array) -> bool:
@@ -218,19 +212,23 @@ def _is_one(scalar: mx.array) -> bool:
 def launch_logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
-    """See ``logprobs``."""
-    space, logstd, n = Space(decoder, actions, masks), decoder.logstd(weights), y.shape[1]
+    """Compute ``logprobs`` by one launch."""
+    space = Space(decoder, actions, masks)
+    logstd = decoder.logstd(weights)
+    n = y.shape[1]
     return space.launch("logprobs", y, logstd, {"logprobs": (n,)}, n, {})[0]
 
 
 def launch_moments(adv: mx.array) -> mx.array:
-    """See ``moments``."""
+    """Compute ``moments`` by one launch."""
     parts = min(PARTS, _blocks(adv.size))
-    inputs, shapes = {"adv": adv, "shape": numbers(adv.size, parts)}, {"moments": (3, parts)}
+    inputs = {"adv": adv, "shape": numbers(adv.size, parts)}
+    shapes = {"moments": (3, parts)}
     return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
 
 
 def _blocks(n: int) -> int:
+    """Return the number of blocks with a thread for each of n samples."""
     return -(-n // THREADS)
 
 

@@ -39,11 +39,11 @@ from puffer_mlx.policy.rollout_on_gpu import (
 )
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments
-from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
-from puffer_mlx.ppo.sections import SegmentView
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Targets
+from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.system.backend import gpu_backend
 
-LOSSES = "ppo.gradients:clipped_loss", "ppo.algorithms.puffer5:live_loss"
+RECOMPUTE = "ppo.algorithms.puffer5:recompute_advantages"
 TEXT = Path(__file__).with_name("blocks.metal.h")
 KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
 WALKS = "walks.metal.h"  # the network's file that WIDE includes
@@ -75,19 +75,6 @@ class Scoring(NamedTuple):
     numbers: Coefficients
     live: Discounts | None = None
     vtrace: bool = False
-
-
-class Arguments(NamedTuple):
-    """Arguments of the gradients function: see ``ppo.gradients.gradients``."""
-
-    weights: Any
-    observations: mx.array | SegmentView
-    actions: mx.array
-    masks: mx.array | None
-    keep: mx.array | None
-    compared: Any
-    state: list[mx.array] | None
-    ent_coef: mx.array
 
 
 class Sizes(NamedTuple):
@@ -143,16 +130,15 @@ def is_wanted(
     )
 
 
-def computes(loss: Callable[..., Any]) -> bool:
-    """Return True if the kernels compute this loss, i.e. it is an unmodified PPO loss.
+def computes(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | None) -> bool:
+    """Return True if the kernels compute this loss.
 
     Args:
-        loss: ``Algorithm.loss``. If it is a partial, the functions in its arguments count too.
+        loss: ``Algorithm.loss``. The kernels compute only PPO's, for which this is None.
+        recompute: ``Algorithm.recompute``. The kernels compute only the one of ``puffer5``.
     """
-    if isinstance(loss, partial):
-        called = [loss.func, *(each for each in loss.args if isinstance(each, partial))]
-        return all(map(computes, called))
-    return name_of(loss) in LOSSES
+    function = recompute.func if isinstance(recompute, partial) else recompute
+    return loss is None and (function is None or name_of(function) == RECOMPUTE)
 
 
 def in_one(
@@ -165,20 +151,20 @@ def in_one(
     """Return a function that computes gradients in two launches if possible, else by ``plain``.
 
     Args:
-        plain: result of ``ppo.gradients.gradients``.
+        plain: function of weights, minibatch, entropy coefficient and loss scale that returns the
+            results of ``ppo.gradients.minibatch_loss`` and its gradients.
         policy: the policy to train.
         kind: ``train.precision``.
         scoring: coefficients, or None for a custom loss or custom advantages.
         wanted: ``train.one_launch``: see ``is_wanted``.
     """
 
-    def step(*given):
+    def step(weights: Any, batch: Minibatch, ent_coef: mx.array, scale: mx.array) -> tuple:
         if not is_wanted(policy, kind, scoring, wanted):
-            return plain(*given)
+            return plain(weights, batch, ent_coef, scale)
         assert scoring is not None
-        arguments = Arguments(*given[:-1])  # the last one is the loss scale, used only in fp16
-        _, observations, actions, *_ = arguments
-        whole = observations.whole if isinstance(observations, SegmentView) else observations
+        arguments = weights, batch, ent_coef  # kernels don't support fp16, which needs the scale
+        whole, actions = batch.observations, batch.actions
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
         sizes = Sizes(
@@ -189,10 +175,10 @@ def in_one(
         plan = choose_plan(sizes)
         wide = choose_wide(sizes)
         if plan is not None and whole.size < MAX_ELEMENTS:
-            return launch_minibatch(policy, scoring, plan, low, arguments)
+            return launch_minibatch(policy, scoring, plan, low, *arguments)
         if wide is not None and whole.size < MAX_ELEMENTS:
-            return launch_wide(policy, scoring, wide, arguments)
-        return plain(*given)
+            return launch_wide(policy, scoring, wide, *arguments)
+        return plain(weights, batch, ent_coef, scale)
 
     return step
 
@@ -297,22 +283,28 @@ def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
 
 
 def launch_minibatch(
-    policy: Policy, scoring: Scoring, plan: Plan, low: bool, arguments: Arguments
+    policy: Policy,
+    scoring: Scoring,
+    plan: Plan,
+    low: bool,
+    weights: Any,
+    batch: Minibatch,
+    ent_coef: mx.array,
 ) -> tuple:
     """Compute a minibatch by ``minibatch.kernel.h``.
 
     Returns:
-        Gradients, statistics, and ratios, values and advantages (T, S).
+        None, metrics, ratios, values and advantages (T, S) in a tuple; and gradients.
     """
-    inputs, weights = _given(policy, scoring, arguments), arguments.weights
-    T, n = len(inputs["observations"]), len(arguments.actions)
+    inputs = _given(policy, scoring, weights, batch, ent_coef)
+    T, n = len(inputs["observations"]), len(batch.actions)
     S = n // T
     folder = forms_of(policy.network).matrix_units
     assert folder is not None
     L = plan.sizes["L"]
     of_layers = [f"network.{layer}.weight" for layer in range(L)]
     named: Any = dict(tree_flatten(weights))
-    inputs |= by_layer("first", arguments.state or [])
+    inputs |= by_layer("first", batch.state or [])
     inputs |= by_layer("layer", [named[name] for name in of_layers])
     logstd = policy.decoder.logstd(weights["decoder"])
     names = ["encoder.weight", "decoder.weight", *of_layers]
@@ -328,18 +320,26 @@ def launch_minibatch(
     text = Composed(KERNEL, folder / MINIBATCH)
     made = _launch(text, f"{folder.name}_minibatch", plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
-    return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
+    grads, metrics = _finished(inputs, grads, partial, n, named, names)
+    return (None, metrics, ratio, value, adv), grads
 
 
-def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Arguments) -> tuple:
+def launch_wide(
+    policy: Policy,
+    scoring: Scoring,
+    plan: Plan,
+    weights: Any,
+    batch: Minibatch,
+    ent_coef: mx.array,
+) -> tuple:
     """Compute a minibatch by ``wide.kernel.h``, with an extra launch for the weight gradients.
 
     Returns:
-        The same as ``launch_minibatch``.
+        The results of ``launch_minibatch``.
     """
-    inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
+    inputs, state = _given(policy, scoring, weights, batch, ent_coef), batch.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
-    n = len(arguments.actions)
+    n = len(batch.actions)
     S, dy = n // T, 32 if A < 32 else 64
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
     zeros, folder = nothing(mx.float32), forms_of(policy.network).matrix_units
@@ -357,7 +357,8 @@ def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Argumen
     names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
     P = sum(named[name].size for name in names)
     grads = _products(text, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
-    return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
+    grads, metrics = _finished(inputs, grads, partial, n, named, names)
+    return (None, metrics, ratio, value, adv), grads
 
 
 def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
@@ -376,42 +377,39 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
     return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
-def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, mx.array]:
+def _given(
+    policy: Policy, scoring: Scoring, weights: Any, batch: Minibatch, ent_coef: mx.array
+) -> dict[str, mx.array]:
     """Return the inputs of both kernels by name, without layers and states."""
-    weights, observations, actions, masks, keep, compared, state, ent_coef = arguments
-    strip = (
-        observations
-        if isinstance(observations, SegmentView)
-        else SegmentView(observations, numbers(0))
-    )
-    T, N = strip.whole.shape[:2]
+    observations, actions, masks, keep, targets, state, view = batch
+    T, N = observations.shape[:2]
     S = len(actions) // T
     action, live = policy.decoder.action, scoring.live
     zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
     if live is None:
-        moments = _moments(compared)
-        given, further, last = compared.adv, compared.weight, moments
+        moments = _moments(targets)
+        given, further, last = targets.adv, targets.weight, moments
         G = moments.shape[-1]
         groups, discounts = (G, moments.size // (3 * G)), ()
         form = 0, 0, 0, 0  # none
     else:
-        finals = compared.finals
-        given, further = compared.rewards, compared.terminals
+        finals = targets.finals
+        given, further = targets.rewards, targets.terminals
         last, groups = zeros if finals is None else finals, (0, 0)
         limits = live.rho_clip, live.c_clip, live.reward_clip
         discounts = live.gamma, live.gamma * live.gae_lambda, *limits
         form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
     logstd = policy.decoder.logstd(weights["decoder"])
-    seen = mx.uint8 if strip.whole.dtype == mx.uint8 else mx.float32
+    seen = mx.uint8 if observations.dtype == mx.uint8 else mx.float32
     steps = int(keep is not None), int(state is not None)
     return {
-        "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
-        "strip": strip.rows,
+        "observations": observations if seen == mx.uint8 else observations.astype(seen),
+        "strip": numbers(0) if view is None else view,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
         "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
-        "old_logprob": compared.old_logprob,
-        "old_value": compared.old_value,
+        "old_logprob": targets.old_logprob,
+        "old_value": targets.old_value,
         "given": given,
         "further": further,
         "last": last,
@@ -476,9 +474,9 @@ def _finished(
     return PackedTree(found, tree_unflatten(list(named.items())), squares), metrics
 
 
-def _moments(batch: Minibatch) -> mx.array:
+def _moments(targets: Targets) -> mx.array:
     """Return the moments of the advantages: of all ranks if present, else of this minibatch."""
-    return launch_moments(batch.adv) if batch.moments is None else batch.moments
+    return launch_moments(targets.adv) if targets.moments is None else targets.moments
 
 
 GRADIENTS_IN_TWO = implementation(
