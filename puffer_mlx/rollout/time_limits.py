@@ -25,9 +25,10 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.vec.base import LastObservations, ShowsLast, VecEnv
 
 
-def are_bootstrapped(config: Config, vec: VecEnv) -> bool:
-    """Return True if ends by time limit get the value of an observation that has no row."""
-    return config.train.bootstrap_truncated and isinstance(vec, ShowsLast) and vec.shows_last
+def showing_last(config: Config, vec: VecEnv) -> ShowsLast | None:
+    """Return environments whose last observations have no row but get a value, else None."""
+    bootstrapped = config.train.bootstrap_truncated
+    return vec if bootstrapped and isinstance(vec, ShowsLast) and vec.shows_last else None
 
 
 def without_clip(config: Config) -> Config:

@@ -151,7 +151,7 @@ class Reader:
         if not self._carries:
             return None
         with building:
-            states = joined(rollout.start.states, range(len(rollout.start.states)))
+            states = joined(rollout.states, range(len(rollout.states)))
             if self._learned is not None:
                 states = self._learned.states(states)
             return for_gpu(states) if self._from_host else states
@@ -159,7 +159,7 @@ class Reader:
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
         """Return log-probabilities (T, S) of a minibatch, computed by the weights that acted."""
         with building:
-            return self._logprobs(rollout.start.weights, *minibatch, states)
+            return self._logprobs(rollout.weights, *minibatch, states)
 
 
 def _of_agents(states: Any, agents: slice) -> Any:

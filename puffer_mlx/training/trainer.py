@@ -29,7 +29,8 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.training import self_play
-from puffer_mlx.training.collector import Collector, Rollout
+from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
     Logs,
@@ -129,8 +130,8 @@ class Trainer:
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.train
         ranks.begin(vec)
-        self.collector = Collector(acting, self.placement, self.profiler.rollout, ranks)
-        self.queue = RolloutQueue(self.collector, key, timer, self._opponents)
+        self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
+        self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         learned = Learned(config, seats) if seats else None
         learning = without_clip(config) if self.collector.bootstraps else config
         self.learner = Learner(learning, policy, self.placement, timer, ranks, learned)
@@ -159,7 +160,7 @@ class Trainer:
 
         If the update raises, the next call repeats it on the same rollout. If collecting this
         epoch's rollout raises, only the environments have changed: see ``Collector.resync``. If
-        ``queue.settle`` raises KeyboardInterrupt, the epoch is complete and only its record is
+        ``collector.settle`` raises KeyboardInterrupt, the epoch is complete and only its record is
         lost.
 
         Returns:
@@ -200,7 +201,7 @@ class Trainer:
             raise
         finally:
             try:
-                self.queue.settle()
+                self.collector.settle()
             finally:
                 self._began = None
         self._last_seconds = time.perf_counter() - began if self._compiled else 0.0
@@ -231,7 +232,7 @@ class Trainer:
             try:
                 rollout = self.queue.collect(self.weights)
             finally:
-                self.queue.settle()
+                self.collector.settle()
             if self.self_play is not None:
                 self.self_play.league.play_on()
             logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
@@ -314,8 +315,8 @@ class Trainer:
     def last_buffer(self) -> Any:
         """Buffer of the latest rollout that was not launched ahead."""
         rollout = self.queue.rollout
-        ahead = rollout is not None and rollout.ahead
-        return self.collector.before if ahead else self.collector.buffer
+        ahead = rollout is not None and rollout.launched_ahead
+        return self.collector.previous_buffer if ahead else self.collector.buffer
 
     @property
     def recorded(self) -> Any:
@@ -337,12 +338,6 @@ class Trainer:
         """Return True if an epoch waits for its rollout, to measure its duration."""
         return self.profiler.should_sample(epoch) or self.profiler.is_sample_epoch(epoch)
 
-    def _opponents(self) -> tuple[Any, Any]:
-        """Return the opponents' weights, and the opponents whose recurrent states are reset."""
-        if self.self_play is None:
-            return (), ()
-        return self.self_play.league.opponents, self.self_play.league.fresh
-
     def _count_games(self, rollout: Rollout) -> None:
         """Count the games of a rollout once, and choose the opponents of the next rollout."""
         if self.self_play is None or rollout.games is not None:
@@ -354,7 +349,9 @@ class Trainer:
     def _launches_ahead(self) -> bool:
         """Return True if the next rollout is launched before this update's results are read."""
         following = self.epoch + 1
-        possible = self.collector.ahead and self.self_play is None  # opponents are chosen first
+        possible = (
+            self.collector.launches_ahead and self.self_play is None
+        )  # opponents are chosen first
         return possible and following < self.config.epochs and not self._times_rollout(following)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
@@ -406,7 +403,7 @@ class Trainer:
         self.profiler.train.apply_sampled_shares(sampled, late)
         self.profiler.rollout.charge("eval_act", late)
         launched = min(following.seconds, seconds - late) if following else 0.0
-        own = 0.0 if rollout.ahead else rollout.seconds
+        own = 0.0 if rollout.launched_ahead else rollout.seconds
         rollout.seconds = own + launched + late
         return seconds - late - launched
 

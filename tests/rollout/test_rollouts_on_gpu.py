@@ -38,7 +38,7 @@ from puffer_mlx.rollout.on_gpu import (
 )
 from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
-from puffer_mlx.training import collector, placement, trainer
+from puffer_mlx.training import device_collector, placement, trainer
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.make import find_environment
@@ -392,9 +392,9 @@ def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
 def test_on_a_mac_every_rollout_is_waited_for(on_gpu, monkeypatch):
     """Or an end by macOS would be told to whoever trains."""
     with emulated_gpu():
-        assert make_trainer().collector.ahead
-        monkeypatch.setattr(collector, "backend", lambda: "metal")
-        assert not make_trainer().collector.ahead
+        assert make_trainer().collector.launches_ahead
+        monkeypatch.setattr(device_collector, "backend", lambda: "metal")
+        assert not make_trainer().collector.launches_ahead
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
 def serial_trainer() -> trainer.Trainer:
     """One that waits for each rollout, and launches it when its epoch begins."""
     serial = make_trainer()
-    serial.collector.ahead = False
+    serial.collector.launches_ahead = False
     return serial
 
 
@@ -582,7 +582,7 @@ def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead)
 
     with emulated_gpu():
         ours, undisturbed = serial_trainer(), serial_trainer()
-        ours.collector.ahead = ahead
+        ours.collector.launches_ahead = ahead
         for run in ours, undisturbed:
             run.step()
         owner = EnvironmentsOnGPU if failing == "go_on" else BufferOnGPU

@@ -115,8 +115,8 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     """Copies of every rollout, taken when training takes it: then nothing is under way."""
     seen, take = [], trainer.collector.take
 
-    def watched(**ahead):
-        rollout = take(**ahead)
+    def watched(*wait):
+        rollout = take(*wait)
         seen.append(copies(rollout))
         return rollout
 
@@ -194,7 +194,7 @@ def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
 
 def test_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
     trainer = start("coded", True)
-    assert len(list(trainer)) == E and not trainer.collector.waiting  # none for a sixth epoch
+    assert len(list(trainer)) == E and trainer.collector.begun is None  # none for a sixth epoch
     assert trainer.vec.steps == [E * T, E * T]
     rollouts = watch_rollouts(trainer)
     evaluation = list(trainer.evaluate())
@@ -406,7 +406,7 @@ def check_goes_on(
 ) -> None:
     """Nothing is under way. A new trainer goes on from the state as the whole run did, and so does
     the trainer itself."""
-    assert not trainer.collector.under_way
+    assert not trainer.collector.in_progress
     check_same(trainer.weights, whole.weights[trainer.epoch])
     other = start(name, True, before=before)
     assert other.restore(trainer.weights, trainer.state()) and other.epoch == trainer.epoch
@@ -497,7 +497,7 @@ def test_ctrl_c_while_a_rollout_is_waited_for(monkeypatch, n):
     monkeypatch.setattr(collector_module, "wait", once(wait, n, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer)
-    assert not trainer.collector.under_way
+    assert not trainer.collector.in_progress
     assert trainer.epoch == n // 2  # an epoch that only waits for the next rollout is trained
     check_goes_on(trainer, "coded", whole)
 
@@ -509,7 +509,7 @@ def test_ctrl_c_during_the_evaluation(monkeypatch):
     monkeypatch.setattr(collector_module, "wait", once(wait, 1, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer.evaluate())
-    assert trainer.collector.waiting and not trainer.collector.under_way
+    assert trainer.collector.begun is not None and not trainer.collector.in_progress
 
 
 def test_training_that_breaks_without_overlap():

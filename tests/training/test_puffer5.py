@@ -174,7 +174,7 @@ def watch(trainer):
         return real.gradients(weights, observations, *others)
 
     def recompute(fields, rollout):
-        acted.append(rollout.start.weights)
+        acted.append(rollout.weights)
         return real.recompute(fields, rollout)
 
     replace_functions(trainer, gradients=gradients, recompute=recompute)

@@ -1,0 +1,93 @@
+"""Collect rollouts in environments that a GPU steps; nothing leaves the GPU but logs.
+
+Arrays on a GPU never change. So a rollout is undone by continuing from the arrays of its start,
+which is how a failed rollout and one launched ahead in vain are dropped.
+"""
+
+from typing import cast
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.machines.single_process import SingleProcess
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import State
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollouts, RolloutsOnGPU
+from puffer_mlx.system.backend import backend
+from puffer_mlx.training.collector import Collector, Rollout
+from puffer_mlx.training.placement import Acting, Placement
+from puffer_mlx.vec.native.vec import NativeVec
+
+
+class DeviceCollector(Collector):
+    """Collects rollouts in environments that a GPU steps: see ``Collector``.
+
+    ``launches_ahead`` is False on a Mac, because macOS may end a launch.
+
+    Args:
+        acting: see ``Collector``; the environments are native ones.
+        placement: see ``Collector``.
+        timer: see ``Collector``.
+        ranks: see ``Collector``.
+        kernel: the GPU's rollouts, ``placement.whole``.
+    """
+
+    acting: RolloutsOnGPU
+    vec: EnvironmentsOnGPU
+    buffers: list[BufferOnGPU]
+
+    def __init__(
+        self,
+        acting: Acting,
+        placement: Placement,
+        timer: PhaseTimer,
+        ranks: SingleProcess,
+        kernel: GPURollouts,
+    ) -> None:
+        super().__init__(acting, placement, timer, ranks)
+        self.vec = EnvironmentsOnGPU(cast(NativeVec, acting.vec), kernel)
+        self.launches_ahead = backend() != "metal" and not placement.overlap
+        launch_steps = acting.config.train.launch_steps
+        self.acting = RolloutsOnGPU(kernel, self._streams, timer, launch_steps)
+        self._reset(BufferOnGPU)
+
+    def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[State]:
+        """See ``Collector``."""
+        buffer = rollout.buffer
+        rollout.environments = self.vec.stepped
+        buffer.begin(self.buffer)
+        self._unfinished = rollout
+        self.acting.waits = wait_for_gpu
+        after = self.acting.collect(buffer, self.vec, rollout.acting, rollout.states, rollout.noise)
+        if wait_for_gpu:
+            rollout.logs = self.vec.log()
+        else:
+            rollout.unread = self.vec.take_log()
+        return after
+
+    def resync(self) -> None:
+        """See ``Collector``. The environments return to the start of the failed rollout."""
+        failed = self._unfinished
+        if failed is None:
+            return
+        self.vec.go_back(failed.environments)
+        self.buffer.last = failed.buffer.first
+        self._unfinished = None
+
+    def state_of(self, rollout: Rollout) -> np.ndarray | None:
+        """See ``Collector``. This waits for the GPU."""
+        stepped = rollout.environments
+        return None if stepped is None else self.vec.state_of(stepped)
+
+    def read(self, rollout: Rollout) -> None:
+        """See ``Collector``."""
+        if rollout.unread is not None:
+            rollout.logs = self.vec.read(rollout.unread)
+            rollout.unread = None
+
+    def take_back(self, rollout: Rollout) -> mx.array:
+        """See ``Collector``."""
+        self.buffer = self.previous_buffer
+        self.states = rollout.states
+        self.vec.go_back(rollout.environments)
+        return rollout.key
