@@ -51,12 +51,13 @@ class Rollout:
         weights: the learner's weights; the acting weights are converted from these.
         key: the trainer's key before the rollout's key is split from it.
         states: recurrent states, one per group.
-        environments: state of the environments, if it was saved: see ``Collector.state_of``.
         acting: the acting weights; None after the rollout is collected.
         noise: random numbers for sampling the actions, (T, N, heads); None after the rollout is
             collected.
         fresh: numbers (from 1) of the opponents whose recurrent states are reset.
         steps: number of completed steps per agent, (N,) int, counted after a failure.
+        environments: state of the environments at the start, if it was saved: see
+            ``Collector.state_of``.
         logs: means reported by the environments; empty while ``unread`` is set.
         seconds: duration of collecting.
         scores: scores of single episodes, NumPy arrays: see ``TellsScores``.
@@ -77,12 +78,12 @@ class Rollout:
     weights: Any
     key: mx.array
     states: list[Any]
-    environments: Any = None
     # What collecting needs besides.
     acting: Any = None
     noise: Any = None
     fresh: Collection[int] = ()
     steps: np.ndarray | None = None
+    environments: Any = None
     # The collected rollout.
     logs: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -102,6 +103,7 @@ class Collector:
 
     Args:
         acting: the policy, the environments and their configuration.
+        vec: the environments, or those on a GPU made of them.
         placement: the devices that act and train.
         timer: the phases ``eval_*`` are charged to this timer.
         ranks: the ranks; each has a shard of the agents.
@@ -121,17 +123,22 @@ class Collector:
         begun: the rollout between ``begin`` and ``take``, or None.
     """
 
+    Buffer: Any  # class of the buffers
     acting: Any
-    vec: Any
-    buffers: list[Any]
     bootstraps = False
     launches_ahead = False
 
     def __init__(
-        self, acting: Acting, placement: Placement, timer: PhaseTimer, ranks: SingleProcess
+        self,
+        acting: Acting,
+        vec: Any,
+        placement: Placement,
+        timer: PhaseTimer,
+        ranks: SingleProcess,
     ) -> None:
         self.config = acting.config
         self.policy = acting.policy
+        self.vec = vec
         self.placement = placement
         self.overlap = placement.overlap
         self.begun: Rollout | None = None
@@ -148,17 +155,14 @@ class Collector:
         self._future: Future[None] | None = None  # of `begun`, in the second thread
         self._unfinished: Rollout | None = None  # in progress, or it has failed
         self._seconds = math.inf  # duration of the latest rollout that `take` waited for
-
-    def _reset(self, Buffer: Any) -> None:
-        """Create the buffers and the initial recurrent states, and reset the environments."""
-        vec = self.vec
-        shape = self.config.train.horizon, vec.num_agents, vec.num_groups
+        self._choose_acting(acting)
+        shape = (self.config.train.horizon, vec.num_agents, vec.num_groups)
         count = 2 if self.overlap or self.launches_ahead else 1
-        self.buffers = [Buffer(vec.spec, *shape, vec.finals) for _ in range(count)]
+        self.buffers = [self.Buffer(vec.spec, *shape, vec.finals) for _ in range(count)]
         self.buffer = self.buffers[0]
         self.buffer.reset(vec)
         agents = vec.num_agents // vec.num_groups
-        with building, mx.stream(self.placement.rollout):
+        with building, mx.stream(placement.rollout):
             states = [self.policy.initial_state(agents) for _ in range(vec.num_groups)]
         mx.eval(states)
         self._initial_states = states
@@ -207,8 +211,7 @@ class Collector:
             mx.eval(after, noise, acting)
         latest = self.buffers.index(self.buffer)
         buffer = self.buffers[(latest + 1) % len(self.buffers)]
-        about = {"acting": acting, "noise": noise, "fresh": fresh}
-        self.begun = Rollout(buffer, weights, key, self.states, **about)
+        self.begun = Rollout(buffer, weights, key, self.states, acting, noise, fresh)
         if self.overlap:
             self._future = worker().submit(partial(self._collect, self.begun))
         return after
@@ -330,7 +333,11 @@ class Collector:
         mx.eval(states)
         return states
 
-    # What the two collectors implement, each for its environments.
+    # Each of the two collectors implements the rest for its environments.
+
+    def _choose_acting(self, acting: Acting) -> None:
+        """Set ``acting``, ``bootstraps`` and ``launches_ahead``."""
+        raise NotImplementedError
 
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[Any]:
         """Fill the buffer of a rollout, and set its logs.

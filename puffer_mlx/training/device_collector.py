@@ -4,52 +4,28 @@ Arrays on a GPU never change. So a rollout is undone by continuing from the arra
 which is how a failed rollout and one launched ahead in vain are dropped.
 """
 
-from typing import cast
-
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.machines.single_process import SingleProcess
-from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import State
-from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollouts, RolloutsOnGPU
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.collector import Collector, Rollout
-from puffer_mlx.training.placement import Acting, Placement
-from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.training.placement import Acting
 
 
 class DeviceCollector(Collector):
-    """Collects rollouts in environments that a GPU steps: see ``Collector``.
+    """Collects rollouts in environments that a GPU steps: see ``Collector``."""
 
-    ``launches_ahead`` is False on a Mac, because macOS may end a launch.
-
-    Args:
-        acting: see ``Collector``; the environments are native ones.
-        placement: see ``Collector``.
-        timer: see ``Collector``.
-        ranks: see ``Collector``.
-        kernel: the GPU's rollouts, ``placement.whole``.
-    """
-
+    Buffer = BufferOnGPU
     acting: RolloutsOnGPU
     vec: EnvironmentsOnGPU
-    buffers: list[BufferOnGPU]
 
-    def __init__(
-        self,
-        acting: Acting,
-        placement: Placement,
-        timer: PhaseTimer,
-        ranks: SingleProcess,
-        kernel: GPURollouts,
-    ) -> None:
-        super().__init__(acting, placement, timer, ranks)
-        self.vec = EnvironmentsOnGPU(cast(NativeVec, acting.vec), kernel)
-        self.launches_ahead = backend() != "metal" and not placement.overlap
-        launch_steps = acting.config.train.launch_steps
-        self.acting = RolloutsOnGPU(kernel, self._streams, timer, launch_steps)
-        self._reset(BufferOnGPU)
+    def _choose_acting(self, acting: Acting) -> None:
+        """See ``Collector``. Nothing is launched ahead on a Mac: macOS may end a launch."""
+        self.launches_ahead = backend() != "metal" and not self.overlap
+        launch_steps = self.config.train.launch_steps
+        self.acting = RolloutsOnGPU(self.vec.kernel, self._streams, self._timer, launch_steps)
 
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[State]:
         """See ``Collector``."""

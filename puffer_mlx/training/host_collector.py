@@ -7,13 +7,11 @@ the state of its environments.
 
 import mlx.core as mx
 
-from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
-from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import Sampler, choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.time_limits import add_values, showing_last
 from puffer_mlx.training.collector import Collector, Rollout
-from puffer_mlx.training.placement import Acting, Placement
+from puffer_mlx.training.placement import Acting
 from puffer_mlx.vec.base import TellsScores, VecEnv
 
 SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is displayed
@@ -22,38 +20,27 @@ SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is
 class HostCollector(Collector):
     """Collects rollouts in environments that the host steps: see ``Collector``."""
 
+    Buffer = RolloutBuffer
     acting: Sampler
     vec: VecEnv
-    buffers: list[RolloutBuffer]
+    _marked: RolloutBuffer | None = None
 
-    def __init__(
-        self,
-        acting: Acting,
-        placement: Placement,
-        timer: PhaseTimer,
-        ranks: SingleProcess = SINGLE_PROCESS,
-    ) -> None:
-        super().__init__(acting, placement, timer, ranks)
+    def _choose_acting(self, acting: Acting) -> None:
+        """See ``Collector``."""
         config, vec, policy, run, seats = acting
-        self.vec = vec
         self._shows_last = showing_last(config, vec)
         self._tells_scores = vec if isinstance(vec, TellsScores) else None
         self.bootstraps = self._shows_last is not None
-        self.acting = choose_acting(
-            placement.rollout, self._precision, policy, run, vec, self._streams, timer, seats
-        )
-        self._reset(RolloutBuffer)
-        self._marked: RolloutBuffer | None = None
+        about = (policy, run, vec, self._streams, self._timer, seats)
+        self.acting = choose_acting(self.placement.rollout, self._precision, *about)
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
         """See ``Collector``. Values of final observations without a row are added to rewards."""
         rollout = super().take(wait_for_gpu)
         if rollout.last is not None:
+            about = (self.policy, rollout.weights, rollout.states, self.config)
             with mx.stream(self.placement.learner):
-                add_values(
-                    *(rollout.buffer, rollout.last, self.policy, rollout.weights, rollout.states),
-                    self.config,
-                )
+                add_values(rollout.buffer, rollout.last, *about)
             rollout.last = None
         return rollout
 
