@@ -142,7 +142,7 @@ class Ranks(SingleProcess):
         """Keep them, to tell what is added."""
         self._measured = vec.memory() if isinstance(vec, Remembers) else {}
 
-    def settle(self, vec: VecEnv) -> None:
+    def merge_statistics(self, vec: VecEnv) -> None:
         """Their statistics are those of all ranks then, until they step again."""
         if not self._measured or not isinstance(vec, Remembers):
             return

@@ -73,7 +73,7 @@ class SingleProcess:
         """
         return logs, scores
 
-    def settle(self, vec: VecEnv) -> None:
+    def merge_statistics(self, vec: VecEnv) -> None:
         """Have environments go on from what those of all ranks have measured."""
 
     def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:

@@ -6,8 +6,8 @@ worth its value: it is added to the reward that arrived with it, as
 
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
-by the policy that acted. Training doesn't clip these rewards again (``without_clip``). Where the
-last observation has a row, ``VecEnv.finals``, none of this is used
+by the policy that acted. Training doesn't clip these rewards again (``without_reward_clip``). Where
+the last observation has a row, ``VecEnv.finals``, none of this is used
 (docs/decisions/0011-last-observations.md).
 """
 
@@ -31,7 +31,7 @@ def showing_last(config: Config, vec: VecEnv) -> ShowsLast | None:
     return vec if bootstrapped and isinstance(vec, ShowsLast) and vec.shows_last else None
 
 
-def without_clip(config: Config) -> Config:
+def without_reward_clip(config: Config) -> Config:
     """Return a configuration whose rewards aren't clipped by training: `add_values` does it."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 

@@ -36,14 +36,14 @@ from puffer_mlx.ppo.update import (
     counts_at_once,
     update_in_graph,
 )
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
+from puffer_mlx.profiling.phases import PROFILE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.reader import Learned, Reader
+from puffer_mlx.training.reader import Reader, TrainedAgents
 from puffer_mlx.training.results import Health, Results
 from puffer_mlx.trees import named
 
@@ -58,9 +58,9 @@ class Learner:
         config: A valid configuration.
         policy: The trained policy.
         placement: Devices that act and train.
-        timer: Measures the phases ``train_*`` of sampled epochs.
+        timer: Measures the phases ``train_*`` of profiled epochs.
         ranks: Processes that train together.
-        learned: Selection of the agents to train on; None for all.
+        trained_agents: Selection of the agents to train on; None for all.
 
     Attributes:
         algorithm: decides what minibatches are, and their loss.
@@ -81,19 +81,22 @@ class Learner:
         placement: Placement,
         timer: PhaseTimer,
         ranks: SingleProcess = SINGLE_PROCESS,
-        learned: Learned | None = None,
+        trained_agents: TrainedAgents | None = None,
     ) -> None:
         local = ranks.own(config)
-        agents = learned.agents if learned else local.vec.total_agents
+        agents = trained_agents.count if trained_agents else local.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
-        self.config, self.ranks, self.learned, self.timer = config, ranks, learned, timer
+        self.config = config
+        self.ranks = ranks
+        self.trained_agents = trained_agents
+        self.timer = timer
         self.minibatches = local.minibatches  # K of an epoch
         self.algorithm = algorithms.make(policy, local, agents, one_cpu)
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
         self.functions = compile_update(policy, local, self.algorithm, summed)
         self.functions.gradients = ranks.counted(self.functions.gradients)
         self.logprobs = mx.compile(partial(logprobs, policy, config.train.precision))
-        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, learned)
+        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
         self.first_ratios_are_one = first_ratios_are_one(config, policy, placement)
@@ -112,7 +115,7 @@ class Learner:
         scheduled: Scheduled,
         key: mx.array,
         epoch: int,
-        sampled: bool = False,
+        profiled: bool = False,
     ) -> "Update":
         """Return the update on a rollout. Nothing is computed yet; a graph is built if it can be.
 
@@ -125,12 +128,12 @@ class Learner:
             scheduled: the epoch's learning rate, entropy bonus and exponent of priorities.
             key: random key of the update.
             epoch: number of the epoch, from 0.
-            sampled: evaluate after each phase and charge its time.
+            profiled: evaluate after each phase and charge its time.
         """
-        observed = self.first_ratios_are_one or epoch % SAMPLE_EVERY == 1
+        observed = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
         # An opponent's ratios, if its rows are trained on, are not 1, and that is no error.
         compares = observed and not self.config.selfplay.train_on_opponents
-        update = Update(self, rollout, before, scheduled, key, compares, sampled)
+        update = Update(self, rollout, before, scheduled, key, compares, profiled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
         return update
@@ -186,7 +189,7 @@ class Update:
         scheduled: Learning rate, entropy bonus and exponent of priorities.
         key: Random key of the update.
         compares: True to report how far the first minibatch's ratios are from 1.
-        sampled: True to evaluate after each phase and charge its time.
+        profiled: True to evaluate after each phase and charge its time.
 
     Attributes:
         state: State after the update, perhaps not computed yet; ``before`` until the update is
@@ -203,11 +206,11 @@ class Update:
         scheduled: Scheduled,
         key: mx.array,
         compares: bool,
-        sampled: bool,
+        profiled: bool,
     ) -> None:
         self.learner, self.rollout, self.before = learner, rollout, before
         self.scheduled, self.key = scheduled, key
-        self.compares, self.sampled, self.retrying = compares, sampled, False
+        self.compares, self.profiled, self.retrying = compares, profiled, False
         self.draws, self.noise = learner.draw(key)
         self.state, self.results = before, Results()
         self.is_graph = False
@@ -257,15 +260,15 @@ class Update:
             mx.async_eval(*self.state, self.results.packed)
             return
         finals = self.rollout.buffer.last_rows
-        if learner.learned is not None:
-            finals = learner.learned.finals(finals)
+        if learner.trained_agents is not None:
+            finals = learner.trained_agents.finals(finals)
         assert fields is not None
         epoch = Epoch(
             *(learner.functions, fields, self.draws, self.scheduled.as_arrays()),
             states=partial(learner.reader.first_states, self.rollout),
             learned=partial(learned_from, finals, *fields["actions"].shape[:2]),
             noise=self.noise,
-            lap=self.lap if self.sampled or self.retrying else None,
+            lap=self.lap if self.profiled or self.retrying else None,
         )
         self.results = results = Results()
         if algorithm.at_once is None:
@@ -302,7 +305,7 @@ class Update:
         return (
             self.learner.graph is not None
             and backend() == "cuda"
-            and not (self.sampled or self.retrying)
+            and not (self.profiled or self.retrying)
             and not (self.compares and not self.learner.first_ratios_are_one)
             and self.learner.algorithm.at_once is None
             and self.noise is None
@@ -342,22 +345,22 @@ class Update:
                     noise = self.noise.draw(K, inputs.actions.shape) if noise is None else noise
                     moved = inputs._replace(actions=inputs.actions - noise[k])
                     minibatch = minibatch._replace(inputs=moved)
-            if k == 0 and self.sampled:
+            if k == 0 and self.profiled:
                 self._measure_forward(minibatch)
             if k == 0 and self.compares and not learner.first_ratios_are_one:
                 self.results.first_ratios = self._ratios_as_acted(minibatch, epoch.rows)
             yield minibatch
 
     def lap(self, phase: str, result: Any) -> None:
-        """In a sampled epoch, evaluate a result and charge the time to its phase.
+        """In a profiled epoch, evaluate a result and charge the time to its phase.
 
         An epoch that is tried again is only evaluated, phase by phase; others are not.
         """
-        if not (self.sampled or self.retrying):
+        if not (self.profiled or self.retrying):
             return
         began = time.perf_counter()
         mx.eval(result)
-        if not self.sampled:
+        if not self.profiled:
             return
         timer = self.learner.timer
         timer.lap(phase, LEARNING)

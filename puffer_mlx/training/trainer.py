@@ -22,13 +22,12 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState
-from puffer_mlx.profiling.phases import SAMPLE_DELAY_S, Profiler
+from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
 from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.rollout.time_limits import without_clip
+from puffer_mlx.rollout.time_limits import without_reward_clip
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.mlx_memory import choose_cache_limit
-from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import (
@@ -41,8 +40,9 @@ from puffer_mlx.training.epoch_logs import (
 )
 from puffer_mlx.training.learner import Learner, Update
 from puffer_mlx.training.placement import Acting, as_on_first, place
-from puffer_mlx.training.reader import Learned
+from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.rollout_queue import RolloutQueue
+from puffer_mlx.training.self_play import SelfPlay, begin_self_play
 from puffer_mlx.training.state import restore_state, save_state
 from puffer_mlx.trees import leaves, named
 from puffer_mlx.vec.base import VecEnv
@@ -119,7 +119,7 @@ class Trainer:
         self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
         self.epoch, self.global_step, self.stop = 0, 0, False
         key, self.train_state = _first_state(config, policy, weights)
-        self.self_play = self_play.begin_self_play(config, vec, self.weights, ranks)
+        self.self_play = begin_self_play(config, vec, self.weights, ranks)
         seats = self.self_play.seats if self.self_play else None
         acting = Acting(local, vec, policy, compile_act(policy), seats)
         resumed = like.numbers if like else {}
@@ -132,11 +132,11 @@ class Trainer:
         ranks.begin(vec)
         self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
-        learned = Learned(config, seats) if seats else None
-        learning = without_clip(config) if self.collector.bootstraps else config
-        self.learner = Learner(learning, policy, self.placement, timer, ranks, learned)
+        trained_agents = TrainedAgents(config, seats) if seats else None
+        learning = without_reward_clip(config) if self.collector.bootstraps else config
+        self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":
-            self.profiler.sample_delay = SAMPLE_DELAY_S
+            self.profiler.profile_delay = PROFILE_DELAY_S
         self.epoch_logs = EpochLogs(config)
         self.schedule: Callable[[float], float] | None = None
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
@@ -171,8 +171,9 @@ class Trainer:
         self.profiler.begin(self.epoch)
         timer.start()
         try:
-            rollout = self.queue.current(self.weights, self._times_rollout(self.epoch))
-            self._count_games(rollout)
+            rollout = self.queue.current(self.weights, self.profiler.times_rollout(self.epoch))
+            if self.self_play is not None and rollout.games is None:
+                self._count_games(rollout, self.self_play)
             update_began = time.perf_counter()
             with self.ranks.guarded():
                 update = self._prepared_for(rollout)
@@ -194,7 +195,7 @@ class Trainer:
             self.global_step += self.config.batch_size
             timer.lap("train_misc")
             seconds = time.perf_counter() - update_began - update.extra_seconds
-            seconds = self._charge(rollout, update.sampled, seconds)
+            seconds = self._charge(rollout, update.profiled, seconds)
         except BaseException:
             self.queue.take_back()
             self.prepared = None
@@ -206,7 +207,7 @@ class Trainer:
                 self._began = None
         self._last_seconds = time.perf_counter() - began if self._compiled else 0.0
         self._compiled = True
-        self.ranks.settle(self.vec)
+        self.ranks.merge_statistics(self.vec)
         return self._record(rollout, metrics, began, seconds)
 
     def goes_on(self) -> bool:
@@ -334,25 +335,18 @@ class Trainer:
             self.stop = True
         return ends
 
-    def _times_rollout(self, epoch: int) -> bool:
-        """Return True if an epoch waits for its rollout, to measure its duration."""
-        return self.profiler.should_sample(epoch) or self.profiler.is_sample_epoch(epoch)
-
-    def _count_games(self, rollout: Rollout) -> None:
-        """Count the games of a rollout once, and choose the opponents of the next rollout."""
-        if self.self_play is None or rollout.games is not None:
-            return
+    def _count_games(self, rollout: Rollout, self_play: SelfPlay) -> None:
+        """Count the games of a rollout, and choose the opponents of the next rollout."""
         if self.placement.overlap:  # a checkpoint contains the state before the rollout
-            rollout.self_play = self.self_play.state()
-        rollout.games = self.self_play.after(rollout, self.global_step, self.weights)
+            rollout.self_play = self_play.state()
+        rollout.games = self_play.after(rollout, self.global_step, self.weights)
 
     def _launches_ahead(self) -> bool:
         """Return True if the next rollout is launched before this update's results are read."""
+        if not self.collector.launches_ahead or self.self_play is not None:
+            return False  # self-play chooses the opponents first
         following = self.epoch + 1
-        possible = (
-            self.collector.launches_ahead and self.self_play is None
-        )  # opponents are chosen first
-        return possible and following < self.config.epochs and not self._times_rollout(following)
+        return following < self.config.epochs and not self.profiler.times_rollout(following)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
         """Return the update on a rollout: the prepared one if it is still valid, or a new one."""
@@ -367,8 +361,8 @@ class Trainer:
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
         key = self.ranks.key(self.queue.update_key(rollout))
-        sampled = self.profiler.should_sample(epoch)
-        return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, sampled)
+        profiled = self.profiler.should_profile(epoch)
+        return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
@@ -392,7 +386,7 @@ class Trainer:
         self.rate = schedules.adapted(used, train.learning_rate, kl, train.desired_kl)
         return {"learning_rate": used}
 
-    def _charge(self, rollout: Rollout, sampled: bool, seconds: float) -> float:
+    def _charge(self, rollout: Rollout, profiled: bool, seconds: float) -> float:
         """Charge an update's time to the phases, and return the seconds of training alone.
 
         ``seconds`` includes two times of rollouts: waiting for the current one, if it was launched
@@ -400,7 +394,7 @@ class Trainer:
         """
         following = self.queue.rollout  # None unless it was launched ahead
         late = min(rollout.late, seconds)
-        self.profiler.train.apply_sampled_shares(sampled, late)
+        self.profiler.train.apply_profiled_shares(profiled, late)
         self.profiler.rollout.charge("eval_act", late)
         launched = min(following.seconds, seconds - late) if following else 0.0
         own = 0.0 if rollout.launched_ahead else rollout.seconds

@@ -488,7 +488,7 @@ def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
         ours, serial = make_trainer(), serial_trainer()
         for k, expected in enumerate(serial):
             assert results(ours.step()) == results(expected)
-            assert (ours.queue.rollout is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
+            assert (ours.queue.rollout is not None) == (k in (1, 2))  # 1 is profiled, 3 is the last
             np.testing.assert_array_equal(np.array(ours.recorded), np.array(serial.recorded))
             assert_same(ours, serial)
 
@@ -501,8 +501,8 @@ def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
             inner = getattr(part, name)
             monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
         list(ours)
-    first, sampled = ["collect", "check"], ["collect", "collect", "check"]
-    assert done == [*first, *sampled, "collect", "check", "check"]
+    first, profiled = ["collect", "check"], ["collect", "collect", "check"]
+    assert done == [*first, *profiled, "collect", "check", "check"]
 
 
 def test_training_on_it_is_built_then(on_gpu, monkeypatch):

@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
-from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.profiling.phases import PROFILE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.training import host_collector
 from puffer_mlx.training.epoch_logs import UnderWay
@@ -404,7 +404,7 @@ def trained(*more, epochs=4):
 
 
 def test_one_seed_one_run():
-    """Also without profiling: epoch 1 is a sampled one, evaluated phase by phase."""
+    """Also without profiling: epoch 1 is a profiled one, evaluated phase by phase."""
     weights, first = trained()
     for more in ([], ["--profile", "False"]):
         again, second = trained(*more)
@@ -497,11 +497,11 @@ def test_logs():
     trained = sum(record["perf/train"] for record in logs)
     assert total("perf/rollout", logs) + trained <= seconds
     # Every second is some phase's, also what an epoch does besides; but for what sampling costs.
-    plain = [record for record in logs if (record["epoch"] - 1) % SAMPLE_EVERY != 1]
+    plain = [record for record in logs if (record["epoch"] - 1) % PROFILE_EVERY != 1]
     assert len(plain) == 20
     phases = total("perf/eval_", plain) + total("perf/train_", plain)
     assert phases == pytest.approx(total("perf/epoch", plain), rel=0.02)
-    for record in logs[1:]:  # shares of the sampled epochs 1 and 21
+    for record in logs[1:]:  # shares of the profiled epochs 1 and 21
         assert record["perf/train"] < total("perf/train_", [record]) < record["perf/epoch"]
         assert record["perf/train_misc"] < 0.8 * record["perf/train"]
     assert not any(key.startswith("perf/eval") for key in run(1, "--profile", "False")[1][0])
