@@ -284,11 +284,11 @@ class Collector:
 
     @property
     def previous_buffer(self) -> Any:
-        """Buffer of the rollout before the latest one, if there are two buffers."""
+        """The other buffer of two: that of the previous rollout."""
         return self.buffers[self.buffers.index(self.buffer) - 1]
 
     def state(self) -> Any:
-        """Return the current state of the environments, or None if they can't be saved.
+        """Return the current state of the environments, or None for those without a state.
 
         ``states`` and the carried row of ``buffer`` match this state, also after a failed rollout.
         """
@@ -358,7 +358,7 @@ class Collector:
         raise NotImplementedError
 
     def state_of(self, rollout: Rollout) -> Any:
-        """Return the state of the environments at the start of a rollout, or None if not saved."""
+        """Return the state of the environments at the start of a rollout, or None without one."""
         raise NotImplementedError
 
     def read(self, rollout: Rollout) -> None:
@@ -373,5 +373,5 @@ class Collector:
         raise NotImplementedError
 
     @property
-    def part(self) -> float | None:
-        """Fraction of the latest rollout that is collected, for any thread; None if unknown."""
+    def progress(self) -> float | None:
+        """Collected fraction of the latest rollout or None (unknown). Any thread may read it."""

@@ -15,7 +15,7 @@ from puffer_mlx.vec.native.vec import NativeVec
 def make_collector(
     acting: Acting, placement: Placement, timer: PhaseTimer, ranks: SingleProcess = SINGLE_PROCESS
 ) -> Collector:
-    """Return a collector; its arguments are those of ``Collector``."""
+    """Return the collector for a placement: see ``Collector``."""
     if placement.whole is None:
         return HostCollector(acting, acting.vec, placement, timer, ranks)
     native = cast(NativeVec, acting.vec)  # a GPU steps no others

@@ -1,7 +1,7 @@
-"""Collect rollouts in environments that a GPU steps; nothing leaves the GPU but logs.
+"""Collect rollouts in environments that a GPU steps. Only their logs leave the GPU.
 
-Arrays on a GPU never change. So a rollout is undone by continuing from the arrays of its start,
-which is how a failed rollout and one launched ahead in vain are dropped.
+MLX's arrays never change, so a rollout is undone by continuing from the arrays of its start. This
+is done if a rollout fails, or if it was launched ahead and is not used.
 """
 
 import mlx.core as mx

@@ -28,6 +28,7 @@ class EpochLogs:
     def __init__(self, config: Config) -> None:
         self.scores = LastScores()
         self._config = config
+        self._logs_importance = config.facts.release == "5.0"  # the mean probability ratio
         self._process = psutil.Process()
         self._started = time.perf_counter()
         self._resident = 0  # bytes of the process
@@ -56,7 +57,7 @@ class EpochLogs:
             wall: Duration of the epoch in seconds.
             train: Duration of the update in seconds.
         """
-        return {
+        record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,
             "uptime": self.uptime,
@@ -64,11 +65,14 @@ class EpochLogs:
             **environment_logs(rollout.logs),
             **self._last_scores(rollout),
             **{f"loss/{name}": value for name, value in losses.items()},
-            **importance(losses, self._config.facts.release),
-            "perf/rollout": rollout.seconds,
-            "perf/train": train,
-            "perf/epoch": wall,
         }
+        if self._logs_importance and "kl" in losses:
+            # kl is the mean of ratio - 1 - log ratio, old_kl of -log ratio.
+            record["importance"] = 1 + losses["kl"] - losses["old_kl"]
+        record["perf/rollout"] = rollout.seconds
+        record["perf/train"] = train
+        record["perf/epoch"] = wall
+        return record
 
     def memory(self) -> Logs:
         """Return the memory of the process and of MLX's arrays, in GiB.
@@ -96,20 +100,6 @@ def environment_logs(logs: dict[str, float]) -> Logs:
     return {f"env/{name}": float(value) for name, value in logs.items()}
 
 
-def importance(losses: Logs, release: str) -> Logs:
-    """Return the mean probability ratio, which PufferLib 5.0 logs as ``importance``.
-
-    It follows from two metrics: kl is the mean of ratio - 1 - log ratio, old_kl of -log ratio.
-
-    Args:
-        losses: Metrics of the update, by name.
-        release: PufferLib's release. Returns nothing for 4.0.
-    """
-    if release != "5.0" or "kl" not in losses:
-        return {}
-    return {"importance": 1 + losses["kl"] - losses["old_kl"]}
-
-
 def merge_means(total: Logs, new: Logs) -> Logs:
     """Merge the per-episode means of two periods, weighted by their numbers of episodes (env/n)."""
     if not new or not total:
@@ -126,7 +116,7 @@ def phase_logs(phases: Logs) -> Logs:
     return {f"perf/{name}": value for name, value in phases.items()}
 
 
-class UnderWay(NamedTuple):
+class EpochProgress(NamedTuple):
     """Progress of an unfinished epoch.
 
     Args:

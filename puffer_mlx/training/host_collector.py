@@ -1,4 +1,4 @@
-"""Collect rollouts in environments that the host steps; the policy acts on any device.
+"""Collect rollouts in environments that the host steps. The policy acts on any device.
 
 A rollout fails if an environment raises an exception or the user interrupts it. Its steps are
 dropped. Successful rollouts copy nothing for this purpose, except that an overlapped rollout saves
@@ -92,10 +92,7 @@ class HostCollector(Collector):
         return rollout.environments
 
     @property
-    def part(self) -> float | None:
-        """Fraction of the latest rollout that is collected, for any thread.
-
-        None if it is unknown, as for short rollouts: see ``SLOW``.
-        """
+    def progress(self) -> float | None:
+        """See ``Collector``. The fraction is unknown for short rollouts: see ``SLOW``."""
         marked = self._marked  # another thread may replace it
         return marked.part if marked else None

@@ -30,14 +30,14 @@ class RolloutQueue:
         collector: collects the rollouts.
         key: random key of the run.
         timer: phase timer of the training thread. Waiting for a rollout is charged here.
-        self_play: chooses the opponents; None without self-play.
+        self_play: chooses the opponents.
 
     Attributes:
         key: random key. The keys of the next rollout and update are split from it.
-        rollout: the rollout to train on. None if no rollout has been collected.
+        rollout: the rollout to train on. None before it is collected.
         following: the next rollout, launched ahead during the update on ``rollout``.
         acting_weights: acting weights of the next rollout in a resumed overlapped run, which are
-            one update old. None to act with the newest weights.
+            one update old, or None (the newest weights).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RolloutQueue:
         return self.rollout
 
     def current(self, weights: Any, wait: bool = True) -> Rollout:
-        """Return the rollout to train on. Collect it first if there is none.
+        """Return the rollout to train on. Collect it first if it does not exist.
 
         Args:
             weights: the newest weights, used for acting in a new rollout.

@@ -32,8 +32,8 @@ from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
+    EpochProgress,
     Logs,
-    UnderWay,
     environment_logs,
     merge_means,
     phase_logs,
@@ -278,14 +278,14 @@ class Trainer:
         return restore_state(self, weights, state)
 
     @property
-    def under_way(self) -> UnderWay | None:
-        """Progress of the current epoch, for any thread; None between two epochs."""
+    def progress(self) -> EpochProgress | None:
+        """Progress of the current epoch, None between two epochs. Any thread may read it."""
         if (began := self._began) is None:
             return None
         trains = self.queue.rollout is not None
-        progress = self.learner.progress if trains else self.collector.part
+        progress = self.learner.progress if trains else self.collector.progress
         phase = "training" if trains else "rollout"
-        return UnderWay(time.perf_counter() - began, self._last_seconds, phase, progress)
+        return EpochProgress(time.perf_counter() - began, self._last_seconds, phase, progress)
 
     @property
     def weights(self) -> Any:

@@ -19,7 +19,7 @@ from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
-from puffer_mlx.training.epoch_logs import UnderWay
+from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.trainer import Trainer
 
 LONG = [*TINY, "--train.total-timesteps", "1e9"]
@@ -193,15 +193,19 @@ def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsy
 def test_a_stop_in_a_long_epoch_says_when_it_ends():
     class Long:
         epoch, stop = 11, False
-        under_way: UnderWay | None = UnderWay(12.0, 60.0, "rollout", 0.2)
+        progress: EpochProgress | None = EpochProgress(12.0, 60.0, "rollout", 0.2)
 
     outside = StopRequests()
     assert outside.stop() is None and outside.stopped  # before there is a trainer
     outside.trainer = trainer = Long()  # pyright: ignore
     assert outside.stop() == "stops after this epoch, in about 48s; again to stop at once"
     assert trainer.stop
-    for soon in (None, UnderWay(55.0, 60.0, "rollout", 0.9), UnderWay(55.0, 0.0, "rollout", 0.1)):
-        Long.under_way = soon
+    for soon in (
+        None,
+        EpochProgress(55.0, 60.0, "rollout", 0.9),
+        EpochProgress(55.0, 0.0, "rollout", 0.1),
+    ):
+        Long.progress = soon
         assert outside.stop() is None
 
 

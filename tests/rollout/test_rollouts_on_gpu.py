@@ -118,10 +118,11 @@ class Run:
         self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
-        update = compile_act(self.policy)
-        given = self.policy, update, self.vec, streams, TIMER
-        self.way: Any = choose_acting(CPU, "fp32", *given, seats)
-        assert isinstance(self.way, RolloutsOnGPU) == whole
+        if whole:
+            self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
+        else:
+            given = self.policy, compile_act(self.policy), vec, streams, TIMER
+            self.way = choose_acting(CPU, "fp32", *given, seats)
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
         """The rollout's fields, of T steps."""

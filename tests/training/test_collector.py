@@ -23,6 +23,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.rollout import acting as acting_module
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.gym.vec import GymVec
@@ -621,6 +622,27 @@ def test_a_rollout_that_fails_twice(again):
     with pytest.raises(Failure):
         trainer.step()
     trainer.step()
+    check_rows_follow(rollouts, undisturbed_rollouts("coded"))
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_an_interrupt_while_a_rollout_marks_its_last_row(monkeypatch, is_marked):
+    """That row is the first of the next rollout, which must not contain the mark."""
+    mark_last = RolloutBuffer.mark_last
+
+    def interrupted(buffer):
+        if is_marked:
+            mark_last(buffer)
+        raise KeyboardInterrupt
+
+    trainer = start("coded", False, *STILL, before=nothing)
+    rollouts = watch_rollouts(trainer)
+    trainer.step()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RolloutBuffer, "mark_last", interrupted)
+        trainer.step()
+    trainer.step()
+    assert rollouts[-1]["terminals"].min() >= 0
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 
 

@@ -20,7 +20,7 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import PROFILE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.training import host_collector
-from puffer_mlx.training.epoch_logs import UnderWay
+from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.trainer import Trainer
 
@@ -201,20 +201,20 @@ def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
     gradients = functions(trainer).gradients
 
     def look(*arguments):
-        trained.append(trainer.under_way)
+        trained.append(trainer.progress)
         return gradients(*arguments)
 
     def collected(collect, buffer, *arguments):
-        seen.append(trainer.under_way)
+        seen.append(trainer.progress)
         after = collect(buffer, *arguments)
-        assert trainer.collector.part == 1
+        assert trainer.collector.progress == 1
         return after
 
     acting(trainer, collected)
     replace_functions(trainer, gradients=look)
-    assert trainer.under_way is None
+    assert trainer.progress is None
     trainer.step()
-    assert trainer.under_way is None
+    assert trainer.progress is None
     assert (seen[0].phase, seen[0].part) == ("rollout", 0)  # overlapped, the next one follows
     found = [(each.phase, each.part) for each in trained]
     assert found == [("training", pytest.approx(k / K)) for k in range(K)]
@@ -243,7 +243,7 @@ def test_looking_at_a_rollout_changes_nothing(monkeypatch, words):
 
 def test_what_is_said_of_an_epoch():
     def said(*about, stopping=False):
-        return UnderWay(*about).text(12, stopping)
+        return EpochProgress(*about).text(12, stopping)
 
     assert said(34.2, 51.7, "rollout", 0.4) == "epoch 12: rollout 40 %, 34s of about 51s"
     assert said(34.2, 0.0, "training", None) == "epoch 12: training, 34s"
