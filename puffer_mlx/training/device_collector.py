@@ -47,6 +47,7 @@ class DeviceCollector(Collector):
         if failed is None:
             return
         self.vec.go_back(failed.environments)
+        self.states = failed.states
         self.buffer.last = failed.buffer.first
         self._unfinished = None
 

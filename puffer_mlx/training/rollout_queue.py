@@ -68,25 +68,19 @@ class RolloutQueue:
     def current(self, weights: Any, wait: bool = True) -> Rollout:
         """Return the rollout to train on. Collect it first if it does not exist.
 
+        If a serial rollout fails, it is dropped and the key is reset. So the next call gives the
+        same result as a run that is resumed from the trainer's state.
+
         Args:
             weights: the newest weights, used for acting in a new rollout.
             wait: True to wait until a rollout on the GPU is computed.
-        """
-        rollout = self.newest(weights)
-        if rollout is None:
-            rollout = self.collect(weights, wait)
-            self.rollout = rollout
-        return rollout
-
-    def collect(self, weights: Any, wait: bool = True) -> Rollout:
-        """Return the rollout in progress or a new one, and don't store it in the queue.
-
-        If a serial rollout fails, it is dropped and the key is reset. So the next call gives the
-        same result as a run that is resumed from the trainer's state.
 
         Raises:
             UserError: macOS ended the GPU's rollout.
         """
+        rollout = self.newest(weights)
+        if rollout is not None:
+            return rollout
         collector = self.collector
         key = self.key
         try:
@@ -104,6 +98,7 @@ class RolloutQueue:
             self._timer.lap("train_wait")
         else:
             self._timer.start()  # this thread collected the rollout, charged to the other timer
+        self.rollout = rollout
         return rollout
 
     def start_next(self, weights: Any) -> None:

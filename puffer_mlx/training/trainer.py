@@ -229,11 +229,12 @@ class Trainer:
         for _ in range(self.config.epochs // 2):
             if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
-            self.queue.rollout = None
+            self.queue.release()
             try:
-                rollout = self.queue.collect(self.weights)
+                rollout = self.queue.current(self.weights)
             finally:
                 self.collector.settle()
+            self.queue.release()
             if self.self_play is not None:
                 self.self_play.league.play_on()
             logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)

@@ -599,6 +599,27 @@ def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead)
         assert_same(ours, undisturbed)
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+def test_an_interrupt_at_the_end_of_a_rollout(on_gpu, monkeypatch, is_set):
+    """Environments, rows and recurrent states are those of its start, all of them."""
+
+    def interrupted(collector: Any, name: str, value: Any) -> None:
+        if is_set or name != "states":
+            object.__setattr__(collector, name, value)
+        if name == "states":
+            raise KeyboardInterrupt
+
+    with emulated_gpu():
+        ours, undisturbed = serial_trainer(), serial_trainer()
+        for run in ours, undisturbed:
+            run.step()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(device_collector.DeviceCollector, "__setattr__", interrupted)
+            ours.step()
+        assert results(ours.step()) == results(undisturbed.step())
+        assert_same(ours, undisturbed)
+
+
 # ---- What can't be -------------------------------------------------------------------------------
 
 
