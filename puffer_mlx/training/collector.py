@@ -103,7 +103,7 @@ class Collector:
 
     Args:
         acting: the policy, the environments and their configuration.
-        vec: the environments, or those on a GPU made of them.
+        vec: the environments of ``acting``, or the ``EnvironmentsOnGPU`` made from them.
         placement: the devices that act and train.
         timer: the phases ``eval_*`` are charged to this timer.
         ranks: the ranks; each has a shard of the agents.

@@ -57,13 +57,17 @@ class EpochLogs:
             wall: Duration of the epoch in seconds.
             train: Duration of the update in seconds.
         """
+        if rollout.scores is not None:
+            self.scores.take(rollout.scores)
+        mean = self.scores.mean()
+        last_scores = {} if mean is None else {SCORE: mean}  # of the last 100 episodes
         record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,
             "uptime": self.uptime,
             "epoch": epoch,
             **environment_logs(rollout.logs),
-            **self._last_scores(rollout),
+            **last_scores,
             **{f"loss/{name}": value for name, value in losses.items()},
         }
         if self._logs_importance and "kl" in losses:
@@ -86,13 +90,6 @@ class EpochLogs:
             "util/cpu_mem_gb": self._resident / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
-
-    def _last_scores(self, rollout: Rollout) -> Logs:
-        """Return the mean score of the last 100 episodes, if single episodes are reported."""
-        if rollout.scores is not None:
-            self.scores.take(rollout.scores)
-        mean = self.scores.mean()
-        return {} if mean is None else {SCORE: mean}
 
 
 def environment_logs(logs: dict[str, float]) -> Logs:

@@ -53,6 +53,7 @@ class HostCollector(Collector):
         buffer.begin(self.buffer)
         buffer.mark()
         self._marked = buffer if self._seconds > SLOW else None
+        rollout.steps = None  # of an earlier attempt
         self._unfinished = rollout  # before `mark_last`, which overwrites row T
         buffer.mark_last()
         after = self.acting.collect(buffer, self.vec, rollout.acting, rollout.states, rollout.noise)

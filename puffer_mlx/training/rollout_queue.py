@@ -65,7 +65,7 @@ class RolloutQueue:
             self.take_back_all()
         return self.rollout
 
-    def current(self, weights: Any, wait: bool = True) -> Rollout:
+    def current(self, weights: Any, wait_for_gpu: bool = True) -> Rollout:
         """Return the rollout to train on. Collect it first if it does not exist.
 
         If a serial rollout fails, it is dropped and the key is reset. So the next call gives the
@@ -73,7 +73,7 @@ class RolloutQueue:
 
         Args:
             weights: the newest weights, used for acting in a new rollout.
-            wait: True to wait until a rollout on the GPU is computed.
+            wait_for_gpu: True to wait until a rollout on the GPU is computed.
 
         Raises:
             UserError: macOS ended the GPU's rollout.
@@ -85,7 +85,7 @@ class RolloutQueue:
         key = self.key
         try:
             self.start_next(weights)
-            rollout = collector.take(wait)
+            rollout = collector.take(wait_for_gpu)
         except BaseException as error:
             if not collector.overlap:
                 collector.discard()

@@ -646,8 +646,9 @@ def test_an_interrupt_while_a_rollout_marks_its_last_row(monkeypatch, is_marked)
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 
 
-def test_a_failed_rollout_beside_training_without_a_saved_state():
-    """The next attempt begins where the environments are."""
+@pytest.mark.parametrize("again", [0, 2, 3])
+def test_failed_rollouts_beside_training_without_a_saved_state(again):
+    """The next attempt begins where the environments are, also after a second failure."""
     trainer = start("coded", True, *STILL, before=RaisingAt("send", 2 * 2 * T + 5, Failure))
     unsaved(trainer)
     rollouts = watch_rollouts(trainer)
@@ -655,6 +656,10 @@ def test_a_failed_rollout_beside_training_without_a_saved_state():
         trainer.step()
     with pytest.raises(Failure):
         trainer.step()
+    if again:
+        trainer.vec.before = RaisingAt("send", again, Failure)
+        with pytest.raises(Failure):
+            trainer.step()
     trainer.step()
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 
