@@ -28,7 +28,7 @@ from puffer_mlx.rollout.acting_in_mlx import few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.rollout.acting import choose_acting
-from puffer_mlx.training.collector import Rollout, RolloutStart
+from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.ppo.update import TrainState
@@ -171,8 +171,7 @@ def _epoch(
     n = config.vec.total_agents // config.vec.num_buffers
     states = [policy.initial_state(n) for _ in buffer.groups]
     now, states = replaced(now, graphs.computed), replaced(states, graphs.computed)
-    start = RolloutStart(buffer, now.weights, states, mx.random.key(0), None)
-    rollout = Rollout(buffer, start, {}, 0.0)
+    rollout = Rollout(buffer, now.weights, mx.random.key(0), states)
 
     away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
     learner: Any = Learner(config, policy, away, PhaseTimer("", enabled=False))

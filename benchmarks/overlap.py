@@ -177,7 +177,7 @@ def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config
     config, _ = parse_command_line([*argv, *more], add_options)
     epochs = options.warm_up + options.repeat * options.epochs + MORE
     config.train.total_timesteps = max(config.train.total_timesteps, epochs * config.batch_size)
-    config.base.profile = False  # a sampled epoch takes longer
+    config.base.profile = False  # a profiled epoch takes longer
     return config
 
 

@@ -49,7 +49,7 @@ from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.playing import evaluation
-from puffer_mlx.training.collector import Collector
+from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.placement import Acting, rollout_cores
 from puffer_mlx.training.trainer import Trainer
 
@@ -100,7 +100,7 @@ def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict
     with vec.make(settings, threads=rollout_cores(settings)) as environments:
         run = compile_act(trainer.policy)
         acting = Acting(settings, environments, trainer.policy, run)
-        collector = Collector(acting, placement, timer)
+        collector = make_collector(acting, placement, timer)
         collector.vec = separate = Separate(collector.vec, environments)
         count, key = environments.num_environments, mx.random.key(settings.base.seed + FAR)
         steps = 0

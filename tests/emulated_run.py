@@ -144,7 +144,7 @@ def rolling_out_there(acting: Acting, *_: Any) -> Placement:
     whole = rollouts_in_one_launch(
         acting.policy, RolloutSpec(acting.vec, acting.config.train.horizon)
     )
-    return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), whole=whole)
+    return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), gpu_rollouts=whole)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, item: ModuleType) -> None:

@@ -135,7 +135,7 @@ class StopRequests:
         if not self.trainer:
             return None
         self.trainer.stop = True
-        epoch = self.trainer.under_way
+        epoch = self.trainer.progress
         if epoch is None or epoch.usual - epoch.seconds < LONG:
             return None
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"

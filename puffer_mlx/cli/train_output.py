@@ -175,7 +175,7 @@ def evaluation_note(config: Config) -> str | None:
 
 def under_way(trainer: Trainer) -> str:
     """The line about a trainer's epoch under way; empty if there is none."""
-    epoch = trainer.under_way
+    epoch = trainer.progress
     return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
 
 

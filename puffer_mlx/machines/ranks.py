@@ -148,7 +148,7 @@ class Ranks(SingleProcess):
         """Store the statistics as they are before this rank adds to them."""
         self._measured = vec.memory() if isinstance(vec, Remembers) else {}
 
-    def settle(self, vec: VecEnv) -> None:
+    def merge_statistics(self, vec: VecEnv) -> None:
         """Merge what all ranks added to the statistics since ``begin`` or the last call."""
         if not self._measured or not isinstance(vec, Remembers):
             return

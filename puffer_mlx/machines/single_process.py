@@ -88,7 +88,7 @@ class SingleProcess:
         """
         return logs, scores
 
-    def settle(self, vec: VecEnv) -> None:
+    def merge_statistics(self, vec: VecEnv) -> None:
         """Set the environments' statistics to those of all ranks' environments."""
 
     def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:

@@ -41,7 +41,7 @@ from puffer_mlx.playing.episodes import (
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.tracking.scores import EVALUATION
-from puffer_mlx.training.collector import Collector
+from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
 from puffer_mlx.training.placement import Acting
 from puffer_mlx.training.run import make_environments
@@ -273,7 +273,7 @@ def _patience(config: Config) -> int:
 def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
     run, timer = compile_act(trainer.policy), Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
-    collector = Collector(Acting(config, vec, trainer.policy, run), placement, timer)
+    collector = make_collector(Acting(config, vec, trainer.policy, run), placement, timer)
     _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the beginning of training
     total: Logs = {}
     idle = 0  # steps since an episode ended

@@ -19,7 +19,7 @@ from puffer_mlx.system import program
 
 VARIABLE = "MTL_CAPTURE_ENABLED"
 MAX_EPOCHS = 5
-WARMUP_EPOCHS = 2  # the first compiles, the second is sampled phase by phase
+WARMUP_EPOCHS = 2  # the first compiles, the second is profiled phase by phase
 
 
 class MetalCapture:

@@ -6,8 +6,8 @@ time.
 
 MLX is lazy: work runs when it is evaluated, so a lap is meaningful only right after an evaluation.
 A rollout evaluates at every step, and ``split`` divides the time of one evaluation among phases.
-Training evaluates once, at its end. *Sampled* epochs evaluate after each phase to measure them;
-``apply_sampled_shares`` gives the same shares to the other epochs.
+Training evaluates once, at its end. *Profiled* epochs evaluate after each phase to measure them;
+``apply_profiled_shares`` gives the same shares to the other epochs.
 """
 
 import math
@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
-SAMPLE_EVERY = 20  # epochs
-MIN_INTERVAL_S = 0.5  # between sampled epochs: a short one takes three times as long
-SAMPLE_DELAY_S = 3.0  # before the first sample when sampling needs extra compilation
+PROFILE_EVERY = 20  # epochs
+MIN_INTERVAL_S = 0.5  # between profiled epochs: a short one takes three times as long
+PROFILE_DELAY_S = 3.0  # before the first profiled epoch, if profiling needs extra compilation
 WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the other
 
 Clock = Callable[[], float]
@@ -58,8 +58,8 @@ class PhaseTimer:
         # Sums only grow and have one writer, so a reader takes differences without a lock.
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._flushed: dict[str, float] = {}  # sums at the last flush
-        self._divided: dict[str, float] = {}  # sums at the last apply_sampled_shares
-        self._shares: dict[str, float] = {}  # phase -> share in the last sampled epoch
+        self._divided: dict[str, float] = {}  # sums at the last apply_profiled_shares
+        self._shares: dict[str, float] = {}  # phase -> share in the last profiled epoch
         self._splits: dict[str, dict[str, float]] = {}
         self._last = self._clock()
 
@@ -108,14 +108,14 @@ class PhaseTimer:
         if self.enabled:
             self._sums[phase] += seconds
 
-    def apply_sampled_shares(self, sampled: bool, foreign_s: float = 0.0) -> None:
-        """Redistribute an epoch's time by the phase shares of the last sampled epoch.
+    def apply_profiled_shares(self, profiled: bool, foreign_s: float = 0.0) -> None:
+        """Redistribute an epoch's time by the phase shares of the last profiled epoch.
 
-        This concerns the time charged since the last call, except ``WAITS``. A sampled epoch keeps
+        This concerns the time charged since the last call, except ``WAITS``. A profiled epoch keeps
         its measured times and sets the shares; before the first one, nothing changes.
 
         Args:
-            sampled: True if the epoch was sampled (``Profiler.should_sample``).
+            profiled: True if the epoch was profiled (``Profiler.should_profile``).
             foreign_s: Seconds to subtract; they are charged to the other lane.
         """
         base = {
@@ -124,7 +124,7 @@ class PhaseTimer:
         }
         charged = {n: s - base[n] for n, s in self._sums.items() if n not in WAITS}
         total = sum(charged.values())
-        if sampled and total > 0:
+        if profiled and total > 0:
             self._shares = {name: seconds / total for name, seconds in charged.items()}
         elif self._shares:
             whole = {name: base.get(name, 0.0) for name in (*charged, *self._shares)}
@@ -156,7 +156,7 @@ class Profiler:
         rollout: Lane of the thread that collects.
         train: Lane of the thread that trains.
         trace: Trace to record, or None; set it before the first epoch.
-        sample_delay: Seconds after the start before the first sampled epoch.
+        profile_delay: Seconds after the start before the first profiled epoch.
     """
 
     def __init__(self, enabled: bool = True, clock: Clock | None = None) -> None:
@@ -164,12 +164,13 @@ class Profiler:
         self.rollout = PhaseTimer(ROLLOUT, enabled, clock)
         self.train = PhaseTimer(TRAIN, enabled, clock)
         self.trace: Trace | None = None
-        self.sample_delay = 0.0
+        self.profile_delay = 0.0
         self._first: int | None = None  # first epoch since the start or resume
         self._clock = clock or time.perf_counter
         self._start = self._clock()
-        self._last_chosen = -math.inf  # time of the last epoch chosen by is_sample_epoch
+        self._last_chosen = -math.inf  # time of the last epoch chosen by _is_chosen
         self._chosen: dict[int, bool] = {}
+        self._recording = False  # the trace records the epoch in progress
 
     def begin(self, epoch: int) -> None:
         """Note that an epoch's training begins; starts or ends the trace."""
@@ -178,27 +179,30 @@ class Profiler:
             self.trace.begin(epoch)
             self._sync_trace()
 
-    def should_sample(self, epoch: int) -> bool:
+    def should_profile(self, epoch: int) -> bool:
         """Return True if this epoch's training is evaluated phase by phase.
 
-        This is so for sample epochs after ``sample_delay``, and while a trace is recorded.
+        This is so for chosen epochs after ``profile_delay``, and while a trace is recorded.
         """
-        recording = self.trace is not None and self.trace.recording
-        chosen = self.is_sample_epoch(epoch)
-        ready = chosen and self._last_chosen - self._start >= self.sample_delay
-        return recording or (self.enabled and ready)
+        chosen = self._is_chosen(epoch)
+        ready = chosen and self._last_chosen - self._start >= self.profile_delay
+        return self._recording or (self.enabled and ready)
 
-    def is_sample_epoch(self, epoch: int) -> bool:
-        """Return True if this epoch's rollout is timed; repeated calls return the same.
+    def times_rollout(self, epoch: int) -> bool:
+        """Return True if this epoch waits for its rollout, to measure its duration."""
+        return self._recording or self._is_chosen(epoch)
+
+    def _is_chosen(self, epoch: int) -> bool:
+        """Return True if this epoch is measured; repeated calls return the same.
 
         The second epoch after a start or resume is one, so that its phases are soon known (the
-        first one compiles). If enabled, so is every ``SAMPLE_EVERY``-th epoch, at least
+        first one compiles). If enabled, so is every ``PROFILE_EVERY``-th epoch, at least
         ``MIN_INTERVAL_S`` after the last one.
         """
         if epoch not in self._chosen:
             now = self._clock()
             second = self._first is not None and epoch == self._first + 1
-            regular = epoch % SAMPLE_EVERY == 1 and now - self._last_chosen >= MIN_INTERVAL_S
+            regular = epoch % PROFILE_EVERY == 1 and now - self._last_chosen >= MIN_INTERVAL_S
             chosen = second or (self.enabled and regular)
             self._last_chosen = now if chosen else self._last_chosen
             self._chosen = {epoch - 1: self._chosen.get(epoch - 1, False), epoch: chosen}
@@ -218,7 +222,7 @@ class Profiler:
 
     def _sync_trace(self) -> None:
         """Connect the lanes with the trace while it records, even if the profiler is off."""
-        recording = self.trace is not None and self.trace.recording
+        self._recording = self.trace is not None and self.trace.recording
         for lane in (self.rollout, self.train):
-            lane.enabled = self.enabled or recording
-            lane.trace = self.trace if recording else None
+            lane.enabled = self.enabled or self._recording
+            lane.trace = self.trace if self._recording else None

@@ -4,8 +4,9 @@
 | --- | --- |
 | ``acting_in_c.py`` | CPU: one C call per rollout |
 | ``acting_in_kernel.py`` | GPU: one kernel launch for each step and half of the agents |
-| ``on_gpu.py`` | GPU: complete rollouts, including the environments |
 | ``acting_in_mlx.py`` | any device: MLX's operations, step by step |
+
+A GPU that steps the environments, too, needs none of them: see ``on_gpu.py``.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,6 @@ from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.on_gpu import EnvironmentsOnGPU, RolloutsOnGPU
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
@@ -76,7 +76,6 @@ def choose_acting(
     streams: Streams,
     timer: PhaseTimer,
     seats: Seats | None = None,
-    launch_steps: int = 0,
 ) -> RolloutBackend:
     """Return the implementation of acting for a device, policy and environments.
 
@@ -90,10 +89,7 @@ def choose_acting(
         timer: Measures the phases ``eval_*``.
         seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
             policy.
-        launch_steps: Steps per launch for ``RolloutsOnGPU``.
     """
-    if isinstance(environments, EnvironmentsOnGPU):
-        return RolloutsOnGPU(environments.kernel, streams, timer, launch_steps)
     on_cpu = backend(device) == "cpu"
     plain = precision == "fp32"
     agents = environments.num_agents // few_parts(environments.num_groups)

@@ -10,7 +10,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops import unpack
 from puffer_mlx.ops.pack import pack
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
+from puffer_mlx.profiling.phases import PROFILE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.buffer import Part, RolloutBuffer, State
@@ -157,7 +157,7 @@ class ActingInMLX:
                 acts = [step_by_seats(self.act, policies) for policies in parts_of]
         mx.eval(noises, held)
         timer.lap("eval_copy_in")
-        if self._seats is None and timer.enabled and self._count % SAMPLE_EVERY == 1:
+        if self._seats is None and timer.enabled and self._count % PROFILE_EVERY == 1:
             self._divide(parts[0][0], weights, held[0], noises[0], streams[0])
         self._count += 1
 

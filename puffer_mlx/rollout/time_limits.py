@@ -7,7 +7,7 @@ the value of the last observation is added to the reward of that step:
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
 The policy that acted computes the value. Training doesn't clip these rewards again
-(``without_clip``). If last observations have rows (``VecEnv.finals``), this isn't used
+(``without_reward_clip``). If last observations have rows (``VecEnv.finals``), this isn't used
 (docs/decisions/0011-last-observations.md).
 """
 
@@ -25,12 +25,13 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.vec.base import LastObservations, ShowsLast, VecEnv
 
 
-def are_bootstrapped(config: Config, vec: VecEnv) -> bool:
-    """Return True if ends by time limit get the value of an observation that has no row."""
-    return config.train.bootstrap_truncated and isinstance(vec, ShowsLast) and vec.shows_last
+def showing_last(config: Config, vec: VecEnv) -> ShowsLast | None:
+    """Return environments whose last observations have no row but get a value, else None."""
+    bootstrapped = config.train.bootstrap_truncated
+    return vec if bootstrapped and isinstance(vec, ShowsLast) and vec.shows_last else None
 
 
-def without_clip(config: Config) -> Config:
+def without_reward_clip(config: Config) -> Config:
     """Return a configuration without reward clipping, because ``add_values`` clips rewards."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 

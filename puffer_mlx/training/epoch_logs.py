@@ -28,6 +28,7 @@ class EpochLogs:
     def __init__(self, config: Config) -> None:
         self.scores = LastScores()
         self._config = config
+        self._logs_importance = config.facts.release == "5.0"  # the mean probability ratio
         self._process = psutil.Process()
         self._started = time.perf_counter()
         self._resident = 0  # memory of the process in bytes
@@ -56,19 +57,26 @@ class EpochLogs:
             wall: Duration of the epoch in seconds.
             train: Duration of the update in seconds.
         """
-        return {
+        if rollout.scores is not None:
+            self.scores.take(rollout.scores)
+        mean = self.scores.mean()
+        last_scores = {} if mean is None else {SCORE: mean}  # of the last 100 episodes
+        record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,
             "uptime": self.uptime,
             "epoch": epoch,
             **environment_logs(rollout.logs),
-            **self._last_scores(rollout),
+            **last_scores,
             **{f"loss/{name}": value for name, value in losses.items()},
-            **importance(losses, self._config.facts.release),
-            "perf/rollout": rollout.seconds,
-            "perf/train": train,
-            "perf/epoch": wall,
         }
+        if self._logs_importance and "kl" in losses:
+            # kl is the mean of ratio - 1 - log ratio, old_kl of -log ratio.
+            record["importance"] = 1 + losses["kl"] - losses["old_kl"]
+        record["perf/rollout"] = rollout.seconds
+        record["perf/train"] = train
+        record["perf/epoch"] = wall
+        return record
 
     def memory(self) -> Logs:
         """Return the memory of the process and of MLX's arrays, in GiB.
@@ -83,31 +91,10 @@ class EpochLogs:
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
 
-    def _last_scores(self, rollout: Rollout) -> Logs:
-        """Return the mean score of the last 100 episodes, if single episodes are reported."""
-        if rollout.scores is not None:
-            self.scores.take(rollout.scores)
-        mean = self.scores.mean()
-        return {} if mean is None else {SCORE: mean}
-
 
 def environment_logs(logs: dict[str, float]) -> Logs:
     """Return the environments' metrics under their names in a record: ``env/NAME``."""
     return {f"env/{name}": float(value) for name, value in logs.items()}
-
-
-def importance(losses: Logs, release: str) -> Logs:
-    """Return the mean probability ratio, which PufferLib 5.0 logs as ``importance``.
-
-    It follows from two metrics: kl is the mean of ratio - 1 - log ratio, old_kl of -log ratio.
-
-    Args:
-        losses: Metrics of the update, by name.
-        release: PufferLib's release. Returns nothing for 4.0.
-    """
-    if release != "5.0" or "kl" not in losses:
-        return {}
-    return {"importance": 1 + losses["kl"] - losses["old_kl"]}
 
 
 def merge_means(total: Logs, new: Logs) -> Logs:

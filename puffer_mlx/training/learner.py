@@ -39,14 +39,14 @@ from puffer_mlx.ppo.update import (
     counts_at_once,
     update_in_graph,
 )
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
+from puffer_mlx.profiling.phases import PROFILE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.rollout.on_gpu import WATCHDOG_ERROR, WATCHDOG_HINT, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.reader import Learned, Reader
+from puffer_mlx.training.reader import Reader, TrainedAgents
 from puffer_mlx.training.results import EpochResults, Health
 from puffer_mlx.trees import named
 
@@ -60,9 +60,9 @@ class Learner:
         config: a valid configuration.
         policy: the policy to train.
         placement: devices that act and train.
-        timer: measures the phases ``train_*`` of sampled epochs.
+        timer: measures the phases ``train_*`` of profiled epochs.
         ranks: processes that train together.
-        learned: selection of the agents to train on. None for all.
+        trained_agents: selection of the agents to train on. None for all.
 
     Attributes:
         local: configuration of this process.
@@ -84,16 +84,16 @@ class Learner:
         placement: Placement,
         timer: PhaseTimer,
         ranks: SingleProcess = SINGLE_PROCESS,
-        learned: Learned | None = None,
+        trained_agents: TrainedAgents | None = None,
     ) -> None:
         local = ranks.own(config)
-        agents = learned.agents if learned else local.vec.total_agents
+        agents = trained_agents.count if trained_agents else local.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
         self.config = config
         self.local = local
         self.policy = policy
         self.ranks = ranks
-        self.learned = learned
+        self.trained_agents = trained_agents
         self.timer = timer
         self.algorithm = algorithms.make(policy, local, agents, one_cpu)
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
@@ -103,7 +103,7 @@ class Learner:
         raw = partial(logprobs, policy, kind)
         context = f"log-probabilities {policy}"
         self.logprobs = verification.verified(raw, mx.compile(raw), context=context, kind=kind)
-        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, learned)
+        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
         self.first_ratios_are_one = first_ratios_are_one(config, policy, placement)
@@ -122,7 +122,7 @@ class Learner:
         scheduled: Scheduled,
         key: mx.array,
         epoch: int,
-        sampled: bool = False,
+        profiled: bool = False,
     ) -> "Update":
         """Return the update on a rollout without computing it. Builds its graph if it can have one.
 
@@ -134,12 +134,12 @@ class Learner:
             scheduled: the epoch's learning rate, entropy coefficient and exponent of priorities.
             key: random key of the update.
             epoch: number of the epoch, from 0.
-            sampled: True to evaluate after each phase and charge its time.
+            profiled: True to evaluate after each phase and charge its time.
         """
-        observed = self.first_ratios_are_one or epoch % SAMPLE_EVERY == 1
+        observed = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
         # Ratios of opponents' actions differ from 1, which is no error.
         compares = observed and not self.config.selfplay.train_on_opponents
-        update = Update(self, rollout, before, scheduled, key, compares, sampled)
+        update = Update(self, rollout, before, scheduled, key, compares, profiled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
         return update
@@ -174,7 +174,7 @@ class Update:
         scheduled: learning rate, entropy coefficient and exponent of priorities.
         key: random key of the update.
         compares: True to report how far the first minibatch's ratios are from 1.
-        sampled: True to evaluate after each phase and charge its time.
+        profiled: True to evaluate after each phase and charge its time.
 
     Attributes:
         state: state after the update, perhaps still in progress on the device. It is ``before``
@@ -193,7 +193,7 @@ class Update:
         scheduled: Scheduled,
         key: mx.array,
         compares: bool,
-        sampled: bool,
+        profiled: bool,
     ) -> None:
         self.learner = learner
         self.rollout = rollout
@@ -201,7 +201,7 @@ class Update:
         self.scheduled = scheduled
         self.key = key
         self.compares = compares
-        self.sampled = sampled
+        self.profiled = profiled
         self.retrying = False
         self.draws, self.noise = learner.draw(key)
         self.state = before
@@ -266,8 +266,8 @@ class Update:
         """Return the inputs of the minibatches, from the arrays of a rollout by name."""
         learner = self.learner
         finals = self.rollout.buffer.last_rows
-        if learner.learned is not None:
-            finals = learner.learned.finals(finals)
+        if learner.trained_agents is not None:
+            finals = learner.trained_agents.finals(finals)
         return Epoch(
             functions=learner.functions,
             fields=fields,
@@ -276,7 +276,7 @@ class Update:
             states=partial(learner.reader.first_states, self.rollout),
             trainable=partial(trainable_steps, finals, *fields["actions"].shape[:2]),
             noise=self.noise,
-            lap=self.lap if self.sampled or self.retrying else None,
+            lap=self.lap if self.profiled or self.retrying else None,
         )
 
     def _load_fields(self) -> Fields:
@@ -303,7 +303,7 @@ class Update:
         return (
             self.learner.graph is not None
             and backend() == "cuda"
-            and not (self.sampled or self.retrying)
+            and not (self.profiled or self.retrying)
             and not (self.compares and not self.learner.first_ratios_are_one)
             and self.learner.algorithm.at_once is None
             and self.noise is None
@@ -340,21 +340,21 @@ class Update:
             minibatch: the first minibatch of the epoch.
             rows: ``Epoch.rows``.
         """
-        if self.sampled:
+        if self.profiled:
             self._measure_forward(minibatch)
         if self.compares and not self.learner.first_ratios_are_one:
             self.results.first_ratios = self._ratios_as_acted(minibatch, rows)
 
     def lap(self, phase: str, result: Any) -> None:
-        """Evaluate a result in a sampled epoch and charge the time to its phase.
+        """Evaluate a result in a profiled epoch and charge the time to its phase.
 
         If an epoch is retried, its results are evaluated too. Other epochs aren't interrupted.
         """
-        if not (self.sampled or self.retrying):
+        if not (self.profiled or self.retrying):
             return
         began = time.perf_counter()
         mx.eval(result)
-        if not self.sampled:
+        if not self.profiled:
             return
         timer = self.learner.timer
         timer.lap(phase, LEARNING)
@@ -531,9 +531,9 @@ def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.nd
         steps: Number of steps T.
         agents: Number of agents N.
     """
-    learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
-    learned[-1] = False
-    return learned if learned.any() else ~learned
+    mask = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
+    mask[-1] = False
+    return mask if mask.any() else ~mask
 
 
 def first_ratios_are_one(config: Config, policy: Policy, placement: Placement) -> bool:

@@ -20,7 +20,7 @@ from puffer_mlx.training.placement import Placement
 AT_ONCE = 2**17  # samples per call when a GPU recomputes log-probabilities
 
 
-class Learned:
+class TrainedAgents:
     """Select the agents of a rollout that are trained on, in self-play.
 
     By default these are the learner's agents. They are gathered once per epoch, so the opponents'
@@ -49,7 +49,7 @@ class Learned:
         self._at = mx.array(rows)
 
     @property
-    def agents(self) -> int:
+    def count(self) -> int:
         """Number of agents that are trained on, L or N."""
         return len(np.unique(self.rows))
 
@@ -92,7 +92,7 @@ class Reader:
         placement: Devices that act and train.
         config: Configuration. Sets the segments per call, and if rollouts start from initial
             recurrent states.
-        learned: Selection of the agents to train on; None for all.
+        trained_agents: Selection of the agents to train on; None for all.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Reader:
         logprobs: Callable[..., Any],
         placement: Placement,
         config: Config,
-        learned: Learned | None = None,
+        trained_agents: TrainedAgents | None = None,
     ) -> None:
-        self._gather, self._logprobs, self._learned = gather, logprobs, learned
+        self._gather, self._logprobs, self._trained_agents = gather, logprobs, trained_agents
         self._away = placement.needs_recompute
         # Shuffled minibatches may be smaller than a segment. A GPU needs large calls.
         self._segments = max(1, config.segments)
@@ -116,13 +116,13 @@ class Reader:
     @property
     def is_noop(self) -> bool:
         """True if rollouts need no preparation."""
-        return not (self._away or self._from_host or self._learned)
+        return not (self._away or self._from_host or self._trained_agents)
 
     def copy(self, fields: Fields) -> Fields:
         """Return a rollout's arrays for the agents to train on, in the training device's memory."""
         with building:
             fields = for_gpu(fields) if self._from_host else fields
-            return fields if self._learned is None else self._learned.fields(fields)
+            return fields if self._trained_agents is None else self._trained_agents.fields(fields)
 
     def recompute(self, fields: Fields, rollout: Rollout) -> Fields:
         """Return a rollout's arrays with log-probabilities (T, N) as training computes them."""
@@ -142,8 +142,8 @@ class Reader:
             mx.async_eval(parts[-1])
         with building:
             logprobs = mx.concatenate(parts, axis=1)
-            if self._learned is not None:
-                logprobs = self._learned.of_learner(logprobs, fields["logprobs"])
+            if self._trained_agents is not None:
+                logprobs = self._trained_agents.of_learner(logprobs, fields["logprobs"])
             return {**fields, "logprobs": logprobs}
 
     def first_states(self, rollout: Rollout) -> Any:
@@ -151,16 +151,16 @@ class Reader:
         if not self._carries:
             return None
         with building:
-            states = concat_states(rollout.start.states, range(len(rollout.start.states)))
-            if self._learned is not None:
-                states = self._learned.states(states)
+            states = concat_states(rollout.states, range(len(rollout.states)))
+            if self._trained_agents is not None:
+                states = self._trained_agents.states(states)
             return for_gpu(states) if self._from_host else states
 
     def behaviour(self, rollout: Rollout, states: Any, minibatch: Minibatch) -> Any:
         """Return log-probabilities (T, S) of a minibatch, computed by the weights that acted."""
         minibatch = minibatch._replace(state=states, targets=None)
         with building:
-            return self._logprobs(rollout.start.weights, minibatch)
+            return self._logprobs(rollout.weights, minibatch)
 
 
 def _of_agents(states: Any, agents: slice) -> Any:

@@ -10,7 +10,6 @@ Keys are split in the order rollout k, update k, rollout k + 1, ... in every mod
 rollout until ``release`` commits its update. After a failed step, the next step repeats the update.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -21,6 +20,7 @@ from puffer_mlx.rollout.on_gpu import WATCHDOG_ERROR, WATCHDOG_HINT
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Collector, Rollout
+from puffer_mlx.training.self_play import SelfPlay
 
 
 class RolloutQueue:
@@ -30,15 +30,14 @@ class RolloutQueue:
         collector: collects the rollouts.
         key: random key of the run.
         timer: phase timer of the training thread. Waiting for a rollout is charged here.
-        opponents: returns the weights of each opponent, and the numbers (from 1) of the opponents
-            whose recurrent states are reset.
+        self_play: chooses the opponents.
 
     Attributes:
         key: random key. The keys of the next rollout and update are split from it.
-        rollout: the rollout to train on. None if no rollout has been collected.
+        rollout: the rollout to train on. None before it is collected.
         following: the next rollout, launched ahead during the update on ``rollout``.
         acting_weights: acting weights of the next rollout in a resumed overlapped run, which are
-            one update old. None to act with the newest weights.
+            one update old, or None (the newest weights).
     """
 
     def __init__(
@@ -46,13 +45,15 @@ class RolloutQueue:
         collector: Collector,
         key: mx.array,
         timer: PhaseTimer,
-        opponents: Callable[[], tuple[Any, Any]],
+        self_play: SelfPlay | None = None,
     ) -> None:
-        self.collector, self.key = collector, key
+        self.collector = collector
+        self.key = key
         self.rollout: Rollout | None = None
         self.following: Rollout | None = None
         self.acting_weights: Any = None
-        self._timer, self._opponents = timer, opponents
+        self._timer = timer
+        self._self_play = self_play
 
     def newest(self, weights: Any) -> Rollout | None:
         """Return the rollout to train on, if there is one.
@@ -60,35 +61,31 @@ class RolloutQueue:
         A rollout launched ahead with other weights is undone first.
         """
         rollout = self.rollout
-        if rollout is not None and rollout.start.weights is not weights:
+        if rollout is not None and rollout.weights is not weights:
             self.take_back_all()
         return self.rollout
 
-    def current(self, weights: Any, wait: bool = True) -> Rollout:
-        """Return the rollout to train on. Collect it first if there is none.
-
-        Args:
-            weights: the newest weights, used for acting in a new rollout.
-            wait: True to wait until a rollout on the GPU is computed.
-        """
-        if self.newest(weights) is None:
-            self.rollout = self.collect(weights, wait)
-        assert self.rollout is not None
-        return self.rollout
-
-    def collect(self, weights: Any, wait: bool = True) -> Rollout:
-        """Return the rollout in progress or a new one, and don't store it in the queue.
+    def current(self, weights: Any, wait_for_gpu: bool = True) -> Rollout:
+        """Return the rollout to train on. Collect it first if it does not exist.
 
         If a serial rollout fails, it is dropped and the key is reset. So the next call gives the
         same result as a run that is resumed from the trainer's state.
 
+        Args:
+            weights: the newest weights, used for acting in a new rollout.
+            wait_for_gpu: True to wait until a rollout on the GPU is computed.
+
         Raises:
             UserError: macOS ended the GPU's rollout.
         """
-        collector, key = self.collector, self.key
+        rollout = self.newest(weights)
+        if rollout is not None:
+            return rollout
+        collector = self.collector
+        key = self.key
         try:
             self.start_next(weights)
-            rollout = collector.take(ahead=not wait)
+            rollout = collector.take(wait_for_gpu)
         except BaseException as error:
             if not collector.overlap:
                 collector.discard()
@@ -101,6 +98,7 @@ class RolloutQueue:
             self._timer.lap("train_wait")
         else:
             self._timer.start()  # this thread collected the rollout, charged to the other timer
+        self.rollout = rollout
         return rollout
 
     def start_next(self, weights: Any) -> None:
@@ -112,11 +110,16 @@ class RolloutQueue:
         Args:
             weights: acting weights, evaluated.
         """
-        if self.collector.waiting:
+        if self.collector.begun is not None:
             return
         if self.acting_weights is not None:
-            weights, self.acting_weights = self.acting_weights, None
-        self.key = self.collector.begin(weights, self.key, *self._opponents())
+            weights = self.acting_weights
+            self.acting_weights = None
+        opponents, fresh = (), ()
+        if self._self_play is not None:
+            league = self._self_play.league
+            opponents, fresh = league.opponents, league.replaced
+        self.key = self.collector.begin(weights, self.key, opponents, fresh)
         self._timer.lap("train_copy")  # weights and noise were copied to the acting device
 
     def launch_ahead(self, weights: Any) -> Rollout:
@@ -132,12 +135,13 @@ class RolloutQueue:
         self._timer.lap("train_misc")
         key = collector.begin(weights, self.key)
         try:
-            rollout = collector.take(ahead=True)
+            rollout = collector.take(wait_for_gpu=False)
         except BaseException:
             collector.discard()
             raise
-        rollout.ahead = True
-        self.key, self.following = key, rollout
+        rollout.launched_ahead = True
+        self.key = key
+        self.following = rollout
         self._timer.start()  # this thread launched the rollout, charged to the other timer
         return rollout
 
@@ -150,34 +154,29 @@ class RolloutQueue:
             # arrays. On Metal, asynchronous results are lost if macOS stops the training.
             evaluate = mx.eval if backend() == "metal" else mx.async_eval
             evaluate(key, update_key)
-            self.key, rollout.update_key = key, update_key
+            self.key = key
+            rollout.update_key = update_key
         return rollout.update_key
 
     def release(self) -> None:
         """Commit the update: drop the current rollout and make the following one current."""
-        self.rollout, self.following = self.following, None
+        self.rollout = self.following
+        self.following = None
 
     def take_back(self) -> None:
         """Undo the launch of the following rollout, if it was launched."""
         if self.following is not None:
-            self._take_back(self.following)
+            self.key = self.collector.take_back(self.following)
             self.following = None
 
     def take_back_all(self) -> None:
         """Undo all launches ahead: environments return to the end of the last trained rollout."""
         self.take_back()
-        if self.rollout is not None and self.rollout.ahead:
-            self._take_back(self.rollout)
+        if self.rollout is not None and self.rollout.launched_ahead:
+            self.key = self.collector.take_back(self.rollout)
             self.rollout = None
-
-    def settle(self) -> None:
-        """Wait until no rollout is in progress. A finished one stays in the collector."""
-        self.collector.settle()
 
     def clear(self) -> None:
         """Drop all rollouts, before a state is restored."""
         self.rollout = self.following = None
         self.collector.discard()
-
-    def _take_back(self, rollout: Rollout) -> None:
-        self.key = self.collector.take_back(rollout)

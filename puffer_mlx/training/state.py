@@ -27,8 +27,8 @@ def save_state(trainer: Any) -> State:
     queue = trainer.queue
     collector = trainer.collector
     rollout = queue.newest(trainer.weights)
-    start = rollout.start if rollout else collector.begun
-    if not (trainer.placement.overlap or (rollout and rollout.ahead)):
+    start = rollout or collector.begun
+    if not (trainer.placement.overlap or (rollout and rollout.launched_ahead)):
         start = None
     environments = collector.state_of(start) if start else collector.state()
     part: dict[str, Any] = {  # arrays of this process's agents

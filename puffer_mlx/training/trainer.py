@@ -22,14 +22,14 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState
-from puffer_mlx.profiling.phases import SAMPLE_DELAY_S, Profiler
+from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
 from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.rollout.time_limits import without_clip
+from puffer_mlx.rollout.time_limits import without_reward_clip
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.mlx_memory import choose_cache_limit
-from puffer_mlx.training import self_play
-from puffer_mlx.training.collector import Collector, Rollout
+from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
     EpochProgress,
@@ -40,8 +40,9 @@ from puffer_mlx.training.epoch_logs import (
 )
 from puffer_mlx.training.learner import Learner, Update
 from puffer_mlx.training.placement import Acting, broadcast_from_rank0, place
-from puffer_mlx.training.reader import Learned
+from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.rollout_queue import RolloutQueue
+from puffer_mlx.training.self_play import SelfPlay, create_self_play
 from puffer_mlx.training.state import restore_state, save_state
 from puffer_mlx.trees import leaves, named
 from puffer_mlx.vec.base import VecEnv
@@ -118,7 +119,7 @@ class Trainer:
         self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
         self.epoch, self.global_step, self.stop = 0, 0, False
         key, self.train_state = _first_state(config, policy, weights)
-        self.self_play = self_play.create_self_play(config, vec, self.weights, ranks)
+        self.self_play = create_self_play(config, vec, self.weights, ranks)
         seats = self.self_play.seats if self.self_play else None
         acting = Acting(local, vec, policy, compile_act(policy), seats)
         resumed = like.numbers if like else {}
@@ -129,13 +130,13 @@ class Trainer:
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.train
         ranks.begin(vec)
-        self.collector = Collector(acting, self.placement, self.profiler.rollout, ranks)
-        self.queue = RolloutQueue(self.collector, key, timer, self._opponents)
-        learned = Learned(config, seats) if seats else None
-        learning = without_clip(config) if self.collector.bootstraps else config
-        self.learner = Learner(learning, policy, self.placement, timer, ranks, learned)
+        self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
+        self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
+        trained_agents = TrainedAgents(config, seats) if seats else None
+        learning = without_reward_clip(config) if self.collector.bootstraps else config
+        self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":
-            self.profiler.sample_delay = SAMPLE_DELAY_S
+            self.profiler.profile_delay = PROFILE_DELAY_S
         self.epoch_logs = EpochLogs(config)
         self.schedule: Callable[[float], float] | None = None
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
@@ -159,7 +160,7 @@ class Trainer:
 
         If the update raises, the next call repeats it on the same rollout. If collecting this
         epoch's rollout raises, only the environments have changed: see ``Collector.resync``. If
-        ``queue.settle`` raises KeyboardInterrupt, the epoch is complete and only its record is
+        ``collector.settle`` raises KeyboardInterrupt, the epoch is complete and only its record is
         lost.
 
         Returns:
@@ -170,8 +171,9 @@ class Trainer:
         self.profiler.begin(self.epoch)
         timer.start()
         try:
-            rollout = self.queue.current(self.weights, self._times_rollout(self.epoch))
-            self._count_games(rollout)
+            rollout = self.queue.current(self.weights, self.profiler.times_rollout(self.epoch))
+            if self.self_play is not None and rollout.games is None:
+                self._count_games(rollout, self.self_play)
             update_began = time.perf_counter()
             with self.ranks.guarded():
                 update = self._prepared_for(rollout)
@@ -193,19 +195,19 @@ class Trainer:
             self.global_step += self.config.batch_size
             timer.lap("train_misc")
             seconds = time.perf_counter() - update_began - update.extra_seconds
-            seconds = self._charge(rollout, update.sampled, seconds)
+            seconds = self._charge(rollout, update.profiled, seconds)
         except BaseException:
             self.queue.take_back()
             self.prepared = None
             raise
         finally:
             try:
-                self.queue.settle()
+                self.collector.settle()
             finally:
                 self._began = None
         self._last_seconds = time.perf_counter() - began if self._compiled else 0.0
         self._compiled = True
-        self.ranks.settle(self.vec)
+        self.ranks.merge_statistics(self.vec)
         return self._record(rollout, metrics, began, seconds)
 
     def goes_on(self) -> bool:
@@ -227,11 +229,12 @@ class Trainer:
         for _ in range(self.config.epochs // 2):
             if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
-            self.queue.rollout = None
+            self.queue.release()
             try:
-                rollout = self.queue.collect(self.weights)
+                rollout = self.queue.current(self.weights)
             finally:
-                self.queue.settle()
+                self.collector.settle()
+            self.queue.release()
             if self.self_play is not None:
                 self.self_play.league.clear_replaced()
             logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
@@ -277,12 +280,12 @@ class Trainer:
         return restore_state(self, weights, state)
 
     @property
-    def under_way(self) -> EpochProgress | None:
-        """Progress of the current epoch, for any thread; None between two epochs."""
+    def progress(self) -> EpochProgress | None:
+        """Progress of the current epoch, None between two epochs. Any thread may read it."""
         if (began := self._began) is None:
             return None
         trains = self.queue.rollout is not None
-        progress = self.learner.progress if trains else self.collector.part
+        progress = self.learner.progress if trains else self.collector.progress
         phase = "training" if trains else "rollout"
         return EpochProgress(time.perf_counter() - began, self._last_seconds, phase, progress)
 
@@ -315,8 +318,8 @@ class Trainer:
     def last_buffer(self) -> Any:
         """Buffer of the latest rollout that was not launched ahead."""
         rollout = self.queue.rollout
-        ahead = rollout is not None and rollout.ahead
-        return self.collector.before if ahead else self.collector.buffer
+        ahead = rollout is not None and rollout.launched_ahead
+        return self.collector.previous_buffer if ahead else self.collector.buffer
 
     @property
     def recorded(self) -> Any:
@@ -334,29 +337,18 @@ class Trainer:
             self.stop = True
         return ends
 
-    def _times_rollout(self, epoch: int) -> bool:
-        """Return True if an epoch waits for its rollout, to measure its duration."""
-        return self.profiler.should_sample(epoch) or self.profiler.is_sample_epoch(epoch)
-
-    def _opponents(self) -> tuple[Any, Any]:
-        """Return the opponents' weights, and the opponents whose recurrent states are reset."""
-        if self.self_play is None:
-            return (), ()
-        return self.self_play.league.opponents, self.self_play.league.replaced
-
-    def _count_games(self, rollout: Rollout) -> None:
-        """Count the games of a rollout once, and choose the opponents of the next rollout."""
-        if self.self_play is None or rollout.games is not None:
-            return
+    def _count_games(self, rollout: Rollout, self_play: SelfPlay) -> None:
+        """Count the games of a rollout, and choose the opponents of the next rollout."""
         if self.placement.overlap:  # a checkpoint contains the state before the rollout
-            rollout.self_play = self.self_play.state()
-        rollout.games = self.self_play.after(rollout, self.global_step, self.weights)
+            rollout.self_play = self_play.state()
+        rollout.games = self_play.after(rollout, self.global_step, self.weights)
 
     def _launches_ahead(self) -> bool:
         """Return True if the next rollout is launched before this update's results are read."""
+        if not self.collector.launches_ahead or self.self_play is not None:
+            return False  # self-play chooses the opponents first
         following = self.epoch + 1
-        possible = self.collector.ahead and self.self_play is None  # opponents are chosen first
-        return possible and following < self.config.epochs and not self._times_rollout(following)
+        return following < self.config.epochs and not self.profiler.times_rollout(following)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
         """Return the update on a rollout: the prepared one if it is still valid, or a new one."""
@@ -371,8 +363,8 @@ class Trainer:
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
         key = self.ranks.key(self.queue.update_key(rollout))
-        sampled = self.profiler.should_sample(epoch)
-        return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, sampled)
+        profiled = self.profiler.should_profile(epoch)
+        return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
@@ -396,7 +388,7 @@ class Trainer:
         self.rate = schedules.adapted(used, train.learning_rate, kl, train.desired_kl)
         return {"learning_rate": used}
 
-    def _charge(self, rollout: Rollout, sampled: bool, seconds: float) -> float:
+    def _charge(self, rollout: Rollout, profiled: bool, seconds: float) -> float:
         """Charge an update's time to the phases, and return the seconds of training alone.
 
         ``seconds`` includes two times of rollouts: waiting for the current one, if it was launched
@@ -404,10 +396,10 @@ class Trainer:
         """
         following = self.queue.rollout  # None unless it was launched ahead
         late = min(rollout.late, seconds)
-        self.profiler.train.apply_sampled_shares(sampled, late)
+        self.profiler.train.apply_profiled_shares(profiled, late)
         self.profiler.rollout.charge("eval_act", late)
         launched = min(following.seconds, seconds - late) if following else 0.0
-        own = 0.0 if rollout.ahead else rollout.seconds
+        own = 0.0 if rollout.launched_ahead else rollout.seconds
         rollout.seconds = own + launched + late
         return seconds - late - launched
 

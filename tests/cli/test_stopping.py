@@ -193,7 +193,7 @@ def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsy
 def test_a_stop_in_a_long_epoch_says_when_it_ends():
     class Long:
         epoch, stop = 11, False
-        under_way: EpochProgress | None = EpochProgress(12.0, 60.0, "rollout", 0.2)
+        progress: EpochProgress | None = EpochProgress(12.0, 60.0, "rollout", 0.2)
 
     outside = StopRequests()
     assert outside.stop() is None and outside.stopped  # before there is a trainer
@@ -205,7 +205,7 @@ def test_a_stop_in_a_long_epoch_says_when_it_ends():
         EpochProgress(55.0, 60.0, "rollout", 0.9),
         EpochProgress(55.0, 0.0, "rollout", 0.1),
     ):
-        Long.under_way = soon
+        Long.progress = soon
         assert outside.stop() is None
 
 

@@ -145,7 +145,7 @@ def test_small_phases_become_misc_where_there_is_no_room():
 
 
 def test_no_part_is_longer_than_its_whole():
-    """Shares are of a sampled epoch, and work between its steps is no part of training."""
+    """Shares are of a profiled epoch, and work between its steps is no part of training."""
     shown = view(record(1, **spent(rollout=0.5, eval_act=0.5, train=0.4, train_forward=0.45)))
     rows = {phase.label: phase for phase in shown.phases()}
     assert rows["Train"].seconds == rows["forward"].seconds == 0.45

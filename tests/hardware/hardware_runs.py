@@ -33,7 +33,7 @@ from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.profiling.metal_capture import VARIABLE, WARMUP_EPOCHS, MetalCapture
-from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.profiling.phases import PROFILE_EVERY
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.trees import named
@@ -174,10 +174,10 @@ def stops(quick: bool) -> str:
 
 
 def memory(quick: bool) -> str:
-    """Epochs don't leave memory behind, overlapped and sampled ones included."""
+    """Epochs don't leave memory behind, overlapped and profiled ones included."""
     epochs = 60 if quick else 300
     with trainer(*OVERLAP) as run:
-        for _ in range(2 * SAMPLE_EVERY + 2):
+        for _ in range(2 * PROFILE_EVERY + 2):
             run.step()
         before = mx.get_active_memory()
         for _ in range(epochs):
@@ -214,20 +214,20 @@ def profile(quick: bool) -> str:
 
 
 def profile_cost(quick: bool) -> str:
-    """Measuring phases costs less than 2 % of the speed, its part of a sampled epoch included."""
+    """Measuring phases costs less than 2 % of the speed, its part of a profiled epoch included."""
     need_time(quick)
     with trainer("--profile", "True", env="breakout", base=timed(quick)) as run:
         for _ in range(COMPILING):
             run.step()
-        times: dict[str, list[float]] = {"off": [], "normal": [], "sampled": []}
+        times: dict[str, list[float]] = {"off": [], "normal": [], "profiled": []}
         for _ in range(15):  # of one trainer: two differ by where their threads and arrays are
             for way in times:
                 run.profiler.rollout.enabled = run.profiler.train.enabled = way != "off"
-                run.profiler.should_sample = lambda epoch, way=way: way == "sampled"
+                run.profiler.should_profile = lambda epoch, way=way: way == "profiled"
                 times[way].append(run.step()["perf/epoch"])
-    off, normal, sampled = map(min, times.values())  # the least disturbed of each
-    cost = (normal + (sampled - normal) / SAMPLE_EVERY) / off - 1
-    parts = f"of {1000 * off:.1f} ms; a sampled epoch {sampled / off - 1:.1%}"
+    off, normal, profiled = map(min, times.values())  # the least disturbed of each
+    cost = (normal + (profiled - normal) / PROFILE_EVERY) / off - 1
+    parts = f"of {1000 * off:.1f} ms; a profiled epoch {profiled / off - 1:.1%}"
     return at_most(f"{normal / off - 1:.1%} {parts}; altogether", cost, COST)
 
 

@@ -47,7 +47,7 @@ def a_machine(monkeypatch, tmp_path):
 
 def trained(options=()) -> Trainer:
     trainer = Trainer(config.load("squared", [*OPTIONS, *options]), RandomVec(N, (3,), False))
-    trainer.profiler.sample_delay = 0.0
+    trainer.profiler.profile_delay = 0.0
     list(trainer)
     return trainer
 

@@ -1,5 +1,7 @@
 """Evaluation after training: puffer4's goes on with its environments, puffer5's begins anew."""
 
+from typing import Any
+
 import numpy as np
 import oracles
 import pytest
@@ -9,7 +11,8 @@ from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import evaluation
-from puffer_mlx.training.collector import Collector
+from puffer_mlx.training.collectors import make_collector
+from puffer_mlx.training.host_collector import HostCollector
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
 
@@ -46,12 +49,13 @@ def rollouts(monkeypatch):
     """Those of an evaluation, as they are collected."""
     seen = []
 
-    class Watched(Collector):
-        def take(self):
-            seen.append(super().take())
-            return seen[-1]
+    def watched(*about):
+        collector: Any = make_collector(*about)
+        take = collector.take
+        collector.take = lambda: seen.append(take()) or seen[-1]
+        return collector
 
-    monkeypatch.setattr(evaluation, "Collector", Watched)
+    monkeypatch.setattr(evaluation, "make_collector", watched)
     return seen
 
 
@@ -78,12 +82,11 @@ def test_environments_and_noise_are_those_of_the_beginning(rollouts):
     trainer, *_ = trained(config)
     found = list(evaluation.evaluate(trainer, native))
     assert len(found) == len(rollouts) > 2
-    start = [rollout.start for rollout in rollouts]
-    np.testing.assert_array_equal(np.array(start[0].key), key)
-    for one in start:
+    np.testing.assert_array_equal(np.array(rollouts[0].key), key)
+    for one in rollouts:
         for (_, ours), (_, theirs) in zip(named(one.weights), named(trainer.weights), strict=True):
             np.testing.assert_array_equal(np.array(ours), np.array(theirs))
-    states = [np.concatenate([np.array(x) for _, x in named(one.states)]) for one in start]
+    states = [np.concatenate([np.array(x) for _, x in named(one.states)]) for one in rollouts]
     assert not states[0].any() and states[1].any() and (states[1] != states[2]).any()
     again, *_ = trained(config)
     assert list(evaluation.evaluate(again, native)) == found  # nothing of the training's end is in
@@ -92,13 +95,13 @@ def test_environments_and_noise_are_those_of_the_beginning(rollouts):
 def test_the_first_rows_are_those_of_training(monkeypatch):
     trainer, _, first = trained(configure("--eval-episodes", "1"))
     seen = []
-    begin = Collector.begin
+    begin = HostCollector.begin
 
     def watched(self, weights, key):
         seen.append(self.buffer.observations[0].tolist())
         return begin(self, weights, key)
 
-    monkeypatch.setattr(Collector, "begin", watched)
+    monkeypatch.setattr(HostCollector, "begin", watched)
     list(evaluation.evaluate(trainer, native))
     assert seen[0] == first
 

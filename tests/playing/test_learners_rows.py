@@ -15,7 +15,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.seats import Seats, seats_in_blocks
-from puffer_mlx.training.reader import Learned
+from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T = 64, 8
@@ -107,13 +107,13 @@ def test_sections_of_learners_go_round():
     with vec.make(settings, 1) as environments:
         seats = seats_in_blocks(environments, 1, 0.125)
     learners = seats.learners.tolist()
-    learned = Learned(settings, seats)
-    assert learned.rows.tolist() == learners + learners[:40]
-    assert learned.agents == 56
+    trained_agents = TrainedAgents(settings, seats)
+    assert trained_agents.rows.tolist() == learners + learners[:40]
+    assert trained_agents.count == 56
     settings.train.minibatch_size = 8 * T  # which divides 56: each section is there once
-    assert Learned(settings, seats).rows.tolist() == learners
+    assert TrainedAgents(settings, seats).rows.tolist() == learners
     settings.selfplay.train_on_opponents = True
-    assert Learned(settings, seats).rows.tolist() == list(range(AGENTS))
+    assert TrainedAgents(settings, seats).rows.tolist() == list(range(AGENTS))
 
 
 def test_a_pass_of_ppo_is_over_the_learners():
@@ -140,11 +140,11 @@ def test_opponents_that_are_trained_on_begin_from_nothing():
     settings = configure("--train.algorithm", "puffer4", *OF_4.split())
     settings.selfplay.train_on_opponents = True
     seats = Seats(*(np.array(a, np.int32) for a in ([0, 0, 0, 1], [0, 0, 1, 1], [0, 1])))
-    learned = Learned(settings, seats)
-    states = learned.states({"h": mx.ones((4, 2))})
+    trained_agents = TrainedAgents(settings, seats)
+    states = trained_agents.states({"h": mx.ones((4, 2))})
     assert np.array(states["h"]).tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
     recorded, computed = mx.zeros((1, 4)), mx.ones((1, 4))
-    assert np.array(learned.of_learner(computed, recorded)).tolist() == [[1, 1, 1, 0]]
+    assert np.array(trained_agents.of_learner(computed, recorded)).tolist() == [[1, 1, 1, 0]]
 
 
 def test_environments_of_one_agent_are_refused():

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, WAITS, PhaseTimer, Profiler
+from puffer_mlx.profiling.phases import PROFILE_EVERY, WAITS, PhaseTimer, Profiler
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
 
@@ -49,7 +49,7 @@ def test_laps_are_charged_and_what_is_before_start_is_nobodys(lane, clock):
 
 
 def test_phases_add_up_to_the_lanes_time_whatever_is_done(lane, clock):
-    """Laps, parts, sampled epochs and takes in any order: nothing is lost, nothing is negative."""
+    """Laps, parts, profiled epochs and takes in any order: nothing is lost, nothing is negative."""
     rng = random.Random(0)
     phases = ["train_a", "train_b", "train_c", "train_misc", *WAITS]
     whole = taken = 0.0
@@ -57,7 +57,7 @@ def test_phases_add_up_to_the_lanes_time_whatever_is_done(lane, clock):
     for _ in range(3000):
         what = rng.randrange(10)
         if what == 0:
-            lane.apply_sampled_shares(sampled=rng.random() < 0.3)
+            lane.apply_profiled_shares(profiled=rng.random() < 0.3)
         elif what == 1:
             lane.split("train_b", {"train_b": rng.random(), "train_d": rng.random()})
         elif what == 2:
@@ -77,16 +77,16 @@ def test_phases_add_up_to_the_lanes_time_whatever_is_done(lane, clock):
 
 
 def test_sampled_shares_divide_the_training_between(lane, clock):
-    """A sampled epoch measures its phases; the following ones are divided as it was."""
+    """A profiled epoch measures its phases; the following ones are divided as it was."""
 
-    def epoch(sampled: bool, seconds: float) -> dict[str, float]:
+    def epoch(profiled: bool, seconds: float) -> dict[str, float]:
         lane.start()
         charge(lane, clock, train_wait=5)
-        if sampled:
+        if profiled:
             charge(lane, clock, train_gather=4, train_forward=8, train_misc=seconds - 12)
         else:
             charge(lane, clock, train_misc=seconds)
-        lane.apply_sampled_shares(sampled)
+        lane.apply_profiled_shares(profiled)
         return lane.flush()
 
     assert epoch(False, 7) == {"train_wait": 5, "train_misc": 7}  # not divided yet
@@ -100,12 +100,12 @@ def test_sampled_shares_divide_the_training_between(lane, clock):
     assert epoch(True, 36)["train_misc"] == pytest.approx(24)  # measured anew
     assert epoch(False, 9)["train_misc"] == pytest.approx(6)
     charge(lane, clock, train_gather=30)
-    lane.apply_sampled_shares(sampled=True)
+    lane.apply_profiled_shares(profiled=True)
     charge(lane, clock, train_forward=10)
-    lane.apply_sampled_shares(sampled=True)
+    lane.apply_profiled_shares(profiled=True)
     charge(lane, clock, train_misc=8)
-    lane.apply_sampled_shares(
-        sampled=False
+    lane.apply_profiled_shares(
+        profiled=False
     )  # as the last one alone; what was divided before stays so
     assert lane.flush() == {**dict.fromkeys(measured, 0), "train_gather": 30, "train_forward": 18}
 
@@ -126,30 +126,30 @@ def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):
 def test_which_epochs_are_sampled(clock):
     """Of a resumed run its second one too: else its phases would long be unknown."""
 
-    def sampled(epochs, seconds, profiler, begins=False):
+    def profiled(epochs, seconds, profiler, begins=False):
         for epoch in epochs:
             clock.now += seconds
             if begins:
                 profiler.begin(epoch)
-            if profiler.should_sample(epoch):
-                assert profiler.should_sample(epoch) and not profiler.should_sample(epoch + 1)
+            if profiler.should_profile(epoch):
+                assert profiler.should_profile(epoch) and not profiler.should_profile(epoch + 1)
                 yield epoch
 
-    epochs, later = range(2 * SAMPLE_EVERY + 2), [SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
-    assert [*sampled(epochs, 1, Profiler(clock=clock))] == [1, *later]
-    assert [*sampled(epochs[4:], 1, Profiler(clock=clock), True)] == [5, *later]
-    assert not [*sampled(epochs, 1, Profiler(False, clock))]
-    assert [*sampled(range(122), 0.01, Profiler(clock=clock))] == [1, 61, 121]  # short ones
+    epochs, later = range(2 * PROFILE_EVERY + 2), [PROFILE_EVERY + 1, 2 * PROFILE_EVERY + 1]
+    assert [*profiled(epochs, 1, Profiler(clock=clock))] == [1, *later]
+    assert [*profiled(epochs[4:], 1, Profiler(clock=clock), True)] == [5, *later]
+    assert not [*profiled(epochs, 1, Profiler(False, clock))]
+    assert [*profiled(range(122), 0.01, Profiler(clock=clock))] == [1, 61, 121]  # short ones
     for enabled, expected in (True, [1, *later]), (False, [1]):  # whose rollouts are waited for
         profiler, due = Profiler(enabled, clock), []
         for epoch in epochs:
             clock.now += 1
             profiler.begin(epoch)
-            due += [epoch] if profiler.is_sample_epoch(epoch) else []
+            due += [epoch] if profiler.times_rollout(epoch) else []
         assert due == expected
     patient = Profiler(clock=clock)
-    patient.sample_delay = 3.0
-    assert [*sampled(epochs, 1, patient)] == later
+    patient.profile_delay = 3.0
+    assert [*profiled(epochs, 1, patient)] == later
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -157,7 +157,7 @@ def test_both_lanes_are_taken(clock, enabled):
     times = Profiler(enabled=enabled, clock=clock)
     charge(times.rollout, clock, eval_act=1)
     charge(times.train, clock, train_misc=1)
-    times.train.apply_sampled_shares(sampled=True)
+    times.train.apply_profiled_shares(profiled=True)
     assert times.flush() == ({"eval_act": 1, "train_misc": 2} if enabled else {})
     times.close()  # nothing to write
 
@@ -206,7 +206,7 @@ def test_lanes_feed_a_trace_while_it_records(clock, tmp_path, enabled):
         times.begin(epoch)
         times.rollout.start()
         times.train.start()
-        assert times.should_sample(epoch) == (epoch == 1)
+        assert times.should_profile(epoch) == (epoch == 1)
         clock.now += 2
         times.rollout.lap("eval_act", "acting stream 0")
         clock.now += 1

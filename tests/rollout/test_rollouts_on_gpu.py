@@ -38,7 +38,7 @@ from puffer_mlx.rollout.on_gpu import (
 )
 from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
-from puffer_mlx.training import collector, placement, trainer
+from puffer_mlx.training import device_collector, placement, trainer
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.make import find_environment
@@ -118,10 +118,11 @@ class Run:
         self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
-        update = compile_act(self.policy)
-        given = self.policy, update, self.vec, streams, TIMER
-        self.way: Any = choose_acting(CPU, "fp32", *given, seats)
-        assert isinstance(self.way, RolloutsOnGPU) == whole
+        if whole:
+            self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
+        else:
+            given = self.policy, compile_act(self.policy), vec, streams, TIMER
+            self.way = choose_acting(CPU, "fp32", *given, seats)
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
         """The rollout's fields, of T steps."""
@@ -392,9 +393,9 @@ def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
 def test_on_a_mac_every_rollout_is_waited_for(on_gpu, monkeypatch):
     """Or an end by macOS would be told to whoever trains."""
     with emulated_gpu():
-        assert make_trainer().collector.ahead
-        monkeypatch.setattr(collector, "backend", lambda: "metal")
-        assert not make_trainer().collector.ahead
+        assert make_trainer().collector.launches_ahead
+        monkeypatch.setattr(device_collector, "backend", lambda: "metal")
+        assert not make_trainer().collector.launches_ahead
 
 
 @pytest.mark.parametrize(
@@ -468,7 +469,7 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
 def serial_trainer() -> trainer.Trainer:
     """One that waits for each rollout, and launches it when its epoch begins."""
     serial = make_trainer()
-    serial.collector.ahead = False
+    serial.collector.launches_ahead = False
     return serial
 
 
@@ -488,7 +489,7 @@ def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
         ours, serial = make_trainer(), serial_trainer()
         for k, expected in enumerate(serial):
             assert results(ours.step()) == results(expected)
-            assert (ours.queue.rollout is not None) == (k in (1, 2))  # 1 is sampled, 3 is the last
+            assert (ours.queue.rollout is not None) == (k in (1, 2))  # 1 is profiled, 3 is the last
             np.testing.assert_array_equal(np.array(ours.recorded), np.array(serial.recorded))
             assert_same(ours, serial)
 
@@ -501,8 +502,8 @@ def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
             inner = getattr(part, name)
             monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
         list(ours)
-    first, sampled = ["collect", "check"], ["collect", "collect", "check"]
-    assert done == [*first, *sampled, "collect", "check", "check"]
+    first, profiled = ["collect", "check"], ["collect", "collect", "check"]
+    assert done == [*first, *profiled, "collect", "check", "check"]
 
 
 def test_training_on_it_is_built_then(on_gpu, monkeypatch):
@@ -582,7 +583,7 @@ def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead)
 
     with emulated_gpu():
         ours, undisturbed = serial_trainer(), serial_trainer()
-        ours.collector.ahead = ahead
+        ours.collector.launches_ahead = ahead
         for run in ours, undisturbed:
             run.step()
         owner = EnvironmentsOnGPU if failing == "commit" else BufferOnGPU
@@ -595,6 +596,27 @@ def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead)
             assert_same(ours, undisturbed)
         records = [[results(each) for each in run] for run in (ours, undisturbed)]
         assert records[0] == records[1]
+        assert_same(ours, undisturbed)
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_an_interrupt_at_the_end_of_a_rollout(on_gpu, monkeypatch, is_set):
+    """Environments, rows and recurrent states are those of its start, all of them."""
+
+    def interrupted(collector: Any, name: str, value: Any) -> None:
+        if is_set or name != "states":
+            object.__setattr__(collector, name, value)
+        if name == "states":
+            raise KeyboardInterrupt
+
+    with emulated_gpu():
+        ours, undisturbed = serial_trainer(), serial_trainer()
+        for run in ours, undisturbed:
+            run.step()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(device_collector.DeviceCollector, "__setattr__", interrupted)
+            ours.step()
+        assert results(ours.step()) == results(undisturbed.step())
         assert_same(ours, undisturbed)
 
 

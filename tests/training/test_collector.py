@@ -23,6 +23,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.rollout import acting as acting_module
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.gym.vec import GymVec
@@ -115,8 +116,8 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     """Copies of every rollout, taken when training takes it: then nothing is under way."""
     seen, take = [], trainer.collector.take
 
-    def watched(**ahead):
-        rollout = take(**ahead)
+    def watched(*wait):
+        rollout = take(*wait)
         seen.append(copies(rollout))
         return rollout
 
@@ -194,7 +195,7 @@ def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
 
 def test_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
     trainer = start("coded", True)
-    assert len(list(trainer)) == E and not trainer.collector.waiting  # none for a sixth epoch
+    assert len(list(trainer)) == E and trainer.collector.begun is None  # none for a sixth epoch
     assert trainer.vec.steps == [E * T, E * T]
     rollouts = watch_rollouts(trainer)
     evaluation = list(trainer.evaluate())
@@ -406,7 +407,7 @@ def check_goes_on(
 ) -> None:
     """Nothing is under way. A new trainer goes on from the state as the whole run did, and so does
     the trainer itself."""
-    assert not trainer.collector.under_way
+    assert not trainer.collector.in_progress
     check_same(trainer.weights, whole.weights[trainer.epoch])
     other = start(name, True, before=before)
     assert other.restore(trainer.weights, trainer.state()) and other.epoch == trainer.epoch
@@ -497,7 +498,7 @@ def test_ctrl_c_while_a_rollout_is_waited_for(monkeypatch, n):
     monkeypatch.setattr(collector_module, "wait", once(wait, n, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer)
-    assert not trainer.collector.under_way
+    assert not trainer.collector.in_progress
     assert trainer.epoch == n // 2  # an epoch that only waits for the next rollout is trained
     check_goes_on(trainer, "coded", whole)
 
@@ -509,7 +510,7 @@ def test_ctrl_c_during_the_evaluation(monkeypatch):
     monkeypatch.setattr(collector_module, "wait", once(wait, 1, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer.evaluate())
-    assert trainer.collector.waiting and not trainer.collector.under_way
+    assert trainer.collector.begun is not None and not trainer.collector.in_progress
 
 
 def test_training_that_breaks_without_overlap():
@@ -624,8 +625,30 @@ def test_a_rollout_that_fails_twice(again):
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 
 
-def test_a_failed_rollout_beside_training_without_a_saved_state():
-    """The next attempt begins where the environments are."""
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_an_interrupt_while_a_rollout_marks_its_last_row(monkeypatch, is_marked):
+    """That row is the first of the next rollout, which must not contain the mark."""
+    mark_last = RolloutBuffer.mark_last
+
+    def interrupted(buffer):
+        if is_marked:
+            mark_last(buffer)
+        raise KeyboardInterrupt
+
+    trainer = start("coded", False, *STILL, before=nothing)
+    rollouts = watch_rollouts(trainer)
+    trainer.step()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RolloutBuffer, "mark_last", interrupted)
+        trainer.step()
+    trainer.step()
+    assert rollouts[-1]["terminals"].min() >= 0
+    check_rows_follow(rollouts, undisturbed_rollouts("coded"))
+
+
+@pytest.mark.parametrize("again", [0, 2, 3])
+def test_failed_rollouts_beside_training_without_a_saved_state(again):
+    """The next attempt begins where the environments are, also after a second failure."""
     trainer = start("coded", True, *STILL, before=RaisingAt("send", 2 * 2 * T + 5, Failure))
     unsaved(trainer)
     rollouts = watch_rollouts(trainer)
@@ -633,6 +656,10 @@ def test_a_failed_rollout_beside_training_without_a_saved_state():
         trainer.step()
     with pytest.raises(Failure):
         trainer.step()
+    if again:
+        trainer.vec.before = RaisingAt("send", again, Failure)
+        with pytest.raises(Failure):
+            trainer.step()
     trainer.step()
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 

@@ -240,8 +240,8 @@ def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     """Submitted as one function: the weights, losses and first ratios of one after the other."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     monkeypatch.setattr(
-        "puffer_mlx.training.trainer.SAMPLE_DELAY_S", 0.0
-    )  # so that an epoch is sampled
+        "puffer_mlx.training.trainer.PROFILE_DELAY_S", 0.0
+    )  # so that an epoch is profiled
     given = by_whole_epochs((*options, "--train.one-launch", str(int(not stored))))
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
@@ -257,7 +257,7 @@ def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
     with emulated_gpu() as gpu:
         (ours, records, few), (other, expected, many) = run(True), run(False)
     assert ("mingru_minibatch" in gpu.names) != stored
-    assert len(few) == K < len(many)  # of the sampled epoch
+    assert len(few) == K < len(many)  # of the profiled epoch
     theirs = dict(named([*other.train_state]))
     for name, array in named([*ours.train_state]):
         np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)

@@ -175,7 +175,7 @@ def watch(trainer):
         return real.gradients(weights, minibatch, *others)
 
     def recompute(fields, rollout):
-        acted.append(rollout.start.weights)
+        acted.append(rollout.weights)
         return real.recompute(fields, rollout)
 
     replace_functions(trainer, gradients=gradients, recompute=recompute)

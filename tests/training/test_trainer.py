@@ -17,9 +17,9 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
-from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.profiling.phases import PROFILE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
-from puffer_mlx.training import collector
+from puffer_mlx.training import host_collector
 from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.trainer import Trainer
@@ -196,25 +196,25 @@ def test_another_error_is_itself(monkeypatch):
 def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
     """From another thread: the rollout's steps, then the minibatches."""
     seen, trained = [], []  # while a rollout is collected, as its minibatches are trained on
-    monkeypatch.setattr(collector, "SLOW", -1.0)
+    monkeypatch.setattr(host_collector, "SLOW", -1.0)
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
     gradients = functions(trainer).gradients
 
     def look(*arguments):
-        trained.append(trainer.under_way)
+        trained.append(trainer.progress)
         return gradients(*arguments)
 
     def collected(collect, buffer, *arguments):
-        seen.append(trainer.under_way)
+        seen.append(trainer.progress)
         after = collect(buffer, *arguments)
-        assert trainer.collector.part == 1
+        assert trainer.collector.progress == 1
         return after
 
     acting(trainer, collected)
     replace_functions(trainer, gradients=look)
-    assert trainer.under_way is None
+    assert trainer.progress is None
     trainer.step()
-    assert trainer.under_way is None
+    assert trainer.progress is None
     assert (seen[0].phase, seen[0].part) == ("rollout", 0)  # overlapped, the next one follows
     found = [(each.phase, each.part) for each in trained]
     assert found == [("training", pytest.approx(k / K)) for k in range(K)]
@@ -232,7 +232,7 @@ def test_looking_at_a_rollout_changes_nothing(monkeypatch, words):
     """Its rows are marked where a rollout is slow; all of them are written over."""
     runs = []
     for slow in (0.0, 1e9):
-        monkeypatch.setattr(collector, "SLOW", slow)
+        monkeypatch.setattr(host_collector, "SLOW", slow)
         config_ = configure(4, *words)
         with vec.make(config_, 2) as environments:
             trainer = Trainer(config_, environments)
@@ -404,7 +404,7 @@ def trained(*more, epochs=4):
 
 
 def test_one_seed_one_run():
-    """Also without profiling: epoch 1 is a sampled one, evaluated phase by phase."""
+    """Also without profiling: epoch 1 is a profiled one, evaluated phase by phase."""
     weights, first = trained()
     for more in ([], ["--profile", "False"]):
         again, second = trained(*more)
@@ -497,11 +497,11 @@ def test_logs():
     trained = sum(record["perf/train"] for record in logs)
     assert total("perf/rollout", logs) + trained <= seconds
     # Every second is some phase's, also what an epoch does besides; but for what sampling costs.
-    plain = [record for record in logs if (record["epoch"] - 1) % SAMPLE_EVERY != 1]
+    plain = [record for record in logs if (record["epoch"] - 1) % PROFILE_EVERY != 1]
     assert len(plain) == 20
     phases = total("perf/eval_", plain) + total("perf/train_", plain)
     assert phases == pytest.approx(total("perf/epoch", plain), rel=0.02)
-    for record in logs[1:]:  # shares of the sampled epochs 1 and 21
+    for record in logs[1:]:  # shares of the profiled epochs 1 and 21
         assert record["perf/train"] < total("perf/train_", [record]) < record["perf/epoch"]
         assert record["perf/train_misc"] < 0.8 * record["perf/train"]
     assert not any(key.startswith("perf/eval") for key in run(1, "--profile", "False")[1][0])
