@@ -82,8 +82,7 @@ class Run(contextlib.ExitStack):
         Args:
             config: A valid configuration.
             environments: Environments that the caller closes. None creates those of ``config``.
-            policy: A policy, or a module (``policy/actor_critic.py``). None creates that of
-                ``config``.
+            policy: A policy or a module (``policy/actor_critic.py``). None creates a new policy.
             weights: Initial weights or their file. None initializes them from ``base.seed``.
             resumed: Checkpoint to resume from.
             schedule: Learning-rate function: see ``Trainer``.
@@ -100,9 +99,8 @@ class Run(contextlib.ExitStack):
                 resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
                 kept = optimizers.state_size(optimizers.from_config(config))
-                own = ranks.own(config)
                 # Check the memory before creating environments, which may allocate a lot.
-                refuse_training(own, None, kept, training_memory())
+                refuse_training(ranks.own(config), None, kept, training_memory())
                 cores = placement.rollout_cores(config)
                 environments = run.enter_context(share.make_environments(config, ranks, cores))
             look(config, environments)
