@@ -82,8 +82,7 @@ class Run(contextlib.ExitStack):
         Args:
             config: A valid configuration.
             environments: Environments that the caller closes. None creates those of ``config``.
-            policy: A policy, or a module (``policy/actor_critic.py``). None creates that of
-                ``config``.
+            policy: A policy or a module (``policy/actor_critic.py``). None creates a new policy.
             weights: Initial weights or their file. None initializes them from ``base.seed``.
             resumed: Checkpoint to resume from.
             schedule: Learning-rate function: see ``Trainer``.
