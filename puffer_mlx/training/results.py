@@ -35,7 +35,7 @@ class EpochResults:
         minibatches: a flag, metrics (7,) and advantages of each minibatch. The flag is a scalar,
             true if the minibatch counted. Minibatches that were computed at once have one entry
             with flags (K,) and metrics (K, 7).
-        first_ratios: ratios of the first minibatch (T, S), or None if unknown.
+        first_ratios: ratios of the first minibatch (T, S). None before it is known.
         packed: all numbers that the host reads, as one float32 array.
 
     Attributes that ``read`` sets:
@@ -137,7 +137,7 @@ class EpochResults:
             self.metrics += [list(islice(numbers, width)) for _ in range(ok.size)]
 
     def advantages(self, k: int) -> mx.array:
-        """Return the advantages of minibatch k: of all agents, or of its own."""
+        """Return the advantages of minibatch k, or of the epoch if it was computed at once."""
         return self.minibatches[min(k, len(self.minibatches) - 1)][2]
 
 

@@ -260,8 +260,8 @@ def test_a_minibatch_in_one_launch(a_gpu, monkeypatch):
 
     def launched(policy, scoring, plan, low, *arguments):
         kinds.append(low)
-        *others, adv = real(policy, scoring, plan, low, *arguments)
-        return *others, adv + off.pop(0)
+        (*others, adv), grads = real(policy, scoring, plan, low, *arguments)
+        return (*others, adv + off.pop(0)), grads
 
     monkeypatch.setattr(kernels, "NETWORKS", ["MinGRU"])
     monkeypatch.setattr(one_launch, "launch_minibatch", launched)

@@ -265,12 +265,12 @@ class Watch:
         self.both += self.writing is not None
         written = self.reading.fields
         read = {n: take_rows(a, rows, T) for n, a in written.items() if a is not None}
-        inputs = self._steps.gather(fields, rows)
-        observations, actions, masks, keep = inputs
-        read |= {"seen": observations, "done": actions, "legal": masks, "ended": 1 - keep}
+        minibatch = self._steps.gather(fields, rows)
+        observations, actions, masks, not_done, *_ = minibatch
+        read |= {"seen": observations, "done": actions, "legal": masks, "ended": 1 - not_done}
         self.kept.append((np.array(rows), {n: a for n, a in read.items() if a is not None}))
         self.sleep()
-        return inputs
+        return minibatch
 
     def gradients(self, *arguments):
         self.sleep()

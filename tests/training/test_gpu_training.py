@@ -263,4 +263,5 @@ def test_a_whole_epoch_is_its_minibatches(options, stored, monkeypatch):
         np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)
     for record, wanted in zip(records, expected, strict=True):
         losses = {key: x for key, x in wanted.items() if key.startswith("loss/")}
+        assert losses["loss/first_ratio_error"] < 1e-5  # of the first minibatch alone
         assert losses == {key: x for key, x in record.items() if key.startswith("loss/")}
