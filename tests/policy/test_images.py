@@ -197,7 +197,7 @@ def test_encoders_that_do_not_fit_the_parts():
     with pytest.raises(UserError, match=r"images among other parts\n.*CombinedEncoder, or auto"):
         configured_policy(spec, whole)
     whole.torch.encoder, whole.vec.normalize_observations = "auto", True
-    with pytest.raises(UserError, match=r"images besides other observations.*\n.*observations 0; or"):
+    with pytest.raises(UserError, match=r"images besides other.*\n.*observations 0; or"):
         configured_policy(spec, whole)
     assert type(configured_policy(replace(spec, image_parts=()), whole).encoder) is Linear
     whole.torch.encoder = "CombinedEncoder"
