@@ -136,7 +136,7 @@ def test_initial_weights(made, shapes):
     assert not mx.array_equal(again["linear.bias"], weights["linear.bias"])
 
 
-# ---- images besides other observations -----------------------------------------------------------------
+# ---- images besides other observations -----------------------------------------------------------
 
 BESIDE = ((2, (36, 40, 3), True), (2 + 4320, (5, 7, 2), False)), 2 + 4320 + 70 + 3
 ALONE = ((0, (5, 7, 2), False),), 70
