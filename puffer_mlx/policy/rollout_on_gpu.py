@@ -126,10 +126,10 @@ def rollout_on_gpu(
     environments: int = 1,
     policy_blocks: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Return the kernel for rollouts of a policy in an environment, or None if unsupported.
+    """Return the kernel for rollouts of a policy in an environment, or None when unsupported.
 
-    It isn't supported if ``step_on_gpu`` doesn't support the policy, if an environment with several
-    agents has a large struct, or if a block's shared memory is too small.
+    Unsupported are policies without a kernel in ``step_on_gpu``, large structs of environments with
+    several agents, and agents that exceed a block's shared memory.
 
     Args:
         policy: the acting policy; in self-play all policies have its shapes.

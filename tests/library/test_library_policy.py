@@ -284,5 +284,5 @@ def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
     policy = puffer_mlx.Policy.load("run", make)
     assert policy.config.torch.encoder == "DefaultEncoder" and policy.step == 384
     assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
-    with pytest.raises(UserError, match=r"normalize_observations is True.*images beside"):
+    with pytest.raises(UserError, match=r"normalize_observations is True.*images besides"):
         trained(make, **settings)

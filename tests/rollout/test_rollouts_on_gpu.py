@@ -642,7 +642,7 @@ def test_what_no_kernel_does(monkeypatch):
     assert "the rules of target compile for a CPU alone" in refused("target")
     monkeypatch.setattr(in_steps, "FEWEST", 17)
     monkeypatch.setattr(kernels, "FEWEST", 17)
-    assert "there are 16 environments: at least 8" in refused("squared")
+    assert "there are 16 environments, expected at least 8" in refused("squared")
 
 
 def test_rollouts_that_do_not_fit_the_gpus_memory(monkeypatch):

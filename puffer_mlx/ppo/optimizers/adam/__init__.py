@@ -157,8 +157,8 @@ def launch_step(
     settings = numbers(*map(float, (beta1, beta2, *logarithms, eps, decay, max_norm)))
     arrays = [numbers(blocks), packed, squares, steps.reshape(1), settings]
     arrays += [loss.reshape(1), lr.reshape(1)]
-    shapes = [(size,), (size,), (size,), (), ()]
-    *new, step, ok = launch(TEXT, "adam_step", arrays, shapes, blocks * THREADS)
+    outputs = [(size,), (size,), (size,), (), ()]
+    *new, step, ok = launch(TEXT, "adam_step", arrays, outputs, blocks * THREADS)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]
 
 
