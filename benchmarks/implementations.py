@@ -78,7 +78,7 @@ def in_groups(at: Any, inputs: Any, low: bool, *_: Any) -> Any:
 
 # A Mac has no clusters of blocks and 32 KiB of shared memory, and no rollouts on matrix units.
 MAC = {
-    MUON + "pool_block": lambda: (launch.THREADS, launch.SHARED_BYTES),
+    MUON + "shared_pool_limits": lambda: (launch.THREADS, launch.SHARED_BYTES),
     PACKAGE + "ops.gpu.launch.cluster_blocks": lambda: 1,
     CHOOSE_ROWS: nothing,
 }

@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from puffer_mlx.ops import verification
-from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, placeholder, constant_array
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
@@ -195,7 +195,7 @@ class StepOnGPU:
         heads = (
             [decoder] if type(policy.decoder) is Fused else [decoder["actions"], decoder["value"]]
         )
-        zeros = functools.partial(nothing, mx.float32)
+        zeros = functools.partial(placeholder, mx.float32)
         arrays = [encoder["weight"].T, encoder.get("bias", zeros(policy.network.hidden))]
         arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
         arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
@@ -213,7 +213,7 @@ class StepOnGPU:
         """
         arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
         shape = len(self._names), -1, self._policy.network.hidden
-        return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
+        return pack(arrays)[0].reshape(shape) if arrays else placeholder(mx.float32)
 
     def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
         """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""
@@ -280,7 +280,7 @@ class StepOnGPU:
             {
                 "observations": observations,
                 "terminals": terminals,
-                "mask": nothing(mx.uint8) if mask is None else mask,
+                "mask": placeholder(mx.uint8) if mask is None else mask,
                 "noise": noise,
                 "states": states,
                 "weights": weights,
@@ -288,8 +288,8 @@ class StepOnGPU:
                 "actions": actions,
                 "logprobs": logprobs,
                 "values": values,
-                "seen": nothing(observations.dtype) if obs_copy is None else obs_copy,
-                "seats": nothing(mx.int32) if block_rows is None else block_rows,
+                "seen": placeholder(observations.dtype) if obs_copy is None else obs_copy,
+                "seats": placeholder(mx.int32) if block_rows is None else block_rows,
             },
             {"after": states.shape},
             **layout.launch(n),
@@ -304,7 +304,7 @@ class StepOnGPU:
         network: Any = policy.network
         gelu = encoder_activation(policy.encoder) == "gelu"
         inputs = policy.encoder.inputs  # type: ignore
-        return numbers(
+        return constant_array(
             *(inputs, network.hidden, network.layers, action.logits, action.heads, n, layout.chunk),
             *map(int, (policy.reset_on_terminal, gelu, masked, action.continuous, copied)),
             *(int(policy.decoder.limits.for_kernels), size, *action.sizes),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, launch, placeholder, constant_array
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
@@ -46,16 +46,16 @@ def choose(
     """
     action = policy.decoder.action
     n = len(values)
-    means, logstd = outputs if action.continuous else (outputs, nothing(mx.float32))  # type: ignore
+    means, logstd = outputs if action.continuous else (outputs, placeholder(mx.float32))  # type: ignore
     inputs = {
         "outputs": means,
         "values": values,
         "noise": noise,
         "logstd": logstd,
-        "limit": numbers(policy.decoder.limits.for_kernels),
-        "masks": nothing(mx.uint8) if mask is None else mask,
-        "sizes": numbers(*action.sizes),
-        "shape": numbers(n, action.logits),
+        "limit": constant_array(policy.decoder.limits.for_kernels),
+        "masks": placeholder(mx.uint8) if mask is None else mask,
+        "sizes": constant_array(*action.sizes),
+        "shape": constant_array(n, action.logits),
     }
     shapes = {"chosen": (action.heads + 2, n)}
     constants = {"HEADS": 0 if action.continuous else action.heads}

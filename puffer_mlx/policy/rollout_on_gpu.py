@@ -23,9 +23,9 @@ from puffer_mlx.ops.gpu.launch import (
     backend,
     exact_products,
     launch,
-    nothing,
-    numbers,
-    pool_block,
+    placeholder,
+    constant_array,
+    shared_pool_limits,
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
@@ -163,7 +163,7 @@ def has_linear_encoder_and_decoder(policy: Policy) -> bool:
 
 def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
     """Return the kernel's arrays ``name0`` to ``name3``, with a placeholder for missing layers."""
-    zeros = [nothing(mx.float32)] * (LAYERS - len(arrays))
+    zeros = [placeholder(mx.float32)] * (LAYERS - len(arrays))
     return {f"{name}{n}": array for n, array in enumerate([*arrays, *zeros])}
 
 
@@ -181,7 +181,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     A = spec.action.logits
     wide = -(-spec.observation_size // 32) * 32
     out = -(-(A + 1) // 16) * 16
-    threads, shared_bytes = pool_block()
+    threads, shared_bytes = shared_pool_limits()
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
@@ -310,11 +310,11 @@ class RolloutOnGPU:
             "first_observations": first.observations,
             "first_rewards": first.rewards,
             "first_terminals": first.terminals,
-            "first_masks": nothing(mx.uint8) if first.masks is None else first.masks,
+            "first_masks": placeholder(mx.uint8) if first.masks is None else first.masks,
             "games": structs,
             "states_before": states,
             "all_noise": noise,
-            "horizon": numbers(T, N, *[0] * (FEWEST - 2)),
+            "horizon": constant_array(T, N, *[0] * (FEWEST - 2)),
         }
         outputs = {
             "all_observations": (T, N, spec.observation_size),
@@ -354,7 +354,7 @@ class RolloutOnGPU:
         layout = choose_rollout_layout(self.policy, self.spec, len(inputs["games"]), game.agents)
         gpu_step = forms_of(self.policy.network).gpu_step
         assert layout is not None and gpu_step is not None
-        block_rows = self.blocks.block_rows if self.blocks else nothing(mx.int32)
+        block_rows = self.blocks.block_rows if self.blocks else placeholder(mx.int32)
         N = len(inputs["first_rewards"])
         slots = len(block_rows) * layout.agents if self.blocks else N
         sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
@@ -389,9 +389,9 @@ class RolloutOnGPU:
             **inputs,
             "encoder": weights["encoder"]["weight"],
             "decoder": weights["decoder"]["weight"],
-            "logstd": nothing(mx.float32) if logstd is None else logstd,
+            "logstd": placeholder(mx.float32) if logstd is None else logstd,
             **by_layer("layer", layers),
-            "layers": nothing(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
+            "layers": placeholder(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }
         return launch(

@@ -46,7 +46,7 @@ def backend() -> str:
     return gpu_backend()
 
 
-def pool_block() -> tuple[int, int]:
+def shared_pool_limits() -> tuple[int, int]:
     """Return the threads of a block with a SHARED_POOL, and the maximum bytes of the pool.
 
     CUDA without a GPU returns an H200's numbers. Unknown GPUs return 0 bytes.
@@ -94,7 +94,7 @@ def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
-def numbers(*values: float) -> mx.array:
+def constant_array(*values: float) -> mx.array:
     """Return a cached kernel input with n values: int32 if all are ints, else float32."""
     whole = all(isinstance(value, int) for value in values)
     array = mx.array(values, mx.int32 if whole else mx.float32)
@@ -103,7 +103,7 @@ def numbers(*values: float) -> mx.array:
 
 
 @functools.cache
-def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
+def placeholder(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     """Return a cached array of zeros, the placeholder for an unused kernel input."""
     array = mx.array([0] * size, dtype)
     mx.eval(array)

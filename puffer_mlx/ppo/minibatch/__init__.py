@@ -21,9 +21,9 @@ from puffer_mlx.ops.gpu.launch import (
     THREADS,
     exact_products,
     launch,
-    nothing,
-    numbers,
-    pool_block,
+    placeholder,
+    constant_array,
+    shared_pool_limits,
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
@@ -170,7 +170,7 @@ def in_one(
         sizes = Sizes(
             *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
             *(action.logits, 0 if action.continuous else action.heads),
-            *(scoring.live is not None, low, *pool_block()),
+            *(scoring.live is not None, low, *shared_pool_limits()),
         )
         plan = choose_plan(sizes)
         wide = choose_wide(sizes)
@@ -342,7 +342,7 @@ def launch_wide(
     n = len(batch.actions)
     S, dy = n // T, 32 if A < 32 else 64
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
-    zeros, folder = nothing(mx.float32), forms_of(policy.network).matrix_units
+    zeros, folder = placeholder(mx.float32), forms_of(policy.network).matrix_units
     assert folder is not None
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
     outputs = {
@@ -372,7 +372,7 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
         parts *= 2
     pool = STAGES * ROWS * TILE
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    inputs, threads = [factors, constant_array(*[n] * FEWEST)], tiles * parts * THREADS
     outputs = [(parts, P)]
     return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
@@ -385,7 +385,7 @@ def _given(
     T, N = observations.shape[:2]
     S = len(actions) // T
     action, live = policy.decoder.action, scoring.live
-    zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
+    zeros, (clip, vf, vf_clip) = placeholder(mx.float32), map(float, scoring.numbers)
     if live is None:
         moments = _moments(targets)
         given, further, last = targets.adv, targets.weight, moments
@@ -404,10 +404,10 @@ def _given(
     steps = int(keep is not None), int(state is not None)
     return {
         "observations": observations if seen == mx.uint8 else observations.astype(seen),
-        "strip": numbers(0) if view is None else view,
+        "strip": constant_array(0) if view is None else view,
         "actions": actions,
-        "masks": nothing(mx.uint8) if masks is None else masks,
-        "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
+        "masks": placeholder(mx.uint8) if masks is None else masks,
+        "keep": constant_array(*[1.0] * FEWEST) if keep is None else keep,
         "old_logprob": targets.old_logprob,
         "old_value": targets.old_value,
         "given": given,
@@ -417,12 +417,12 @@ def _given(
         "decoder": weights["decoder"]["weight"],
         "logstd": zeros if logstd is None else logstd,
         "ent_coef": ent_coef.reshape(1),
-        "settings": numbers(
+        "settings": constant_array(
             *(1 - clip, 1 + clip, clip, vf, vf_clip),
             *(policy.decoder.limits.for_kernels, *map(float, discounts)),
         ),
-        "sizes": numbers(*action.sizes),
-        "shape": numbers(S, *steps, *groups, *map(int, form), N),
+        "sizes": constant_array(*action.sizes),
+        "shape": constant_array(S, *steps, *groups, *map(int, form), N),
     }
 
 
@@ -435,7 +435,7 @@ def _launch(
     low: mx.Dtype,
 ) -> list[mx.array]:
     """Launch a kernel of the network and return its outputs."""
-    threads, zeros, masks = plan.sizes["THREADS"], nothing(mx.uint8), inputs["masks"]
+    threads, zeros, masks = plan.sizes["THREADS"], placeholder(mx.uint8), inputs["masks"]
     return launch(
         *(text, name, inputs, outputs),
         threads=plan.blocks * threads,
@@ -466,9 +466,9 @@ def _finished(
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
     where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
-    shape = numbers(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
+    shape = constant_array(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
-    arrays["places"] = numbers(*(number for place in where for number in place))
+    arrays["places"] = constant_array(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
     found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
     return PackedTree(found, tree_unflatten(list(named.items())), squares), metrics

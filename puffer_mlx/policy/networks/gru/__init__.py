@@ -13,7 +13,7 @@ from puffer_mlx.ops import (
     add_rms_norm,
     bias_gradient,
     factors_of,
-    full_on_cpu,
+    default_on_cpu,
     recurrent_weight_gradient,
     steps_of,
 )
@@ -142,13 +142,13 @@ def gru(
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
-    first = full_on_cpu(first, 0, (S, H))
+    first = default_on_cpu(first, 0, (S, H))
     if FORWARD.choose() is None:
         plain = in_float32(gru_reference, stay=(0, 1))
         first = mx.zeros((S, H)) if first is None else first
         out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, not_done)
     else:
-        not_done = full_on_cpu(not_done, 1, (T, S))
+        not_done = default_on_cpu(not_done, 1, (T, S))
         out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, not_done)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
     return out.astype(z.dtype), mx.stop_gradient(last)

@@ -9,12 +9,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, full_on_cpu, input_gradient, steps_of, weight_gradient
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops import factors_of, default_on_cpu, input_gradient, steps_of, weight_gradient
+from puffer_mlx.ops.gpu.launch import launch, constant_array
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
-from puffer_mlx.ops.recurrence import first_and_keep
+from puffer_mlx.ops.recurrence import kernel_state_inputs
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
@@ -37,8 +37,8 @@ def mingru_forward(u, x, first, not_done):
         Outputs of u's dtype and float32 states, both (T, S, H).
     """
     _, S, H = x.shape
-    states, steps = first_and_keep([first], not_done)
-    arrays = [u, x, *states, numbers(*x.shape, *steps)]
+    states, steps = kernel_state_inputs([first], not_done)
+    arrays = [u, x, *states, constant_array(*x.shape, *steps)]
     return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
@@ -50,8 +50,8 @@ def mingru_backward(u, x, first, not_done, states, dout):
         (S, H; undefined if it is None), each of its array's dtype.
     """
     _, S, H = x.shape
-    before, steps = first_and_keep([first], not_done)
-    arrays = [u, x, *before, states, dout, numbers(*x.shape, *steps)]
+    before, steps = kernel_state_inputs([first], not_done)
+    arrays = [u, x, *before, states, dout, constant_array(*x.shape, *steps)]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
 
@@ -141,13 +141,13 @@ def mingru(
         which carries no gradient.
     """
     x = x.astype(weight.dtype)
-    first = full_on_cpu(first, 0, x.shape[1:])
+    first = default_on_cpu(first, 0, x.shape[1:])
     if FORWARD.choose() is None:
         # Three products, because slices of one product are strided and have full-size gradients.
         u = [linear(x, rows) for rows in mx.split(weight, 3)]
         out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, not_done)
     else:
-        not_done = full_on_cpu(not_done, 1, x.shape[:2])
+        not_done = default_on_cpu(not_done, 1, x.shape[:2])
         out, states, _ = _layer(x, weight, first, not_done)  # type: ignore
     last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeeze makes no copy
     return out, mx.stop_gradient(last)

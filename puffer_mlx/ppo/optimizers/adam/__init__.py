@@ -11,7 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, launch, constant_array
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
@@ -154,8 +154,8 @@ def launch_step(
     size = packed.size // 4
     blocks = size // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
-    settings = numbers(*map(float, (beta1, beta2, *logarithms, eps, decay, max_norm)))
-    arrays = [numbers(blocks), packed, squares, steps.reshape(1), settings]
+    settings = constant_array(*map(float, (beta1, beta2, *logarithms, eps, decay, max_norm)))
+    arrays = [constant_array(blocks), packed, squares, steps.reshape(1), settings]
     arrays += [loss.reshape(1), lr.reshape(1)]
     outputs = [(size,), (size,), (size,), (), ()]
     *new, step, ok = launch(TEXT, "adam_step", arrays, outputs, blocks * THREADS)

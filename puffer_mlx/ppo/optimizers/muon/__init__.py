@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu import launch as gpu
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
+from puffer_mlx.ops.gpu.launch import THREADS, launch, constant_array, shared_pool_limits
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
@@ -232,8 +232,8 @@ def layout(shapes: Shapes, separate_buffers: bool = False) -> Layout:
         starts=starts,
         total=total,
         grams=grams,
-        tensors=numbers(*table),
-        owners=numbers(*owners),
+        tensors=constant_array(*table),
+        owners=constant_array(*owners),
         tiles=_tiles(matrices),
         fits_block=all(m.r <= BLOCK_ROWS and m.c <= BLOCK_COLUMNS for m in matrices),
         fits_cluster=all(m.r <= CLUSTER_ROWS and m.c <= CLUSTER_COLUMNS for m in matrices),
@@ -253,8 +253,8 @@ def _tiles(matrices: Sequence[Matrix]) -> dict[Product, mx.array]:
             full += [number for j in range(0, columns, TILE) for number in (t, i, j)]
     if not full:
         return {}
-    squares = numbers(*square)
-    return {Product.GRAM: squares, Product.POLY: squares, Product.NEXT: numbers(*full)}
+    squares = constant_array(*square)
+    return {Product.GRAM: squares, Product.POLY: squares, Product.NEXT: constant_array(*full)}
 
 
 def launch_step(
@@ -286,9 +286,9 @@ def launch_step(
         "tensors": at.tensors,
         **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
         "squares": squares,
-        "settings": numbers(float(beta), float(decay), float(max_norm)),
+        "settings": constant_array(float(beta), float(decay), float(max_norm)),
         "owners": at.owners,
-        "coefficients": numbers(*(number for line in coefficients for number in line)),
+        "coefficients": constant_array(*(number for line in coefficients for number in line)),
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
@@ -313,7 +313,7 @@ def _by_block(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.ar
         The flat weights, the flat momentum, and 1 if the step was made, else 0.
     """
     columns = -(-at.columns // TILE) * TILE
-    block, room = pool_block()
+    block, room = shared_pool_limits()
     pool = TILE * columns + 2 * TILE * TILE + block
     if not columns or 4 * pool > room:
         return _by_cluster(at, inputs, low, 1)
@@ -347,7 +347,7 @@ def _cluster_bf16_sizes(at: Layout, cluster: int) -> tuple[int, int] | None:
     Returns:
         Columns of x per block, and the size of a block's shared memory in float32 values.
     """
-    block, room = pool_block()
+    block, room = shared_pool_limits()
     columns = max(1, -(-at.columns // (32 * cluster))) * 32
     pool = CLUSTER_ROWS * (CLUSTER_ROWS + columns) // 2 + block
     return (columns, pool) if 32 * cluster >= CLUSTER_ROWS and 4 * pool <= room else None
@@ -368,7 +368,7 @@ def _cluster_bf16(
     Returns:
         The same as ``_by_block``.
     """
-    block, _ = pool_block()
+    block, _ = shared_pool_limits()
     count = len(at.starts)
     shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
     shapes["partial"] = (count, cluster, TILES_OF_GRAM, 16 * 16)
@@ -402,7 +402,7 @@ def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx
 
     def product(line: int, what: Product, square: mx.array, x: mx.array) -> mx.array:
         tiles = at.tiles[what]
-        now = numbers(line, int(what))
+        now = constant_array(line, int(what))
         arrays = {**inputs, "tiles": tiles, "now": now, "square": square, "x": x, "sums": sums}
         shapes = {"out": flat if what == Product.NEXT else (at.grams,)}
         sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
