@@ -293,7 +293,7 @@ class Compiled:
 
         Both are in memory in the types that the kernel was recorded with. Of 16 bits they are
         float32 here. The last inputs may be left out where they are the launching function's own
-        (`launch.numbers`).
+        (`launch.constant_array`).
         """
         call = self.calls[number]
         inputs += tuple(np.array(own) for own in call["inputs"][len(inputs) :])

@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from puffer_mlx.ops import verification
-from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
@@ -189,7 +189,7 @@ class StepOnGPU:
         heads = (
             [decoder] if type(policy.decoder) is Fused else [decoder["actions"], decoder["value"]]
         )
-        zeros = functools.partial(nothing, mx.float32)
+        zeros = functools.partial(placeholder, mx.float32)
         arrays = [encoder["weight"].T, encoder.get("bias", zeros(H))]
         arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
         arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
@@ -207,7 +207,7 @@ class StepOnGPU:
         """
         arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
         shape = len(self._names), -1, self._policy.network.hidden
-        return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
+        return pack(arrays)[0].reshape(shape) if arrays else placeholder(mx.float32)
 
     def in_blocks(self, states: mx.array, crews: PolicyBlocks | None) -> mx.array:
         """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""
@@ -276,7 +276,7 @@ class StepOnGPU:
             {
                 "observations": observations,
                 "terminals": terminals,
-                "mask": nothing(mx.uint8) if mask is None else mask,
+                "mask": placeholder(mx.uint8) if mask is None else mask,
                 "noise": noise,
                 "states": states,
                 "weights": weights,
@@ -284,8 +284,8 @@ class StepOnGPU:
                 "actions": actions,
                 "logprobs": logprobs,
                 "values": values,
-                "seen": nothing(observations.dtype) if seen is None else seen,
-                "seats": nothing(mx.int32) if seats is None else seats,
+                "seen": placeholder(observations.dtype) if seen is None else seen,
+                "seats": placeholder(mx.int32) if seats is None else seats,
             },
             {"after": states.shape},
             **layout.launch(n),
@@ -307,7 +307,7 @@ class StepOnGPU:
         )
         sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
         limit = int(policy.decoder.limits.for_kernels)
-        return numbers(*sizes, *map(int, flags), limit, size, *action.sizes)
+        return constant_array(*sizes, *map(int, flags), limit, size, *action.sizes)
 
 
 ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)

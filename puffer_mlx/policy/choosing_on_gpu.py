@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
@@ -45,16 +45,16 @@ def choose(
         Actions, their log-probabilities and the values: (heads + 2, n) float32.
     """
     action, n, masked = policy.decoder.action, len(values), mask is not None
-    means, logstd = outputs if action.continuous else (outputs, nothing(mx.float32))  # type: ignore
+    means, logstd = outputs if action.continuous else (outputs, placeholder(mx.float32))  # type: ignore
     inputs = {
         "outputs": means,
         "values": values,
         "noise": noise,
         "logstd": logstd,
-        "limit": numbers(policy.decoder.limits.for_kernels),
-        "masks": mask if masked else nothing(mx.uint8),
-        "sizes": numbers(*action.sizes),
-        "shape": numbers(n, action.logits),
+        "limit": constant_array(policy.decoder.limits.for_kernels),
+        "masks": mask if masked else placeholder(mx.uint8),
+        "sizes": constant_array(*action.sizes),
+        "shape": constant_array(n, action.logits),
     }
     heads = 0 if action.continuous else action.heads
     shape, constants = (action.heads + 2, n), {"HEADS": heads, "MASKED": int(masked)}

@@ -20,11 +20,11 @@ from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     SHARED_ON_CUDA,
     backend,
+    constant_array,
     exact_products,
     launch,
-    nothing,
-    numbers,
-    pool_block,
+    placeholder,
+    shared_pool_limits,
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
@@ -160,7 +160,7 @@ def has_linear_encoder_and_decoder(policy: Policy) -> bool:
 
 def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
     """Return the kernel's arrays ``name0`` to ``name3``, with a placeholder for missing layers."""
-    zeros = [nothing(mx.float32)] * (LAYERS - len(arrays))
+    zeros = [placeholder(mx.float32)] * (LAYERS - len(arrays))
     return {f"{name}{n}": array for n, array in enumerate([*arrays, *zeros])}
 
 
@@ -176,7 +176,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     D, H, L = spec.observation_size, policy.network.hidden, policy.network.layers  # type: ignore
     A, heads, legal = spec.action.logits, spec.action.heads, max(1, spec.mask_size)
     wide, out = -(-D // 32) * 32, -(-(A + 1) // 16) * 16
-    threads, room = pool_block()
+    threads, room = shared_pool_limits()
     for rows in ROWS_OF_A_BLOCK:
         if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
             continue
@@ -311,11 +311,11 @@ class RolloutOnGPU:
             "first_observations": arrived.observations,
             "first_rewards": arrived.rewards,
             "first_terminals": arrived.terminals,
-            "first_masks": nothing(mx.uint8) if arrived.masks is None else arrived.masks,
+            "first_masks": placeholder(mx.uint8) if arrived.masks is None else arrived.masks,
             "games": structs,
             "states_before": states,
             "all_noise": noise,
-            "horizon": numbers(T, N, *[0] * (FEWEST - 2)),
+            "horizon": constant_array(T, N, *[0] * (FEWEST - 2)),
         }
         outputs = {
             "all_observations": (T, N, D),
@@ -337,7 +337,7 @@ class RolloutOnGPU:
         if rows is None:
             layout = choose_rollout_layout(self._policy, spec, E, game.agents)
             assert layout is not None
-            seats = self._crews.seats if self._crews else nothing(mx.int32)
+            seats = self._crews.seats if self._crews else placeholder(mx.int32)
             slots = len(seats) * layout.agents if self._crews else N
             size = weights.shape[-1]
             inputs |= {"weights": weights, "seats": seats}
@@ -365,7 +365,7 @@ class RolloutOnGPU:
     ) -> list[mx.array]:
         """Launch the matrix-unit kernel, which has further inputs and template constants."""
         logstd = self._policy.decoder.logstd(weights["decoder"])
-        zeros, layout = nothing(mx.float32), choose_rollout_layout(self._policy, self._spec, N)
+        zeros, layout = placeholder(mx.float32), choose_rollout_layout(self._policy, self._spec, N)
         assert layout is not None
         gpu_step = forms_of(self._policy.network).gpu_step
         assert gpu_step is not None
@@ -377,7 +377,7 @@ class RolloutOnGPU:
             "decoder": weights["decoder"]["weight"],
             "logstd": zeros if logstd is None else logstd,
             **by_layer("layer", layers),
-            "layers": nothing(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
+            "layers": placeholder(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }
         return launch(

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
 from puffer_mlx.policy.rollout_on_gpu import MOST_NUMBERS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import ActFunctions
@@ -163,10 +163,10 @@ class RolloutInSteps:
             apart *= 2
         inputs = {
             "observations_before": observations,
-            "masks_before": nothing(mx.uint8) if mask is None else mask,
+            "masks_before": placeholder(mx.uint8) if mask is None else mask,
             "actions": actions,
             "games": games,
-            "count": numbers(*[E] * FEWEST),
+            "count": constant_array(*[E] * FEWEST),
         }
         outputs = {
             "observations": (N, D),

@@ -248,8 +248,8 @@ def test_a_minibatch(a_gpu, monkeypatch):
     """A fault of what is launched is found: here a state that isn't forgotten."""
     assert judge(item("minibatch"), True).verdict == PASS
     monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for plain MLX
-    real = mingru_gpu.first_and_keep
-    monkeypatch.setattr(mingru_gpu, "first_and_keep", lambda first, _: real(first, None))
+    real = mingru_gpu.kernel_state_inputs
+    monkeypatch.setattr(mingru_gpu, "kernel_state_inputs", lambda first, _: real(first, None))
     verdict = judge(item("minibatch"), True)
     assert verdict.verdict == FAIL and "MinGRU fp32" in verdict.text
 

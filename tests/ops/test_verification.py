@@ -14,7 +14,7 @@ from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.ops import implementation, verification
-from puffer_mlx.ops.gpu.launch import nothing
+from puffer_mlx.ops.gpu.launch import placeholder
 from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.loss import Minibatch
@@ -80,7 +80,7 @@ def written(gpu, name, given) -> list[np.ndarray]:
     kernel = emulated_run._text(name, gpu._folders)
     arrays = zip(kernel.inputs, given["inputs"], strict=True)
     names = emulated_run._written(kernel)
-    found = [(np.asarray(a), nothing(a.dtype)) for key, a in arrays if key in names]
+    found = [(np.asarray(a), placeholder(a.dtype)) for key, a in arrays if key in names]
     return [a for a, zeros in found if not np.shares_memory(a, np.asarray(zeros))]
 
 
@@ -194,7 +194,7 @@ def launching(kernel: str):
         if kernel.startswith("muon_"):
             patch.setenv(implementation.COMPARING, "1")  # the kernels are used in spite of this
         if kernel == "muon_step":
-            patch.setattr(muon, "pool_block", lambda: (256, 0))
+            patch.setattr(muon, "shared_pool_limits", lambda: (256, 0))
         elif kernel.startswith("muon_") and kernel != "muon_kept":
             patch.setattr(muon, "ROWS_OF_A_BLOCK", 0)
         yield

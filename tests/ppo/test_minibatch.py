@@ -197,7 +197,7 @@ def kernels(request, tmp_path_factory):
 
         def called(case, *arrays):
             room = min(block[1], case.room or block[1])
-            patch.setattr(minibatch, "pool_block", lambda: (block[0], room))
+            patch.setattr(minibatch, "shared_pool_limits", lambda: (block[0], room))
             given = case.plain(), case.policy, case.kind, case.scoring
             return case.called(minibatch.in_one(*given), *arrays)
 
@@ -256,7 +256,7 @@ def wide_kernels(tmp_path_factory):
             patch.setattr(minibatch, "choose_plan", lambda *_: None)
             patch.setattr(minibatch, "TILES_AT_ONCE", 16)  # two parts of 256 samples
             patch.setattr(minibatch, "choose_wide", minibatch.choose_wide.__wrapped__)
-            patch.setattr(minibatch, "pool_block", lambda: H200)
+            patch.setattr(minibatch, "shared_pool_limits", lambda: H200)
             given = case.plain(), case.policy, case.kind, case.scoring
             return case.called(minibatch.in_one(*given), *arrays)
 

@@ -167,7 +167,7 @@ def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
     """In one launch, of matrices that are larger than a block's tile."""
     monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for the plain form
     monkeypatch.setattr(muon, "fits_a_block", lambda matrix: True)
-    monkeypatch.setattr(muon, "pool_block", lambda: (512, 0))
+    monkeypatch.setattr(muon, "shared_pool_limits", lambda: (512, 0))
     request.addfinalizer(muon.layout.cache_clear)
     muon.layout.cache_clear()
     case, trees = "of a cluster", drawn("muon", "of a cluster")

@@ -207,7 +207,7 @@ def test_weights_from_memory_change_nothing(name, rows, monkeypatch):
     monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
     runs = []
     for room, kept in ((10**6, 2), (232448, 0)):
-        monkeypatch.setattr(kernels, "pool_block", lambda room=room: (512, room))
+        monkeypatch.setattr(kernels, "shared_pool_limits", lambda room=room: (512, room))
         runs.append(Run(name, True, precision="bf16", width=128))
         assert runs[-1].vec.kernel.rows(N)["KEPT"] == kept
     for seed in range(2):

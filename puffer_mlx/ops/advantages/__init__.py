@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.recurrence import steps_of
 from puffer_mlx.system.plain_functions import record
@@ -59,12 +59,12 @@ def launch_advantages(
     """
     T, N = values.shape
     has = finals is not None, ratios is not None
-    zeros = nothing(mx.float32)
-    old, rows, *new, ok = back or (ratios, nothing(mx.int32), zeros, zeros, zeros)
+    zeros = placeholder(mx.float32)
+    old, rows, *new, ok = back or (ratios, placeholder(mx.int32), zeros, zeros, zeros)
     counts = (form == "V", has[0], bootstrap, has[1])
-    sizes = numbers(T, N, *map(int, counts), rows.size if back else 0)
+    sizes = constant_array(T, N, *map(int, counts), rows.size if back else 0)
     limits = (clips[name] for name in ("rho_clip", "c_clip", "reward_clip"))
-    settings = numbers(*map(float, (gamma, gamma * gae_lambda, *limits)))
+    settings = constant_array(*map(float, (gamma, gamma * gae_lambda, *limits)))
     old, finals = rewards if old is None else old, terminals if finals is None else finals
     arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
     put = (T, N) if back else (FEWEST,)

@@ -5,8 +5,8 @@ Activations, weights and gradients can be float32, bfloat16 or float16. All have
 first such argument, which the source calls ``Low``. Arrays declared ``float`` are always float32;
 rows are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
 
-Values that change between launches, or don't help the compiler, are inputs (``numbers``) and not
-template constants, so a new size needs no new kernel.
+Values that change between launches, or don't help the compiler, are inputs (``constant_array``),
+not template constants, so a new size needs no new kernel.
 
 Timings on an H200 against plain MLX: ``benchmarks/RESULTS.md``. Kernels weren't run on Metal; tests
 compile the sources as C++ and run them (``tests/ops``).
@@ -16,7 +16,7 @@ import functools
 import hashlib
 import math
 import os
-from array import array as Numbers
+from array import array as MachineArray
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def backend() -> str:
     return gpu_backend()
 
 
-def pool_block() -> tuple[int, int]:
+def shared_pool_limits() -> tuple[int, int]:
     """Return the threads of a block with a SHARED_POOL, and the maximum bytes of the pool.
 
     CUDA without a GPU returns an H200's numbers. Unknown GPUs return 0 bytes.
@@ -94,7 +94,7 @@ def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
-def numbers(*values: float) -> mx.array:
+def constant_array(*values: float) -> mx.array:
     """Return a cached kernel input with n values: int32 if all are ints, else float32."""
     whole = all(isinstance(value, int) for value in values)
     array = mx.array(values, mx.int32 if whole else mx.float32)
@@ -103,7 +103,7 @@ def numbers(*values: float) -> mx.array:
 
 
 @functools.cache
-def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
+def placeholder(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     """Return a cached array of zeros, the placeholder for an unused kernel input."""
     array = mx.array([0] * size, dtype)
     mx.eval(array)
@@ -125,7 +125,7 @@ def ones(shape: Shape) -> mx.array:
     With it ``ones - x`` uses one of MLX's precompiled kernels. For ``1 - x`` MLX would fuse the
     broadcast with the difference, which takes seconds to compile on CUDA.
     """
-    flat: Any = memoryview(Numbers("f", [1.0]) * math.prod(shape))
+    flat: Any = memoryview(MachineArray("f", [1.0]) * math.prod(shape))
     array = mx.array(flat).reshape(shape)
     mx.eval(array)
     return array

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.gpu.launch import THREADS, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves
@@ -39,12 +39,12 @@ def places(sizes: tuple[int, ...], multiple: int = 1) -> Places:
 def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
     """Compute ``pack`` by a GPU kernel."""
     starts, total = places(tuple(array.size for array in arrays), multiple)
-    packed = squares = nothing(mx.float32)
+    packed = squares = placeholder(mx.float32)
     first = 0
     for k in range(0, len(arrays), INPUTS):
         end = starts[k + INPUTS] if k + INPUTS < len(arrays) else total
         at, some = _filled(arrays[k : k + INPUTS], starts[k : k + INPUTS], end)
-        inputs, blocks = [numbers(end, first, *at), packed, *some], -(-end // BLOCK)
+        inputs, blocks = [constant_array(end, first, *at), packed, *some], -(-end // BLOCK)
         shapes = [(end,), (blocks,)]
         packed, squares = launch(TEXT, "pack", inputs, shapes, threads=blocks * THREADS)
         first = end
@@ -130,7 +130,7 @@ def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False
         at, some = _filled(arrays[k:][:INPUTS], starts, total)
         name = "cast_to_float" if dtype == mx.float32 else "cast_to_low"
         low: dict[str, Any] = {} if dtype == mx.float32 else {"Low": dtype}
-        inputs, threads = [numbers(*at), *some], total // BLOCK * THREADS
+        inputs, threads = [constant_array(*at), *some], total // BLOCK * THREADS
         (packed,) = launch(TEXT, name, inputs, [(total,)], threads, **low)
         found += [packed] if whole else unpack(packed, shapes, BLOCK)
     return found

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, numbers
+from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, constant_array
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
@@ -27,7 +27,7 @@ ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # possible numbers of segments per 
 CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
 
 
-def full_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...]) -> mx.array | None:
+def default_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...]) -> mx.array | None:
     """Replace None by an array filled with ``value`` on a CPU.
 
     GPU kernels don't need the array, and filling it would take a launch, so None remains None.
@@ -89,7 +89,7 @@ def factors_of(keep: mx.array | None, T: int) -> list[mx.array | None]:
 # ---- kernels -------------------------------------------------------------------------------------
 
 
-def first_and_keep(
+def kernel_state_inputs(
     first: Sequence[mx.array | None], keep: mx.array | None
 ) -> tuple[list[mx.array], tuple[int, int]]:
     """Return a kernel's inputs for first states and ``keep``, with None as zeros and ones.
@@ -105,7 +105,7 @@ def first_and_keep(
     Returns:
         The inputs, ``keep`` last, and the strides of the first states and of ``keep``, 1 or 0.
     """
-    zeros, ones = numbers(*[0.0] * 8), numbers(*[1.0] * 8)
+    zeros, ones = constant_array(*[0.0] * 8), constant_array(*[1.0] * 8)
     states = [zeros if array is None else array for array in first]
     steps = int(all(array is not None for array in first)), int(keep is not None)
     return [*states, ones if keep is None else keep], steps
@@ -163,8 +163,8 @@ def launch_recurrence(
     # weights per input and channel, number of inputs, inputs per chunk
     G, D, U = (1, gates * H, 4 * chunk) if behind else (gates, H, chunk)
     shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
-    states, steps = first_and_keep(first, keep)
-    inputs = [*before, *states, *behind, numbers(T, S, *steps)]
+    states, steps = kernel_state_inputs(first, keep)
+    inputs = [*before, *states, *behind, constant_array(T, S, *steps)]
     threads = -(-S // R) * block
     return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)
 

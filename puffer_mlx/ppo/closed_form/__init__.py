@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, nothing, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, Shape, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.decoders import Decoder, Weights
 from puffer_mlx.ppo import loss
@@ -142,10 +142,10 @@ class Space(NamedTuple):
             "y": y,
             "logstd": y if logstd is None else logstd,
             "actions": self.actions,
-            "masks": nothing(mx.uint8) if masks is None else masks,
-            "limit": numbers(self.decoder.limits.for_kernels),
-            "sizes": numbers(*action.sizes),
-            "shape": numbers(y.shape[1], action.logits, *shape),
+            "masks": placeholder(mx.uint8) if masks is None else masks,
+            "limit": constant_array(self.decoder.limits.for_kernels),
+            "sizes": constant_array(*action.sizes),
+            "shape": constant_array(y.shape[1], action.logits, *shape),
         }
         heads = 0 if action.continuous else action.heads
         constants = {"HEADS": heads, "MASKED": int(masks is not None)}
@@ -168,9 +168,9 @@ def launch_losses(
     n, blocks = y.shape[1], _blocks(y.shape[1])
     clip, vf, vf_clip = map(float, coefficients)
     settings = {
-        "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip),
+        "settings": constant_array(1 - clip, 1 + clip, clip, vf, vf_clip),
         "ent_coef": ent_coef.reshape(1),
-        "scale": numbers(1.0) if scale is None else scale.reshape(1),
+        "scale": constant_array(1.0) if scale is None else scale.reshape(1),
     }
     live = batch.weight is None
     targets = {
@@ -226,7 +226,7 @@ def launch_logprobs(
 def launch_moments(adv: mx.array) -> mx.array:
     """See ``moments``."""
     parts = min(PARTS, _blocks(adv.size))
-    inputs, shapes = {"adv": adv, "shape": numbers(adv.size, parts)}, {"moments": (3, parts)}
+    inputs, shapes = {"adv": adv, "shape": constant_array(adv.size, parts)}, {"moments": (3, parts)}
     return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
 
 

@@ -19,11 +19,11 @@ from mlx.utils import tree_flatten, tree_unflatten
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
+    constant_array,
     exact_products,
     launch,
-    nothing,
-    numbers,
-    pool_block,
+    placeholder,
+    shared_pool_limits,
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
@@ -184,7 +184,7 @@ def in_one(
         sizes = Sizes(
             *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
             *(action.logits, 0 if action.continuous else action.heads),
-            *(scoring.live is not None, low, *pool_block()),
+            *(scoring.live is not None, low, *shared_pool_limits()),
         )
         plan = choose_plan(sizes)
         wide = choose_wide(sizes)
@@ -342,7 +342,7 @@ def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Argumen
     n = len(arguments.actions)
     S, dy = n // T, 32 if A < 32 else 64
     layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
-    zeros, folder = nothing(mx.float32), forms_of(policy.network).matrix_units
+    zeros, folder = placeholder(mx.float32), forms_of(policy.network).matrix_units
     assert folder is not None
     inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
     outputs = {
@@ -371,7 +371,7 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
         parts *= 2
     pool = STAGES * ROWS * TILE
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    inputs, threads = [factors, constant_array(*[n] * FEWEST)], tiles * parts * THREADS
     outputs = [(parts, P)]
     return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
@@ -382,12 +382,12 @@ def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, 
     strip = (
         observations
         if isinstance(observations, SegmentView)
-        else SegmentView(observations, numbers(0))
+        else SegmentView(observations, constant_array(0))
     )
     T, N = strip.whole.shape[:2]
     S = len(actions) // T
     action, live = policy.decoder.action, scoring.live
-    zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
+    zeros, (clip, vf, vf_clip) = placeholder(mx.float32), map(float, scoring.numbers)
     if live is None:
         moments = _moments(compared)
         given, further, last = compared.adv, compared.weight, moments
@@ -408,8 +408,8 @@ def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, 
         "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
         "strip": strip.rows,
         "actions": actions,
-        "masks": nothing(mx.uint8) if masks is None else masks,
-        "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
+        "masks": placeholder(mx.uint8) if masks is None else masks,
+        "keep": constant_array(*[1.0] * FEWEST) if keep is None else keep,
         "old_logprob": compared.old_logprob,
         "old_value": compared.old_value,
         "given": given,
@@ -419,12 +419,12 @@ def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, 
         "decoder": weights["decoder"]["weight"],
         "logstd": zeros if logstd is None else logstd,
         "ent_coef": ent_coef.reshape(1),
-        "settings": numbers(
+        "settings": constant_array(
             *(1 - clip, 1 + clip, clip, vf, vf_clip),
             *(policy.decoder.limits.for_kernels, *map(float, discounts)),
         ),
-        "sizes": numbers(*action.sizes),
-        "shape": numbers(S, *steps, *groups, *map(int, form), N),
+        "sizes": constant_array(*action.sizes),
+        "shape": constant_array(S, *steps, *groups, *map(int, form), N),
     }
 
 
@@ -437,7 +437,7 @@ def _launch(
     low: mx.Dtype,
 ) -> list[mx.array]:
     """Launch a kernel of the network and return its outputs."""
-    threads, zeros, masks = plan.sizes["THREADS"], nothing(mx.uint8), inputs["masks"]
+    threads, zeros, masks = plan.sizes["THREADS"], placeholder(mx.uint8), inputs["masks"]
     return launch(
         *(text, name, inputs, outputs),
         threads=plan.blocks * threads,
@@ -468,9 +468,9 @@ def _finished(
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
     where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
-    shape = numbers(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
+    shape = constant_array(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
-    arrays["places"] = numbers(*(number for place in where for number in place))
+    arrays["places"] = constant_array(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
     found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
     return PackedTree(found, tree_unflatten(list(named.items())), squares), metrics

@@ -12,8 +12,8 @@ from puffer_mlx.ops import (
     EPSILON,
     add_rms_norm,
     bias_gradient,
+    default_on_cpu,
     factors_of,
-    full_on_cpu,
     recurrent_weight_gradient,
     steps_of,
 )
@@ -137,13 +137,13 @@ def gru(
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
-    first = full_on_cpu(first, 0, (S, H))
+    first = default_on_cpu(first, 0, (S, H))
     if FORWARD.choose() is None:
         plain = in_float32(gru_reference, stay=(0, 1))
         first = mx.zeros((S, H)) if first is None else first
         out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, keep)
     else:
-        keep = full_on_cpu(keep, 1, (T, S))
+        keep = default_on_cpu(keep, 1, (T, S))
         out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
     return out.astype(z.dtype), mx.stop_gradient(last)

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, full_on_cpu, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops import default_on_cpu, factors_of, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
@@ -137,13 +137,13 @@ def lstm(
     T, S, H = x.shape
     bias = layer["bias_ih"] + layer["bias_hh"]
     z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
-    h0, c0 = (full_on_cpu(state[name] if state else None, 0, (S, H)) for name in "hc")
+    h0, c0 = (default_on_cpu(state[name] if state else None, 0, (S, H)) for name in "hc")
     if FORWARD.choose() is None:
         plain = in_float32(lstm_reference, stay=(0, 1, 2))
         h0, c0 = (mx.zeros((S, H)) if first is None else first for first in (h0, c0))
         out, h, c = plain(z, layer["weight_hh"], h0, c0, keep)
     else:
-        keep = full_on_cpu(keep, 1, (T, S))
+        keep = default_on_cpu(keep, 1, (T, S))
         out, cells, _ = _recurrence(z, layer["weight_hh"], h0, c0, keep)  # type: ignore
         if T == 1:
             # One view of each output: MLX 0.32.4 can't compile two equal views of one output of a

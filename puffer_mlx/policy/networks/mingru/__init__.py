@@ -9,12 +9,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, full_on_cpu, input_gradient, steps_of, weight_gradient
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops import default_on_cpu, factors_of, input_gradient, steps_of, weight_gradient
+from puffer_mlx.ops.gpu.launch import constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
-from puffer_mlx.ops.recurrence import first_and_keep
+from puffer_mlx.ops.recurrence import kernel_state_inputs
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
@@ -36,8 +36,8 @@ def mingru_forward(u, x, first, keep):
         Outputs, of u's dtype, and states, float32: both (T, S, H).
     """
     _, S, H = x.shape
-    states, steps = first_and_keep([first], keep)
-    arrays = [u, x, *states, numbers(*x.shape, *steps)]
+    states, steps = kernel_state_inputs([first], keep)
+    arrays = [u, x, *states, constant_array(*x.shape, *steps)]
     return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
@@ -49,8 +49,8 @@ def mingru_backward(u, x, first, keep, states, dout):
         (S, H), each of its array's dtype; the last means nothing where ``first`` is None.
     """
     _, S, H = x.shape
-    before, steps = first_and_keep([first], keep)
-    arrays = [u, x, *before, states, dout, numbers(*x.shape, *steps)]
+    before, steps = kernel_state_inputs([first], keep)
+    arrays = [u, x, *before, states, dout, constant_array(*x.shape, *steps)]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
 
@@ -137,13 +137,13 @@ def mingru(
         which carries no gradient.
     """
     x = x.astype(weight.dtype)
-    first = full_on_cpu(first, 0, x.shape[1:])
+    first = default_on_cpu(first, 0, x.shape[1:])
     if FORWARD.choose() is None:
         # three products: the parts of one are strided, and their gradient a full array each
         u = [linear(x, rows) for rows in mx.split(weight, 3)]
         out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, keep)
     else:
-        keep = full_on_cpu(keep, 1, x.shape[:2])
+        keep = default_on_cpu(keep, 1, x.shape[:2])
         out, states, _ = _layer(x, weight, first, keep)  # type: ignore
     last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
     return out, mx.stop_gradient(last)

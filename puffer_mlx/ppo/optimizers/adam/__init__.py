@@ -11,7 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
@@ -155,8 +155,11 @@ def launch_step(
     flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
     values = (beta1, beta2, *logarithms, eps, decay, max_norm)
-    scalars = [numbers(*map(float, values)), loss.reshape(1), lr.reshape(1)]
-    arrays, outputs = [numbers(blocks), packed, squares, steps.reshape(1), *scalars], [flat] * 3
+    scalars = [constant_array(*map(float, values)), loss.reshape(1), lr.reshape(1)]
+    arrays, outputs = (
+        [constant_array(blocks), packed, squares, steps.reshape(1), *scalars],
+        [flat] * 3,
+    )
     threads = blocks * THREADS
     *new, step, ok = launch(TEXT, "adam_step", arrays, [*outputs, (), ()], threads)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]

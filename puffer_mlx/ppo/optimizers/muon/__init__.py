@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu import launch as gpu
-from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers, pool_block
+from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, shared_pool_limits
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
 from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite, step_in_one
@@ -224,8 +224,8 @@ def layout(shapes: Shapes, apart: bool = False) -> Layout:
         starts=starts,
         total=total,
         grams=grams,
-        tensors=numbers(*table),
-        owners=numbers(*owners),
+        tensors=constant_array(*table),
+        owners=constant_array(*owners),
         tiles=_tiles(matrices),
         small=all(fits_a_block(matrix) for matrix in matrices),
         middling=all(
@@ -247,7 +247,11 @@ def _tiles(matrices: Sequence[Matrix]) -> dict[int, mx.array]:
             whole += [number for j in range(0, columns, TILE) for number in (t, i, j)]
     if not whole:
         return {}
-    return {GRAM: numbers(*squares), POLY: numbers(*squares), NEXT: numbers(*whole)}
+    return {
+        GRAM: constant_array(*squares),
+        POLY: constant_array(*squares),
+        NEXT: constant_array(*whole),
+    }
 
 
 def launch_step(
@@ -279,9 +283,9 @@ def launch_step(
         "tensors": at.tensors,
         **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
         "squares": squares,
-        "settings": numbers(float(beta), float(decay), float(max_norm)),
+        "settings": constant_array(float(beta), float(decay), float(max_norm)),
         "owners": at.owners,
-        "coefficients": numbers(*(number for line in coefficients for number in line)),
+        "coefficients": constant_array(*(number for line in coefficients for number in line)),
         "loss": loss.reshape(1),
         "lr": lr.reshape(1),
     }
@@ -302,7 +306,7 @@ def _by_blocks(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
         The flat weights, the flat momentum, and 1 if the step was made, else 0.
     """
     columns = -(-at.columns // TILE) * TILE
-    block, room = pool_block()
+    block, room = shared_pool_limits()
     pool = TILE * columns + 2 * TILE * TILE + block
     if not columns or 4 * pool > room:
         return _by_clusters(at, inputs, low, 1)
@@ -333,7 +337,7 @@ def _room_of(at: Layout) -> tuple[int, int] | None:
     Returns:
         Columns of x per block, and the size of a block's shared memory in float32 values.
     """
-    cluster, (block, room) = gpu.cluster_blocks(), pool_block()
+    cluster, (block, room) = gpu.cluster_blocks(), shared_pool_limits()
     columns = max(1, -(-at.columns // (32 * cluster))) * 32
     pool = ROWS_OF_A_CLUSTER * (ROWS_OF_A_CLUSTER + columns) // 2 + block
     return (columns, pool) if 32 * cluster >= ROWS_OF_A_CLUSTER and 4 * pool <= room else None
@@ -348,7 +352,7 @@ def _spread(
         The same as ``_by_blocks``.
     """
     columns, pool = _room_of(at) or (0, 0)
-    block, count, r = pool_block()[0], len(at.starts), ROWS_OF_A_CLUSTER
+    block, count, r = shared_pool_limits()[0], len(at.starts), ROWS_OF_A_CLUSTER
     shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
     shapes |= {"partial": (count, cluster, TILES_OF_GRAM, 16 * 16), "gram": (count, r, r)}
     sizes = {"Low": _kind(low), "COLUMNS": columns, "THREADS": block, "POOL": pool}
@@ -381,7 +385,7 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
 
     def product(line: int, what: int, square: mx.array, x: mx.array) -> mx.array:
         tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
-        of = {"tiles": tiles, "now": numbers(line, what), "square": square, "x": x}
+        of = {"tiles": tiles, "now": constant_array(line, what), "square": square, "x": x}
         arrays, shapes = {**inputs, **of, "sums": sums}, {"out": shape}
         sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
         return _launch("muon_product", arrays, shapes, tiles.size // 3, **sizes)[0]
