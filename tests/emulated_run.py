@@ -102,7 +102,7 @@ class Emulator:
         types = tuple(a.dtype for a in given["inputs"])
         key = (kernel.name, tuple(map(str, given["template"])), types)
         if key not in self._functions:
-            self._functions[key] = _compiled(kernel, given)
+            self._functions[key] = compiled_kernel(kernel, given)
         return self._functions[key]
 
 
@@ -111,7 +111,7 @@ def _plain(array: mx.array) -> mx.array:
     return array.astype(mx.float32) if array.dtype == mx.bfloat16 else array
 
 
-def _compiled(kernel: text.Kernel, given: dict[str, Any]) -> Any:
+def compiled_kernel(kernel: text.Kernel, given: dict[str, Any]) -> Any:
     """The C++ function of a kernel."""
     name = kernel.name
     call = {

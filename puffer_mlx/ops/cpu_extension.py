@@ -43,12 +43,6 @@ UNITS = (("ops", "policy"), ("ppo",))  # compiled in parallel, in equal times
 MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # the last header; the folder without C++
 
 
-def _cpu_identity() -> str:
-    """Return a hash of the CPU's features, on which ``-march=native`` depends."""
-    features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()
-    return prebuilt.hash_of(features)
-
-
 def made_for() -> dict[str, str]:
     """Return the versions and the sources for which an extension is compiled."""
     texts = [text for path in headers() for text in (path.name, path.read_bytes())]
@@ -70,6 +64,8 @@ def flags(level: str | None = None) -> list[str]:
 
     root, package = Path(nanobind.__file__).parent, Path(mx.__file__).parent
     identity = f"{version('mlx')},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
+    features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()  # -march=native
+    cpu = prebuilt.hash_of(features) if level is None else level
     beside = "@loader_path" if mac.on_a_mac() else "$ORIGIN"
     mlx_library = package / "lib" if level is None else f"{beside}/../../mlx/lib"
     flags = [
@@ -79,7 +75,7 @@ def flags(level: str | None = None) -> list[str]:
         "-fno-math-errno",
         "-fno-trapping-math",
         "-DNB_DOMAIN=mlx",
-        f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity() if level is None else level}"',
+        f'-DPUFFER_BUILT_FOR="{identity},{cpu}"',
         f"-I{root / 'include'}",
         f"-I{root / 'ext' / 'robin_map' / 'include'}",
         f"-I{package / 'include'}",

@@ -3,9 +3,10 @@
 ``verified(function, ...)`` wraps a function that uses implementations. Its first call on a GPU is
 computed twice from the arguments of that call: by plain MLX, and by our kernels. If a kernel
 doesn't compile or launch, or a result differs by more than rounding, the implementations that
-cause it are refused, and plain MLX computes their operations instead. The verdict is stored in the
-cache folder by GPU, system, MLX, kernel texts and the arguments' shapes. Ranks that train together
-refuse what any of them refused (``agreeing``).
+cause it are refused, and plain MLX computes their operations instead. An operation that is called
+outside such a function is verified in the same way (``verify_operation``). The verdict is stored in
+the cache folder by GPU, system, MLX, kernel texts and the arguments' shapes. Ranks that train
+together refuse what any of them refused (``agreeing``).
 """
 
 import contextlib

@@ -21,6 +21,7 @@ from puffer_mlx.ops.gpu.launch import (
     SHARED_BYTES,
     SHARED_ON_CUDA,
     backend,
+    constant_array,
     exact_products,
     launch,
     placeholder,

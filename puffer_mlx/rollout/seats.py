@@ -128,7 +128,8 @@ def seats_as_declared(vec: VecEnv, opponents: int, part: float) -> Seats:
         seats = _second_halves(environments, counts, tags.astype(np.int32))
     else:
         policy = np.where(historical[environments] >= 0, policies, 0).astype(np.int32)
-        seats = Seats(policy, environments, _largest(policy, counts))
+        tags = np.maximum.reduceat(policy, np.cumsum(counts) - counts)
+        seats = Seats(policy, environments, tags.astype(np.int32))
     _refuse_empty(vec, seats, opponents, part)
     return seats
 
@@ -190,11 +191,6 @@ def _last_of_each_buffer(vec: VecEnv, counts: np.ndarray, part: float) -> np.nda
         last = members[len(members) - int(part * len(members)) :]
         numbers[last] = np.arange(len(last))
     return numbers
-
-
-def _largest(policy: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the largest policy number of each environment, (E,) int32."""
-    return np.maximum.reduceat(policy, np.cumsum(counts) - counts).astype(np.int32)
 
 
 def _number_fits(opponents: int) -> bool:

@@ -87,7 +87,7 @@ def written(gpu, name, given) -> list[np.ndarray]:
 
 def syntax_error(real, gpu, name, given):
     kernel = emulated_run._text(name, gpu._folders)
-    emulated_run._compiled(kernel._replace(body=f"{kernel.body}int broken = ;\n"), given)
+    emulated_run.compiled_kernel(kernel._replace(body=f"{kernel.body}int broken = ;\n"), given)
 
 
 def refused_launch(real, gpu, name, given):

@@ -5,8 +5,8 @@ Activations, weights and gradients can be float32, bfloat16 or float16. All have
 first such argument, which the source calls ``Low``. Arrays declared ``float`` are always float32;
 rows are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
 
-Values that change between launches, or don't help the compiler, are inputs (``numbers``) and not
-template constants, so a new size needs no new kernel.
+Values that change between launches, or don't help the compiler, are inputs (``constant_array``),
+not template constants, so a new size needs no new kernel.
 
 Timings on an H200 against plain MLX: ``benchmarks/RESULTS.md``. Kernels weren't run on Metal; tests
 compile the sources as C++ and run them (``tests/ops``).
@@ -16,7 +16,7 @@ import functools
 import hashlib
 import math
 import os
-from array import array as Numbers
+from array import array as MachineArray
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def ones(shape: Shape) -> mx.array:
     With it ``ones - x`` uses one of MLX's precompiled kernels. For ``1 - x`` MLX would fuse the
     broadcast with the difference, which takes seconds to compile on CUDA.
     """
-    flat: Any = memoryview(Numbers("f", [1.0]) * math.prod(shape))
+    flat: Any = memoryview(MachineArray("f", [1.0]) * math.prod(shape))
     array = mx.array(flat).reshape(shape)
     mx.eval(array)
     return array

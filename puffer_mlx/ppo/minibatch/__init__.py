@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
+    constant_array,
     exact_products,
     launch,
     placeholder,

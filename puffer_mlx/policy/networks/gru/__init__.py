@@ -12,6 +12,7 @@ from puffer_mlx.ops import (
     EPSILON,
     add_rms_norm,
     bias_gradient,
+    default_on_cpu,
     factors_of,
     default_on_cpu,
     recurrent_weight_gradient,
