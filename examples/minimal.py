@@ -154,7 +154,12 @@ def train(config, environments):
             rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
             (total, ratio, value, statistics), grads = gradient(weights, batch, mx.array(ent_coef))
             weights, optimizer_state, _ = optimizer.step(
-                weights, grads, optimizer_state, total, mx.array(lr), **optimizer.numbers(settings)
+                weights,
+                grads,
+                optimizer_state,
+                total,
+                mx.array(lr),
+                **optimizer.hyperparameters(settings),
             )
             column = mx.broadcast_to(rows[None], (T, S))  # the next minibatch sees these:
             values = mx.put_along_axis(values, column, value, axis=1)

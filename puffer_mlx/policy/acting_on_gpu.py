@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from puffer_mlx.ops import verification
-from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, placeholder, constant_array
+from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate

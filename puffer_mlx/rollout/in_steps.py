@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, placeholder, constant_array
+from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import ActFunctions

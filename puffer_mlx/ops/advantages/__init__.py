@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, placeholder, constant_array
+from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.recurrence import steps_of
 from puffer_mlx.system.plain_functions import record

@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import launch, constant_array
+from puffer_mlx.ops.gpu.launch import constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.plain_functions import record

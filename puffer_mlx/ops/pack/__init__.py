@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.gpu.launch import THREADS, launch, placeholder, constant_array
+from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves

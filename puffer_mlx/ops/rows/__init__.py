@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.advantages import launch_advantages
-from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, launch, constant_array
+from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, placeholder, constant_array
+from puffer_mlx.ops.gpu.launch import THREADS, Shape, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.policy.decoders import Decoder, Weights
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets

@@ -23,7 +23,6 @@ from puffer_mlx.ops.gpu.launch import (
     exact_products,
     launch,
     placeholder,
-    constant_array,
     shared_pool_limits,
     tiles_side_by_side,
 )

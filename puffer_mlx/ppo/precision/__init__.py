@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import cast
-from puffer_mlx.ops.gpu.launch import launch, constant_array
+from puffer_mlx.ops.gpu.launch import constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import LOW
 from puffer_mlx.ops.pack import pack

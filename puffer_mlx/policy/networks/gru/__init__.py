@@ -14,7 +14,6 @@ from puffer_mlx.ops import (
     bias_gradient,
     default_on_cpu,
     factors_of,
-    default_on_cpu,
     recurrent_weight_gradient,
     steps_of,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, default_on_cpu, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops import default_on_cpu, factors_of, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32

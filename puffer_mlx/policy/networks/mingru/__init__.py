@@ -9,8 +9,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, default_on_cpu, input_gradient, steps_of, weight_gradient
-from puffer_mlx.ops.gpu.launch import launch, constant_array
+from puffer_mlx.ops import default_on_cpu, factors_of, input_gradient, steps_of, weight_gradient
+from puffer_mlx.ops.gpu.launch import constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32

@@ -11,7 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.gpu.launch import THREADS, launch, constant_array
+from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite

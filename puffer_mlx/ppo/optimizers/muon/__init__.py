@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu import launch as gpu
-from puffer_mlx.ops.gpu.launch import THREADS, launch, constant_array, shared_pool_limits
+from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, shared_pool_limits
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
