@@ -14,16 +14,16 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from puffer_mlx.sweep.settings import MEDIAN, WORST
-from puffer_mlx.tracking.run_log import Record, means
 from puffer_mlx.tracking.tracker_process import whole_lines
 
 STEPS, COST = "agent_steps", "uptime"
+Record = dict[str, float]
 
 
 class Point(NamedTuple):
@@ -148,6 +148,34 @@ class Log:
             score = self._with_score[-1][self._metric]
         last = Point(score, self._last[COST], steps)
         return [*(point for point in points if point.steps < steps), last]
+
+
+def means(records: Iterator[Record], steps: float, parts: int) -> list[Record]:
+    """Return the mean record of each part of a run, by PufferLib's rule.
+
+    A part ends with the first record whose ``agent_steps`` reach the next multiple of
+    ``steps / parts``; one record ends at most one part. Records after the last end are left out.
+
+    Args:
+        records: Records in the order of their ``agent_steps``.
+        steps: Environment steps of the entire run.
+        parts: Largest number of parts.
+
+    Returns:
+        One record per part: each number is the mean over the part's records that have it.
+    """
+    averaged: list[Record] = []
+    sums: Record = {}
+    counts: dict[str, int] = {}
+    for record in records:
+        for name, value in record.items():
+            sums[name] = sums.get(name, 0) + value
+            counts[name] = counts.get(name, 0) + 1
+        if record["agent_steps"] * parts >= (len(averaged) + 1) * steps:
+            averaged.append({name: total / counts[name] for name, total in sums.items()})
+            sums = {}
+            counts = {}
+    return averaged
 
 
 def fault_of(points: Iterable[Point], metric: str) -> str:

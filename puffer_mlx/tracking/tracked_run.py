@@ -10,18 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, to_dict
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program
 from puffer_mlx.system.json_text import is_finite, json_text, record_of
 from puffer_mlx.system.version import machine
 from puffer_mlx.tracking import tracker_process
-from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracker_process import PATIENCE, known_to, whole_lines
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find
@@ -33,6 +33,30 @@ SAID = {  # by a tracker's process: what is said of the tracker then
     "no_videos": " gets no further videos",
     "fault": " is dropped, the run goes on",
 }
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """A run and the path of its log.
+
+    Args:
+        config: The effective configuration.
+        run_id: The run's name.
+        path: Path of its lines of JSON (``JsonLines``).
+        overlap: Whether rollouts are collected during training; the configuration may say ``auto``.
+    """
+
+    config: Config
+    run_id: str
+    path: Path
+    overlap: bool
+
+    def settings(self) -> dict[str, Any]:
+        """Return the configuration as plain nested dictionaries, with every value resolved."""
+        settings = to_dict(self.config)
+        settings["base"]["run_id"] = self.run_id
+        settings["train"]["overlap"] = self.overlap
+        return settings
 
 
 def tracker_names(config: Config) -> list[str]:

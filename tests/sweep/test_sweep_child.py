@@ -24,6 +24,7 @@ from puffer_mlx.sweep.curve import (
     as_one,
     combined,
     is_beaten,
+    means,
     noise,
 )
 from puffer_mlx.sweep.observations import Observations
@@ -60,6 +61,16 @@ def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
     with open(path, "a") as file:
         file.write(json.dumps({"agent_steps": 1000, SCORE: 8.5}) + "\n")
     assert log.news() == [] and log.points(1) == [Point(8.5, 18.0, 900)]  # the evaluation's score
+
+
+def test_parts_of_a_run_end_with_the_record_that_reaches_them():
+    """800 steps in 4 parts end at 200, 400, 600 and 800; means are over records with a score."""
+    scores = {2: 1.0, 3: 2.0, 4: 6.0, 6: 3.0, 7: 4.0, 8: 8.0}
+    records = [json.loads(record(epoch, scores.get(epoch))) for epoch in range(1, 9)]
+    parts = means(iter(records), 800, 4)
+    assert [part["agent_steps"] for part in parts] == [150, 350, 550, 750]
+    assert [part[SCORE] for part in parts] == [1, 4, 3, 6]
+    assert len(means(iter(records[:2]), 200, 4)) == 2  # one record ends one part at most
 
 
 @pytest.mark.parametrize("removed", ["file", "folder"])

@@ -15,8 +15,13 @@ from running import wait_until
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking import tracked_run
-from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers, last_step, refuse_missing, tracker_names
+from puffer_mlx.tracking.tracked_run import (
+    RunLog,
+    Trackers,
+    last_step,
+    refuse_missing,
+    tracker_names,
+)
 from puffer_mlx.tracking.tracker_process import known_to, serve
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find, flat
 

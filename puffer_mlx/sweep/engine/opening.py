@@ -20,7 +20,7 @@ from puffer_mlx.sweep.space import Values
 
 ABOUT = "puffer_mlx"  # the study's attribute that says what is swept
 MAY_DIFFER = {  # from one process of a sweep to another
-    *("base.device", "base.checkpoint_dir", "base.log_dir", "base.log_format", "base.profile"),
+    *("base.device", "base.checkpoint_dir", "base.log_dir", "base.profile"),
     *("base.track", "base.wandb", "base.wandb_project", "base.wandb_group", "base.tag"),
     *("vec.num_threads", "vec.max_threads", "base.checkpoint_interval", "base.checkpoint_keep"),
 }
