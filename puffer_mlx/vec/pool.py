@@ -27,7 +27,14 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import registries
-from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes, tell_unclosed
+from puffer_mlx.vec.instances import (
+    Buffers,
+    EnvFactory,
+    EpisodeInfo,
+    Instances,
+    Shapes,
+    report_unclosed,
+)
 from puffer_mlx.vec.processes import (
     CONTEXT,
     allow_children,
@@ -63,7 +70,7 @@ class SingleProcess(Instances):
 
     Args:
         shapes: of its buffers.
-        recipe: how instances are made.
+        factory: how instances are made.
         seed: of instance 0 of all groups.
         number: of the first instance here.
         arguments: the others of ``Instances``.
@@ -76,12 +83,12 @@ class SingleProcess(Instances):
     """
 
     def __init__(
-        self, shapes: Shapes, *, recipe: Recipe, seed: int, number: int, **arguments: Any
+        self, shapes: Shapes, *, factory: EnvFactory, seed: int, number: int, **arguments: Any
     ) -> None:
-        self._place = recipe.name, number, seed
-        buffers = Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
+        self._place = factory.name, number, seed
+        buffers = Buffers.allocate(shapes)
         current, busy = np.zeros(1, int), np.zeros(1)
-        super().__init__(recipe, buffers, current, busy, seed=seed, number=number, **arguments)
+        super().__init__(factory, buffers, current, busy, seed=seed, number=number, **arguments)
 
     def ask(self, what: str, *arguments: Any) -> None:
         """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``answer``."""
@@ -106,7 +113,7 @@ class SingleProcess(Instances):
 
     def close(self) -> None:
         """Close the environments; one that can't be closed is told in a line."""
-        tell_unclosed(self._place[0], self.close_all())
+        report_unclosed(self._place[0], self.close_all())
 
     def busy_seconds(self) -> float:
         """That environments have spent in steps."""
@@ -120,7 +127,7 @@ class Workers:
         shapes: of the group's buffers.
         workers: W, which divides ``count``.
         timeout: seconds after which a process hangs; starting may take longer.
-        recipe: how instances are made.
+        factory: how instances are made.
         seed: of instance 0 of all groups.
         count: of instances in the group.
         number: of the first of them.
@@ -139,26 +146,26 @@ class Workers:
         *,
         workers: int,
         timeout: float,
-        recipe: Recipe,
+        factory: EnvFactory,
         seed: int,
         count: int,
         number: int,
         **arguments: Any,
     ) -> None:
-        self._place = recipe.name, number, seed
+        self._place = factory.name, number, seed
         self._count = count // workers  # instances of a process
         self._pipes: list[Connection] = []
         self.processes: list[Any] = []
         # Also run when the program ends: multiprocessing would send SIGTERM, which they ignore.
-        ending = recipe.name, self._pipes, self.processes
+        ending = factory.name, self._pipes, self.processes
         self._end = Finalize(self, _end, ending, exitpriority=0)
         context: Any = multiprocessing.get_context(CONTEXT)
-        context.set_forkserver_preload([__name__, type(recipe).__module__, "gymnasium"])
+        context.set_forkserver_preload([__name__, type(factory).__module__, "gymnasium"])
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
         memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
         self.buffers, self._current, self._busy = _view(memory, shapes)
         self._n = len(self.buffers.rewards) // workers
-        sent = pickled(recipe)
+        sent = pickled(factory)
         method = multiprocessing.get_start_method()
         try:
             for w in range(workers):
@@ -188,20 +195,20 @@ class Workers:
             except OSError:
                 raise self._died(w) from None
 
-    def answer(self) -> list[Fact]:
+    def answer(self) -> list[EpisodeInfo]:
         """Wait until all have done it; the buffers hold the result.
 
         Raises:
             UserError: an environment failed, died or hangs; close all.
         """
-        facts: list[Fact] = []
+        infos: list[EpisodeInfo] = []
         for w in range(len(self._pipes)):
             news, first = self._receive(w), w * self._n
             if isinstance(news, UserError):
                 raise news
             if news:
-                facts += [fact.counted_from(first) for fact in news]
-        return facts
+                infos += [info.shifted(first) for info in news]
+        return infos
 
     def render(self) -> Any:
         """What the first environment draws, or the ``UserError`` that says why it doesn't."""
@@ -278,7 +285,7 @@ def _end(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
             process.kill()
         _join(processes, _GRACE)
         for pipe in pipes:
-            tell_unclosed(name, _last_word(pipe))
+            report_unclosed(name, _last_word(pipe))
             pipe.close()
 
 
@@ -317,9 +324,9 @@ def _work(
     instances = None
     try:
         registered, made = pickle.loads(sent)
-        recipe = pickle.loads(made)
+        factory = pickle.loads(made)
         registries.receive(registered)  # in place of what was registered by importing modules
-        instances = Instances(recipe, buffers, current, busy[w : w + 1], **arguments)
+        instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
         while (task := pipe.recv())[0] != "close":
             result = getattr(instances, task[0])(*task[1])
@@ -329,7 +336,7 @@ def _work(
                 pipe.send(result)
     except EOFError:  # the trainer is gone
         pass
-    except BaseException as error:  # also if a recipe can't be read, or a result can't be sent
+    except BaseException as error:  # also if the factory can't be read, or a result can't be sent
         known = isinstance(error, Fault | UserError)
         word = error if known else Fault("failed in its process", describe(error), int(current[0]))
         try:
@@ -371,17 +378,17 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def pickled(recipe: Recipe) -> bytes:
-    """Return what makes a recipe's environments, and what the program registered, for a process.
+def pickled(factory: EnvFactory) -> bytes:
+    """Return a factory and the registered environments, pickled for a process.
 
     Raises:
         UserError: If it can't be pickled.
     """
     try:
-        made = registries.dumps(recipe)
+        made = registries.dumps(factory)
     except Exception as error:
         raise UserError(
-            f"{recipe.name}: what makes it can't be sent to another process: {error}",
+            f"{factory.name}: what makes it can't be sent to another process: {error}",
             "name a class or function of a module, or set vec.backend to sync",
         ) from None
     return pickle.dumps((registries.registered(), made))

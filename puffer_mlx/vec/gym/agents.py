@@ -8,7 +8,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import numbers_of
 from puffer_mlx.vec.gym.installed import gymnasium, quiet
-from puffer_mlx.vec.instances import Buffers, Fact
+from puffer_mlx.vec.instances import Buffers, EpisodeInfo
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import (
     RAISED,
@@ -34,7 +34,7 @@ HINT = (
 )
 
 
-class Agent:
+class GymInstance:
     """One ``gymnasium.Env``, whose agent writes its row.
 
     Args:
@@ -49,12 +49,15 @@ class Agent:
     num_agents = 1
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout, finals: bool) -> None:
-        self._name, self._env, self._finals = name, env, finals
-        self._rewards, self._legal, self._tells = buffers.rewards, buffers.legal, buffers.tells
-        self._terminals, self._truncations = buffers.terminals, buffers.truncations
+        self._name = name
+        self._env = env
+        self._finals = finals
+        self._rewards = buffers.rewards
+        self._legal = buffers.legal
+        self._terminals = buffers.terminals
+        self._truncations = buffers.truncations
         self._write = layout.writer(buffers.observations[0])
-        self._masks: Masks | None = None
-        self._fresh = True
+        self._masks = Masks(name, env.action_space) if layout.spec.mask_size else None
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
@@ -64,7 +67,7 @@ class Agent:
         self._terminals[0] = self._truncations[0] = False
         self._begin(**({} if seed is None else {"seed": seed}))
 
-    def step(self, actions: list[Any]) -> Sequence[Fact]:
+    def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
         """Step the environment, or begin its next episode if the last step ended one.
 
         Raises:
@@ -97,7 +100,7 @@ class Agent:
             self._legal[:] = 1  # no action counts
         else:
             self._begin()
-        return [Fact(0, numbers)] if (numbers := numbers_of(info)) else ()
+        return [EpisodeInfo(0, numbers)] if (numbers := numbers_of(info)) else ()
 
     def render(self) -> Any:
         """What it draws."""
@@ -112,13 +115,7 @@ class Agent:
             result = self._env.reset(**keywords)
         if fault := form_fault("reset", result):
             raise fault
-        seen, info = result[0], as_info(result[1])
-        if self._fresh:
-            self._fresh = False
-            if MASK in info:
-                self._masks = Masks(self._name, self._env.action_space)
-                self._tells[:] = True
-        self._show(seen, info)
+        self._show(result[0], as_info(result[1]))
 
     def _show(self, seen: Any, info: Mapping[str, Any]) -> None:
         self._write(seen)
@@ -126,7 +123,7 @@ class Agent:
             self._masks.write(info.get(MASK), self._legal[0])
 
 
-class VectorForm:
+class VectorInstance:
     """A ``gymnasium.vector.VectorEnv``, whose agents write their rows.
 
     Args:
@@ -138,12 +135,14 @@ class VectorForm:
     """
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout, finals: bool) -> None:
-        self._name, self._env, self._finals = name, env, finals
-        self._buffers, self._layout = buffers, layout
+        self._name = name
+        self._env = env
+        self._finals = finals
+        self._buffers = buffers
+        self._layout = layout
         self.num_agents = env.num_envs
         self._last = [layout.writer(row) for row in buffers.last]
-        self._masks: Masks | None = None
-        self._fresh = True
+        self._masks = Masks(name, env.single_action_space) if layout.spec.mask_size else None
 
     def reset(self, seed: int | None = None) -> None:
         """Begin new episodes.
@@ -159,14 +158,10 @@ class VectorForm:
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
-        if self._fresh and MASK in infos:
-            self._masks = Masks(self._name, self._env.single_action_space)
-            buffers.tells[:] = True
-        self._fresh = False
         self._layout.write(seen, buffers.observations)
         self._show_legal(infos, buffers.terminals)
 
-    def step(self, actions: Any) -> Sequence[Fact]:
+    def step(self, actions: Any) -> Sequence[EpisodeInfo]:
         """Step all environments.
 
         Raises:
@@ -193,7 +188,9 @@ class VectorForm:
         ended = infos if self._finals else infos.get("final_info")
         if not ended or not over.any():
             return ()
-        return [Fact(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()]
+        return [
+            EpisodeInfo(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()
+        ]
 
     def render(self) -> Any:
         """What the first of them draws."""
