@@ -65,13 +65,16 @@ class Log:
         metric: the score's name in a record.
 
     Attributes:
-        bad: why the log is no result: a score that isn't finite, say; empty if it may be one.
+        bad: Why the log isn't a result, for example a score that isn't finite; else "".
+        skipped: The first line that isn't a record, as a note; "" if there is none.
         changed: when something last happened to the file, by its own time in nanoseconds: a record,
             or a sign of life (``JsonLines.touch``). 0: there is none.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
-        self.bad, self.changed = "", 0
+        self.bad = ""
+        self.skipped = ""
+        self.changed = 0
         self._folder, self._metric = folder, metric
         self._closed = False
         self._file: BinaryIO | None = None  # stays open: its inode number isn't another file's
@@ -113,7 +116,7 @@ class Log:
                 point = self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError):
                 text = line.decode(errors="replace").rstrip("\n")
-                self.bad = self.bad or f"a line of its log is no record: {text!r:.80}"
+                self.skipped = self.skipped or f"a line of its log is no record: {text!r:.80}"
             else:
                 points += [point] if point else []
         return points

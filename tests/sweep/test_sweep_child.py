@@ -90,11 +90,11 @@ def test_a_log_that_is_removed_and_begun_anew_is_read_on(log, tmp_path, removed)
     assert log.points(1)[-1].score == 9.0 and not log.bad
 
 
-def test_a_log_that_is_no_log_is_a_fault(log, tmp_path):
+def test_a_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
-    log.news()
-    assert log.bad == "a line of its log is no record: '{ '"
+    assert [point.score for point in log.news()] == [1.0, 2.0]
+    assert (log.bad, log.skipped) == ("", "a line of its log is no record: '{ '")
 
 
 def test_curves_of_several_seeds_are_matched_from_their_ends():
