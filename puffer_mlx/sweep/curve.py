@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from puffer_mlx.sweep.settings import MEDIAN, WORST
-from puffer_mlx.tracking.tracker_process import whole_lines
+from puffer_mlx.tracking.tracker_process import complete_lines
 
 STEPS, COST = "agent_steps", "uptime"
 Record = dict[str, float]
@@ -111,7 +111,7 @@ class Log:
         """Return points of the records that follow those that were read."""
         self.changed = os.fstat(file.fileno()).st_mtime_ns
         points: list[Point] = []
-        for line in whole_lines(file):
+        for line in complete_lines(file):
             try:
                 point = self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError):

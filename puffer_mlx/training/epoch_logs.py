@@ -86,7 +86,7 @@ class EpochLogs:
     def _last_scores(self, rollout: Rollout) -> Logs:
         """Return the mean score of the last 100 episodes, if single episodes are reported."""
         if rollout.scores is not None:
-            self.scores.take(rollout.scores)
+            self.scores.add(rollout.scores)
         mean = self.scores.mean()
         return {} if mean is None else {SCORE: mean}
 

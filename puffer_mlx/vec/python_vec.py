@@ -12,7 +12,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.backend_choice import choose_backend
 from puffer_mlx.vec.base import TERMINATED, Collected, LastObservations, Rows
-from puffer_mlx.vec.episodes import EpisodeEnds, Episodes
+from puffer_mlx.vec.episodes import Episodes, EpisodeTracker
 from puffer_mlx.vec.instances import EnvFactory, EpisodeInfo
 from puffer_mlx.vec.pool import SingleProcess, Workers, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
@@ -74,7 +74,7 @@ class PythonVec:
         self._seed = seed % _SEEDS
         self._resets = 0
         self._fresh = False  # whether instances were reset in advance
-        self._envs: list[SingleProcess | Workers] = []  # one for each group; none once closed
+        self._envs: list[SingleProcess | Workers] = []  # one for each group; empty if closed
         self._in_progress: list[Rows | None] = [None] * num_buffers
         try:
             self._make(backend, timeout)
@@ -104,7 +104,7 @@ class PythonVec:
         refuse_step(self.spec, total, row_bytes)
         self._steps = [0] * groups  # steps of each group since the last call of ``take_last``
         self._last: list[LastObservations] | None = None  # None before the first call
-        self._ends = [EpisodeEnds(self._n, self.finals) for _ in range(groups)]
+        self._ends = [EpisodeTracker(self._n, self.finals) for _ in range(groups)]
         self._episodes = Episodes(total, self._per_environment)
         self._rows = RowShapes(self.spec, self._n)
         self._all_rows = RowShapes(self.spec, total)
@@ -164,13 +164,13 @@ class PythonVec:
     def _begin_episodes(self, group: int, out: Rows) -> None:
         """Write the first rows of a group that was reset."""
         ends = self._ends[group]
-        ends.restart(~self._envs[group].buffers.present)
+        ends.reset(~self._envs[group].buffers.present)
         if out.finals is not None:
             out.finals[:] = TERMINATED * ends.over
         self._write(group, out)
 
     def busy_seconds(self) -> float:
-        """Seconds spent inside environment steps since creation, all processes together."""
+        """Return the seconds spent in environment steps since creation, over all processes."""
         return sum(env.busy_seconds() for env in self._envs)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
@@ -292,29 +292,28 @@ class PythonVec:
         return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:
-        """Means over episodes that ended since the last call, ``n`` their number; empty if none.
+        """Return means over the episodes since the last call: see ``Episodes.log``.
 
-        What environments tell of an episode is among them, and goes before what was counted. May be
-        called from any thread.
+        May be called from any thread.
         """
         return self._episodes.log()
 
     def scores(self) -> np.ndarray:
-        """The scores that the last ``log`` was about: see ``TellsScores``."""
+        """Return the scores that the last ``log`` averaged: see ``TellsScores``."""
         return self._episodes.scores()
 
     def episodes(self) -> list[dict[str, float]]:
-        """A record of each episode that ended since the last call: see ``Episodes.take``."""
+        """Return each episode that ended since the last call: see ``Episodes.take``."""
         return self._episodes.take()
 
     def state(self) -> None:
-        """None: environments in Python can't be saved; they start anew."""
+        """Return None: environments in Python can't be saved."""
 
     def restore(self, state: np.ndarray) -> None:
-        """There is no state to go on from.
+        """Refuse a state.
 
         Raises:
-            UserError: always.
+            UserError: Always.
         """
         raise UserError(
             f"{self._name}: environments in Python can't go on from a state",

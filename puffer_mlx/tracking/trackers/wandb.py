@@ -74,7 +74,7 @@ class Wandb:
             artifact = wandb.Artifact(self._artifact, type="model")
             artifact.add_file(result.weights)
             self._run.log_artifact(artifact)
-        self._run.finish(exit_code=0 if result.well else 1)
+        self._run.finish(exit_code=0 if result.ok else 1)
 
 
 TRACKER = TrackerKind("wandb", Wandb, takes_again=False)
