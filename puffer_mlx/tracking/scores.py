@@ -41,7 +41,7 @@ class LastScores:
         return float(kept[:, 0] @ kept[:, 1] / kept[:, 1].sum())
 
     def state(self) -> np.ndarray | None:
-        """Return the scores as (bytes,) uint8; None without any."""
+        """Return the scores as (bytes,) uint8, or None without any."""
         if not self._kept:
             return None
         return np.frombuffer(np.array(self._kept, "<f8").tobytes(), np.uint8)

@@ -43,7 +43,7 @@ class RunLog:
         config: The effective configuration.
         run_id: The run's name.
         path: Path of its lines of JSON (``JsonLines``).
-        overlap: Whether rollouts are collected during training; the configuration may say ``auto``.
+        overlap: True if rollouts are collected during training, also if the option is ``auto``.
     """
 
     config: Config
@@ -100,7 +100,7 @@ def last_step(log: Path) -> int | None:
 
 
 class Trackers:
-    """Sends a run's records to its trackers; a context manager around training and evaluation.
+    """Sends a run's records to its trackers: a context manager around training and evaluation.
 
     Each tracker has a separate process (``TrackerProcess``), so a tracker never raises an error
     here or delays the training. A tracker that fails is dropped with a message. All trackers are
@@ -116,7 +116,7 @@ class Trackers:
         logged: ``last_step`` of the log before it was truncated.
 
     Attributes:
-        done: Whether the run reached its last epoch.
+        done: True once the run has reached its last epoch.
         weights: Weights of the last checkpoint, or None.
     """
 

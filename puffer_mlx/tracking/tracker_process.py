@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def complete_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file's complete lines; the next call continues after them."""
+    """Yield a file's complete lines. The next call continues after them."""
     while (line := file.readline()).endswith(b"\n"):
         yield line
     file.seek(-len(line), os.SEEK_CUR)
@@ -123,7 +123,7 @@ def _show(tracker: Any, order: dict[str, Any]) -> str:
 
 
 def last_logged_step(kept: Path, logged: int | None) -> int | None:
-    """Return the last step that a tracker has; None if it doesn't have the run.
+    """Return the last step that a tracker has, or None if it doesn't have the run.
 
     Args:
         kept: File that the tracker's process wrote.

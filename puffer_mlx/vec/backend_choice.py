@@ -10,12 +10,12 @@ from puffer_mlx.vec.processes import ROUND_TRIP, cores
 
 
 class BackendChoice(NamedTuple):
-    """How each group of agents steps."""
+    """The backend of each group of agents."""
 
     form: str  # ``vector``, ``sync`` or ``async``
     description: str  # of all groups, one line
     count: int  # instances of a group
-    num_envs: int | None  # environments of an instance; None if that can't be chosen
+    num_envs: int | None  # environments of an instance, or None if that can't be chosen
     workers: int  # processes of a group; 0 if it steps in this process
 
 

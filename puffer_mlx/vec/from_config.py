@@ -57,7 +57,7 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
 
 
 def _make_settled(config: Config, threads: int, render: bool = False) -> Environments:
-    """The environments of a configuration, whose family is settled or doesn't matter."""
+    """Return the environments of a configuration whose family is settled."""
     threads = rollout_threads(config, threads)
     try:
         environments = _make(config, threads, render)
@@ -177,29 +177,29 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
 
 
 def source_folder(config: Config) -> Path:
-    """The folder of a native environment's sources.
+    """Return the folder of a native environment's sources.
 
     Raises:
-        UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
+        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
     """
     if not config.source:
         return find_environment(config.env_name)
     folder = Path(config.source)
-    if folder.resolve().parent != environments_folder().resolve():  # those are ours
+    if folder.resolve().parent != environments_folder().resolve():  # shipped environments
         permit(config, "base", "env")
     return folder
 
 
 def has_own_network(config: Config) -> bool:
-    """Whether PufferLib 5.0 trains the environment with a network of its own, in CUDA."""
+    """Return True if PufferLib 5.0 trains the environment with a special network, in CUDA."""
     return bool(config.source) and dialects.has_own_network(config.source)
 
 
 def python_factory(config: Config) -> Any:
-    """What makes a Python environment: a Gymnasium id, or the object that is given or named.
+    """Return the constructor of a Python environment: a Gymnasium id, or a given or named object.
 
     Raises:
-        UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
+        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
     """
     if config.factory is not None:
         permit(config, "env")

@@ -118,17 +118,17 @@ class Instance(Protocol):
 
 @dataclass
 class Probe:
-    """What a new environment shows: found once and cached (``EnvFactory.probe``).
+    """Properties of a new environment, found once and cached (``EnvFactory.probe``).
 
     Args:
         spaces: Observation and action space of one agent.
         agents: Agents of one instance.
         environments: Environments of one instance, which share its agents.
-        masked: Whether it reports which actions are legal.
-        next_step: Whether a vectorised form begins an episode in the step after the last one.
-        packed: Dtype of the packed observations of PufferLib's emulation; None for others.
+        masked: True if it reports which actions are legal.
+        next_step: True if a vectorised form begins an episode in the step after the last one.
+        packed: Dtype of the packed observations of PufferLib's emulation, or None.
         buffered: Spaces of the arrays that PufferLib's environments write into.
-        step_seconds: Duration of a step; None if it wasn't measured.
+        step_seconds: Duration of a step, or None if it wasn't measured.
     """
 
     spaces: tuple[Any, Any]
@@ -161,13 +161,13 @@ class EnvFactory:
     Attributes:
         agents: Agents of one instance, after ``probe``; also ``environments`` and ``layout``.
         finals: See ``VecEnv.finals``.
-        shows_last: Whether last observations are reported beside the rows.
+        shows_last: True if last observations are reported beside the rows.
         unread: Keywords without effect, each with the reason.
-        vectorised: Whether instances are the environment's own vectorised form.
-        from_cache: Whether the probe was found in the cache.
-        by_environment: Whether seeds and processes belong to environments, not to instances.
-        reseeds: Whether every reset of all environments has new seeds; else only the first.
-        takes_wrappers: Whether section [wrap] has an effect.
+        vectorised: True if instances are the environment's vectorised form.
+        from_cache: True if the probe was found in the cache.
+        by_environment: True if seeds and processes belong to environments, not to instances.
+        reseeds: True if every reset of all environments has new seeds, not only the first.
+        takes_wrappers: True if section [wrap] has an effect.
     """
 
     name: str
@@ -197,7 +197,7 @@ class EnvFactory:
 
         Args:
             seed: Seed of its random generator.
-            count: Environments in the instance; None if the constructor doesn't let it be chosen.
+            count: Environments in the instance, or None if that can't be chosen.
             buffers: Arrays of its agents.
             number: Number of the instance, for messages.
 
@@ -220,7 +220,7 @@ class EnvFactory:
 
     @property
     def scales(self) -> bool:
-        """Whether one instance can hold any number of environments."""
+        """True if one instance can hold any number of environments."""
         return False
 
     def vector_form(self) -> tuple[str, str]:
@@ -271,7 +271,7 @@ class EnvFactory:
                 del _PROBES[next(iter(_PROBES))]
 
     def forget_probe(self) -> None:
-        """Remove the probe from the cache: the environment isn't what it was."""
+        """Remove the probe from the cache, after the environment has changed."""
         _PROBES.pop(self._key(), None)
 
     def is_probed(self) -> bool:
@@ -279,14 +279,14 @@ class EnvFactory:
         return self._key() in _PROBES
 
     def _key(self) -> Any:
-        """Return the cache's key; None if a keyword isn't plain data, which may change."""
+        """Return the cache's key, or None if a keyword is an object that may change."""
         if not _is_plain(self.keywords):
             return None
         arguments = repr(sorted(self.keywords.items())), self.render, self.vectorised
         return type(self), self.name, id(self._identity()), *arguments
 
     def _identity(self) -> Any:
-        """Return the object that identifies the constructor; the cache keeps a reference."""
+        """Return the object that identifies the constructor."""
         return self.constructor
 
     def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
@@ -536,7 +536,7 @@ class Instances:
         return infos
 
     def picture(self) -> Any:
-        """Return the first instance's picture, or the ``UserError`` that says why there is none.
+        """Return the first instance's picture, or the ``UserError`` with the reason.
 
         Raises:
             Fault: The instance failed.
@@ -557,7 +557,7 @@ class Instances:
 
 
 def located(what: str, error: BaseException, index: int) -> Exception:
-    """Return an instance's failure as a ``Fault`` with its index; a ``UserError`` unchanged."""
+    """Return an instance's failure as a ``Fault`` with its index, or an unchanged ``UserError``."""
     if isinstance(error, UserError):
         return error
     fault = error if isinstance(error, Fault) else failed(what, error)

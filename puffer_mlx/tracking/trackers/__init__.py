@@ -26,9 +26,9 @@ class TrackedRun(NamedTuple):
         config: Complete configuration, nested, with every value resolved.
         machine: Versions, device, cores and memory, by name.
         command: Command line, quoted for a shell.
-        step: Environment steps at which the run resumes; None for a new run.
+        step: Environment steps at which the run resumes, or None for a new run.
         known_to: Last step that this tracker has, which may be later than ``step``: steps between
-            them are sent again. None if it doesn't have the run.
+            them are sent again. None for a tracker without the run.
     """
 
     run_id: str
@@ -76,7 +76,7 @@ class RunResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the run ended without an error."""
+        """True if the run ended without an error."""
         return self.status in OK
 
 
@@ -111,7 +111,7 @@ class TrackerKind(NamedTuple):
     Args:
         package: Package that it imports; ``pip install 'puffer-mlx[NAME]'`` installs it.
         make: Returns the tracker of one run.
-        takes_again: Whether steps that a resumed run repeats are logged again.
+        takes_again: Log the steps that a resumed run repeats again.
     """
 
     package: str

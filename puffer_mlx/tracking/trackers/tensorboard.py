@@ -36,7 +36,7 @@ class TensorBoard:
         lines = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
         self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
-        plain = {  # without lists of names, which nobody compares
+        plain = {  # without lists of names, which can't be compared
             name: value
             for name, value in flat(run.config).items()
             if isinstance(value, bool | int | float | str)
@@ -54,7 +54,7 @@ class TensorBoard:
         self._add(step, summary=Summary(value=values))
 
     def show(self, step: int, path: str) -> None:
-        """Write a GIF as an image, which browsers move; its size is in the file's bytes 6 to 9."""
+        """Write a GIF as an image, which browsers animate. Bytes 6 to 9 are its size."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         data = Path(path).read_bytes()

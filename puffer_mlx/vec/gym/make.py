@@ -40,7 +40,7 @@ class GymFactory(EnvFactory):
     ``gymnasium.vector.VectorEnv``.
 
     Args:
-        finals: Whether an episode's last observation shall have a row of its own.
+        finals: True if an episode's last observation shall have a separate row.
         wrap: Gymnasium's wrappers around each environment.
         total: Number of environments to be made, to check the memory of their observations.
 
@@ -297,17 +297,17 @@ def _silence_ale() -> Any:
 
 
 def _loaded(entry_point: Any) -> Any:
-    """The function or class of a specification's entry point, which may be its name."""
+    """Return the function or class of an entry point, which may be its name."""
     from gymnasium.envs.registration import load_env_creator
 
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def _tells_finals(name: str, vector: Any) -> bool:
-    """Whether a vector environment gives an episode's last observation a row of its own.
+    """Return True if a vector environment has a separate row for an episode's last observation.
 
     Raises:
-        UserError: it doesn't begin the next episode by itself, or doesn't say when.
+        UserError: It doesn't begin the next episode itself, or doesn't report when.
     """
     autoreset = vector.metadata.get("autoreset_mode")
     mode = getattr(autoreset, "value", autoreset)
@@ -320,7 +320,7 @@ def _tells_finals(name: str, vector: Any) -> bool:
 
 
 def _where(make: str) -> str:
-    """Where an id that isn't registered may be."""
+    """Return a hint on an id that isn't registered."""
     if make.startswith("ALE/") and not importlib.util.find_spec("ale_py"):
         return "pip install 'puffer-mlx[atari]'"
     if make.startswith("MiniGrid-") and not importlib.util.find_spec("minigrid"):

@@ -2,7 +2,7 @@
 
 PufferLib isn't imported: an environment is recognised by its attributes
 ``single_observation_space``, ``single_action_space`` and ``num_agents`` and its arrays
-``observations, rewards, terminals, truncations``. ``masks`` tells which agents are present; it
+``observations, rewards, terminals, truncations``. ``masks`` marks the agents that are present; it
 isn't an action mask. Instance i is made and reset with ``seed + i``.
 
 ``pufferlib.vector`` isn't used: it needs subclasses of PufferEnv, waits without end for a process
@@ -88,7 +88,7 @@ class PufferFactory(EnvFactory):
 
     @property
     def scales(self) -> bool:
-        """Whether one instance can hold any number of environments."""
+        """True if one instance can hold any number of environments."""
         return "num_envs" in parameters(self.constructor) and "num_envs" not in self.keywords
 
     def vector_form(self) -> tuple[str, str]:
@@ -118,7 +118,7 @@ class PufferFactory(EnvFactory):
         self._probe = probe
 
     def _buf(self, count: int | None) -> dict[str, np.ndarray] | None:
-        """Return arrays for a new instance to write into; None before the first was probed."""
+        """Return arrays for a new instance to write into, or None before the first probe."""
         if self._probe is None:
             return None
         n = self.agents * (count or 1)
@@ -193,7 +193,7 @@ class PufferInstance:
         env: The environment.
         buffers: Arrays of its agents.
         layout: Layout of one agent's rows.
-        packed: Dtype of packed observations; None if they are plain arrays.
+        packed: Dtype of packed observations, or None for plain arrays.
     """
 
     def __init__(self, env: Any, buffers: Buffers, layout: Layout, packed: np.dtype | None) -> None:
