@@ -391,7 +391,7 @@ def test_a_process_that_dies_between_steps(nothing_left):
 @pytest.mark.parametrize("fault", ["hangs", "stubborn", "deaf"])
 def test_a_process_that_hangs(fault: str, nothing_left, tmp_path: Path, monkeypatch):
     """It is told where it hangs, and ended even if it doesn't listen to SIGTERM; or is named."""
-    monkeypatch.setattr(pool, "_GRACE", 0.1)
+    monkeypatch.setattr(pool, "_CLOSE_TIMEOUT", 0.1)
     vec = make(fault, "async", timeout=1.0, env={"path": str(tmp_path / "pid")})
     with pytest.raises(
         UserError, match=r"environment 3 \(seed 3\) hangs: nothing came back for 1 seconds"
@@ -405,7 +405,7 @@ def test_a_process_that_hangs(fault: str, nothing_left, tmp_path: Path, monkeypa
 
 def test_closing_while_a_step_is_under_way(nothing_left, tmp_path: Path, monkeypatch):
     """The process sleeps, and ignores SIGTERM."""
-    monkeypatch.setattr(pool, "_GRACE", 0.1)
+    monkeypatch.setattr(pool, "_CLOSE_TIMEOUT", 0.1)
     vec = make("stubborn", "async", env={"path": str(tmp_path / "pid"), "at": 1})
     send(vec, started(vec), STAY)
     while not (tmp_path / "pid").is_file():

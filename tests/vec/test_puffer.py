@@ -268,7 +268,7 @@ def test_the_instance_that_failed_is_named():
     ],
 )
 def test_a_lost_process_is_noticed(fault, text, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.pool._GRACE", 0.1)
+    monkeypatch.setattr("puffer_mlx.vec.pool._CLOSE_TIMEOUT", 0.1)
 
     def second(buf=None, seed=0):
         return single(fault=fault if seed == 6 else "", buf=buf, seed=seed)

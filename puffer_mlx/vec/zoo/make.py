@@ -132,20 +132,20 @@ class ZooFactory(EnvFactory):
 
 
 class Spaces:
-    """What all agents of an environment see and do.
+    """The spaces that all agents of an environment share.
 
     Args:
-        name: for messages.
-        env: the parallel environment.
+        name: Name of the environment, for messages.
+        env: The parallel environment.
 
     Attributes:
-        agents: all there may be.
-        observation: of one agent, without its mask.
-        action: of one agent.
-        masked: whether observations hold masks.
+        agents: All possible agents.
+        observation: Observation space of one agent, without its mask.
+        action: Action space of one agent.
+        masked: True if observations contain masks.
 
     Raises:
-        UserError: agents see or do different things.
+        UserError: Agents have different spaces.
     """
 
     def __init__(self, name: str, env: Any) -> None:
@@ -174,13 +174,13 @@ class ParallelInstance:
     """One environment and its A agents.
 
     Args:
-        name: for messages.
-        env: the parallel environment.
-        buffers: of its agents.
-        layout: of rows; with ``mask_size`` if the environment says which actions are legal.
+        name: Name of the environment, for messages.
+        env: The parallel environment.
+        buffers: Arrays of its agents.
+        layout: Layout of rows, with ``mask_size`` if the environment masks actions.
 
     Attributes:
-        num_agents: A.
+        num_agents: Number of agents A.
     """
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
@@ -275,10 +275,10 @@ class ParallelInstance:
             ) from error
 
     def render(self) -> Any:
-        """What the environment draws.
+        """Return its picture.
 
         Raises:
-            UserError: it draws nothing: PettingZoo asks for no ``render``.
+            UserError: It can't be drawn: PettingZoo asks for no ``render``.
         """
         if hasattr(self._env, "render"):
             with suppress(NotImplementedError):
@@ -323,7 +323,7 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
 
 
 def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
-    """Return the dictionaries by agent that ``step`` or ``reset`` returned; None is an empty one.
+    """Return the dictionaries by agent that ``step`` or ``reset`` returned, {} for None.
 
     Raises:
         Fault: There are more or fewer of them, or another value is among them.
