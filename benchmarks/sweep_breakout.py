@@ -112,11 +112,11 @@ def found(journal: Path) -> list[dict[str, Any]]:
     """Return all trials: values, the seeds' scores and held-out scores, most seeds first."""
     from optuna.trial import TrialState
 
-    from puffer_mlx.sweep.engine import opening, storage
+    from puffer_mlx.sweep.engine import storage, study
     from puffer_mlx.sweep.engine.study import HELD, RUN, curves
 
     opened = storage.open_storage(str(journal))
-    (name,) = opening.names(opened)
+    (name,) = study.study_names(opened)
     study = opened.get_study_id_from_name(name)
     known, made = opened.get_study_user_attrs(study), []
     for trial in opened.get_all_trials(study):

@@ -156,7 +156,7 @@ def told(here, monkeypatch):
     """What tests/tracking/faulty's planted tracker was told; the working directory is empty."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "tracking" / "faulty"))
     monkeypatch.setenv("TRACKER_TOLD", str(here / "told"))
-    monkeypatch.setattr(tracked_run, "SOON", 30)  # no line about waiting on a busy machine
+    monkeypatch.setattr(tracked_run, "QUIET_WAIT", 30)  # no line about waiting on a busy machine
 
     def lines():
         text = (here / "told").read_text() if (here / "told").exists() else ""

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.puffer.make import PufferFactory
+from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rollout_loop import ACT
 from puffer_mlx.vec.rows import allocate_rows, random_actions
+from puffer_mlx.vec.zoo.make import ZooFactory
 
 _FUNCTIONS: list[Any] = []  # which C may call: they stay
 
@@ -120,3 +124,31 @@ def alike(ours: list[Rows], theirs: list[Rows]) -> bool:
         for one, other in zip(a, b, strict=True)
         if one is not None and other is not None
     )
+
+
+# ---- Environments in Python ----------------------------------------------------------------------
+
+FACTORY = "env", "render", "rescale_actions", "image_channels"  # arguments of every factory
+
+
+def _python_vec(
+    kind: Any, constructor: Any, name: str, more: tuple[str, ...], settings: Any
+) -> Any:
+    env, *rest = (settings.pop(key, None) for key in FACTORY)
+    given = zip(("render", "rescale", "channels"), rest, strict=True)
+    arguments = {key: value for key, value in given if value is not None}
+    arguments |= {key: settings.pop(key) for key in more if settings.get(key) is not None}
+    return PythonVec(kind(name, constructor, dict(env or {}), **arguments), **settings)
+
+
+def gym_vec(constructor: Any, *, name: str, **settings: Any) -> PythonVec:
+    more = {"total": settings["total_agents"], **settings}
+    return _python_vec(GymFactory, constructor, name, ("finals", "wrap", "total"), more)
+
+
+def zoo_vec(constructor: Any, *, name: str, **settings: Any) -> PythonVec:
+    return _python_vec(ZooFactory, constructor, name, (), settings)
+
+
+def puffer_vec(constructor: Any, *, name: str, **settings: Any) -> PythonVec:
+    return _python_vec(PufferFactory, constructor, name, (), settings)

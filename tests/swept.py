@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Place
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine import opening, samplers, storage, study
+from puffer_mlx.sweep.engine import samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
@@ -90,7 +90,7 @@ def open_study(
     storage = open_storage(str(path))
     sampler = make_sampler(space, how, seed, lambda values: values)
     swept = Sweep(how, space, [])
-    return opening.open_study(storage, "formula", swept, {**ABOUT, **about}, sampler)
+    return study.open_study(storage, "formula", swept, {**ABOUT, **about}, sampler)
 
 
 def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Driver:

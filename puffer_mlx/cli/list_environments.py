@@ -2,7 +2,6 @@
 
 import re
 from importlib.util import find_spec
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,46 +49,33 @@ NEEDED = (  # names in Python, modules, and the package that brings them; the fi
     (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
     (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
 )
-SPACES = re.compile(r"An agent sees (.+?) and does (.+?)\.")
+STRUCTURED = re.compile(r"^; (description|observation|action): (.+)$", re.MULTILINE)
 
 
 class Entry(NamedTuple):
-    """One environment: its name, what it is, what an agent sees and does, in words."""
+    """One environment, with the texts of its file's structured comments ("?" without one)."""
 
     name: str
-    about: str
-    sees: str
-    does: str
+    description: str
+    observation: str
+    action: str
 
 
 def native_environments() -> list[Entry]:
-    """Those that have a configuration and, beside the package, C sources; by name."""
-    return [
-        Entry(name, about(path := find_config(name), name), *spaces(path))
-        for name in known_envs()
-        if main_source(environments_folder() / name)
-    ]
+    """Return the environments that have a configuration and C sources, in order of their names."""
+    entries = []
+    for name in known_envs():
+        if main_source(environments_folder() / name):
+            known = comments(find_config(name))
+            texts = (known.get(key, "?") for key in ("description", "observation", "action"))
+            entries.append(Entry(name, *texts))
+    return entries
 
 
-def comment(path: Path) -> str:
-    """A configuration's first comment, as one line."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return " ".join(
-        line.lstrip("# ").rstrip() for line in takewhile(lambda line: line.startswith("#"), lines)
-    )
-
-
-def about(path: Path, name: str) -> str:
-    """The first sentence of a configuration's first comment, without the name that begins it."""
-    text = comment(path).partition(". ")[0].removesuffix(".")
-    first, colon, rest = text.partition(": ")
-    return rest if colon and first.lower().replace(" ", "_") in (name, name[1:]) else text
-
-
-def spaces(path: Path) -> tuple[str, str]:
-    """What an agent sees and does, as that comment says; ``?`` if it doesn't."""
-    match = SPACES.search(comment(path))
-    return (match[1], match[2]) if match else ("?", "?")
+def comments(path: Path) -> dict[str, str]:
+    """Return a configuration's structured comments by name: ``; description: one paddle``."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return {match[1]: match[2].strip() for match in STRUCTURED.finditer(text)}
 
 
 def gymnasium_environments() -> dict[str, list[str]]:
@@ -165,8 +151,8 @@ def native_table() -> Table:
     grid = table("in C (file)", "agents", "sees, does", "what it is")
     for entry in native_environments():
         row = configured(entry.name)
-        spaces_text = f"{entry.sees}\n{entry.does}"
-        grid.add_row(name_and_file(row), row.agents, spaces_text, Text(entry.about))
+        spaces_text = f"{entry.observation}\n{entry.action}"
+        grid.add_row(name_and_file(row), row.agents, spaces_text, Text(entry.description))
     return grid
 
 
@@ -175,7 +161,12 @@ def variants_table() -> Table:
     grid = table("variant (file)", "agents", "trainer", "what it is")
     for name, path in sorted(variants().items()):
         row = configured(name)
-        grid.add_row(name_and_file(row), row.agents, row.trainer, Text(about(path, name)))
+        grid.add_row(
+            name_and_file(row),
+            row.agents,
+            row.trainer,
+            Text(comments(path).get("description", "?")),
+        )
     return grid
 
 

@@ -28,7 +28,11 @@ from puffer_mlx.system.private_folders import refuse_full
 from puffer_mlx.system.signals import Interrupts, interrupting
 from puffer_mlx.tracking.tracked_run import refuse_missing
 
-FIRST = ("total_timesteps", "learning_rate", "gamma")  # of what a row shows, if it is swept
+FIRST = (
+    "total_timesteps",
+    "learning_rate",
+    "gamma",
+)  # shown first in a run's line
 WHERE = "sweep.json"  # in a sweep's folder: where its trials are
 
 
@@ -109,16 +113,17 @@ def sweep(
         typed: the configuration of ``env`` and ``words`` alone.
         interrupts: end the sweep.
     """
-    from puffer_mlx.sweep.engine import opening, storage
+    from puffer_mlx.sweep.engine import storage
+    from puffer_mlx.sweep.engine import study as studies
     from puffer_mlx.sweep.engine.samplers import make_sampler
     from puffer_mlx.sweep.engine.trainings import Trainings
 
     database = storage.open_storage(stored.storage, must_exist=stored.goes_on)
     with storage.reported(stored.storage):
         name = f"{stored.folder.parent.name}-{stored.name}"
-        before = opening.about(database, name)
+        before = studies.study_info(database, name)
         if before is None and stored.goes_on:
-            names = ", ".join(opening.names(database)) or "none"
+            names = ", ".join(studies.study_names(database)) or "none"
             raise UserError(f"{stored.storage} has no sweep {name}", f"those there are: {names}")
         began_with = before.get("words", []) if before else words
         every = [*kept_words(began_with), *words] if before else words
@@ -128,10 +133,10 @@ def sweep(
             env, plain, config, swept.space, swept.settings, stored.folder, options.hang
         )
         sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
-        facts = {"words": began_with, **opening.described(swept, config)}
+        facts = {"words": began_with, **studies.describe_sweep(swept, config)}
         starts = [] if before else options.start_from
         values = {file: values_of(file, swept.space) for file in starts}
-        study = opening.open_study(database, name, swept, facts, sampler, values)
+        study = studies.open_study(database, name, swept, facts, sampler, values)
         with publish(stored.folder / WHERE) as temporary:
             temporary.write_text(json.dumps({"storage": stored.storage, "study": name}))
         return drive(study, trainings, options, stored, interrupts)
@@ -198,7 +203,7 @@ def drive(
 ) -> int:
     """Run what is to be run, and print the result. Returns the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver, judging
-    from puffer_mlx.sweep.engine.table import Screen
+    from puffer_mlx.sweep.engine.progress import Progress
     from puffer_mlx.sweep.engine.trainings import Records
 
     settings, config = trainings.settings, trainings.config
@@ -207,17 +212,18 @@ def drive(
     search = f"{settings.method} over {len(trainings.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
-    with Screen(study, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
+    shown = columns(trainings)
+    with Progress(study, title, settings.max_runs, len(where), console, shown) as progress:
         records = Records(study, trainings)
 
         def ended(run: Any) -> None:
-            screen.ended(run)
+            progress.ended(run)
             records.ended(run)
 
         judge = judging(study, trainings.space, settings)
         most, start = settings.max_runs, trainings.start
         try:
-            Driver(study, start, where, most, screen.draw, ended, judge, interrupts).run()
+            Driver(study, start, where, most, progress.draw, ended, judge, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)
@@ -235,7 +241,7 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     """
     from optuna.trial import TrialState
 
-    from puffer_mlx.sweep.engine import table
+    from puffer_mlx.sweep.engine import progress
     from puffer_mlx.sweep.engine.trainings import BEST
 
     best = study.best()
@@ -255,18 +261,18 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     print(f"      {program.command('train')} {stored.folder / BEST}")
     if luck := study.luck():
         voice.note(luck)
-    if known := table.importances(study):
+    if known := progress.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
         voice.note(f"what mattered: {most}")
-    for path in table.draw(study, stored.folder):
+    for path in progress.draw(study, stored.folder):
         voice.note(f"picture {path}")
-    if not table.can_draw():
+    if not progress.can_draw():
         voice.note("pictures of the front and of what mattered: pip install 'puffer-mlx[plot]'")
     return 0
 
 
 def columns(trainings: Any) -> list[str]:
-    """Which keys a row shows, by their short names."""
+    """Return the short names of the keys in a run's line."""
     swept = [name.rpartition(".")[2] for name in trainings.space.names]
     return [*[name for name in FIRST if name in swept], *[n for n in swept if n not in FIRST]][:4]
 

@@ -12,7 +12,7 @@ from copy import copy
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from puffer_mlx.config.compatibility import ELSEWHERE, RENAMES, SWEEP, UNUSED, closest
+from puffer_mlx.config.compatibility import ELSEWHERE, REMOVED, RENAMES, SWEEP, UNUSED, closest
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, SECTIONS
 from puffer_mlx.config.values import parse_number
@@ -168,7 +168,7 @@ def build_parser(
         extra(parser)
     ignored = [name for name in DECLARED if not obeys(obeyed, name)]
     swept = [s.name for s in files if s.section.partition(".")[0] == "sweep"]
-    names = [*UNUSED, *RENAMES, *SWEEP, *swept, *ignored, *others]
+    names = [*UNUSED, *REMOVED, *RENAMES, *SWEEP, *swept, *ignored, *others]
     for name, help in (dict.fromkeys(names, argparse.SUPPRESS) | helps).items():
         if option(*name.split(".", 1)) not in parser._option_string_actions:  # the script's own
             metavar = "PATH" if name == "env.source" else "FLOAT"

@@ -36,6 +36,11 @@ _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, sectio
 UNUSED = {f"{section}.{key}": why for why, section, keys in _UNUSED for key in keys.split()}
 
 
+REMOVED = {  # keys of earlier versions: an error if typed, ignored in files; what to use instead
+    "base.log_format": "logs/ENV/RUN.jsonl has every record; docs/file_formats.md describes it",
+}
+
+
 class Renamed(NamedTuple):
     """The key that another name means; for a switch also what it means there.
 

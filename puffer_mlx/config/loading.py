@@ -26,6 +26,7 @@ from puffer_mlx.config.compatibility import (
     ELSEWHERE,
     NOTHING,
     ONLY,
+    REMOVED,
     RENAMES,
     UNUSED,
     closest,
@@ -349,6 +350,9 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         config.bot_eval[key] = parse_parameter(text)
     elif section == BOT_EVAL:
         config.unused.append(name)
+    elif name in REMOVED:
+        if origin == COMMAND_LINE:
+            raise UserError(f"{option(section, key)} was removed", REMOVED[name])
     elif name in UNUSED:
         if name in ONLY and ONLY[name] not in (unquoted(text), parse_number(text)):
             legal = f"{ONLY[name]}" if ONLY[name] != NOTHING else "leave it out"

@@ -36,11 +36,6 @@ def optimizers() -> tuple[str, ...]:
     return _modules("ppo/optimizers")
 
 
-def log_formats() -> tuple[str, ...]:
-    """The logs of other programs, as ``base.log_format`` says them."""
-    return _modules("tracking/formats")
-
-
 def trackers() -> tuple[str, ...]:
     """The trackers of runs, as ``base.track`` says them."""
     return _modules("tracking/trackers")

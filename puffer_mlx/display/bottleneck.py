@@ -19,26 +19,26 @@ GROUPS = 8  # more than that and Python takes longer than acting
 
 @dataclass(frozen=True)
 class Conditions:
-    """What advice depends on: a run's options as they took effect, and its machine.
+    """Effective options of a run and its machine, from which the hint is made.
 
     Args:
-        device: where it trains, ``cpu`` or ``gpu``.
-        rollout_device: where it acts, ``cpu`` or ``gpu``.
-        overlap: whether it collects and trains at the same time.
+        device: Device that trains, ``cpu`` or ``gpu``.
+        rollout_device: Device of the policy in rollouts, ``cpu`` or ``gpu``.
+        overlap: True if rollouts and training run at the same time.
         precision: ``fp32``, ``bf16`` or ``fp16``.
-        cores: that rollouts may use.
-        num_threads: that step environments, as many as there are.
-        num_buffers: groups of agents.
-        total_agents: N.
-        minibatch_size: M; 0 if unknown.
-        minibatches: K.
-        parameters: weights of the policy; 0 if unknown.
-        has_gpu: whether MLX has a GPU here.
-        backend: how environments are stepped: ``native`` in C; ``vector``, ``sync`` or ``async``.
-        chosen: whether ``vec.backend`` asked for that, so that nothing was measured.
-        environments: that share the agents, none of which two threads step; 0 if unknown.
-        in_c: whether rollouts are one call, act and all: groups make no difference then.
-        started: epochs before this start of the run.
+        cores: Number of cores for rollouts.
+        num_threads: Number of threads that step environments.
+        num_buffers: Number of groups of agents.
+        total_agents: Number of agents N.
+        minibatch_size: Steps of a minibatch M; 0 if unknown.
+        minibatches: Number of minibatches of an epoch K.
+        parameters: Number of weights of the policy; 0 if unknown.
+        has_gpu: True if MLX has a GPU on this machine.
+        backend: ``native`` in C; ``vector``, ``sync`` or ``async`` in Python.
+        chosen: True if ``vec.backend`` is set, so that no step was measured.
+        environments: Number of environments; 0 if unknown. One thread at most steps each.
+        in_c: True if a rollout is one call of C, so that groups have no effect.
+        started: Epochs before this start of the run.
     """
 
     device: str
@@ -122,7 +122,7 @@ def _option(phase: str, s: Conditions) -> str:
         return f"--train.precision fp32 (now {s.precision})"
     if learns and s.device == "gpu" and s.precision == "fp32" and s.parameters >= LARGE:
         return "--train.precision bf16 (now fp32)"
-    # What is done once for each minibatch; all of training, where launches take the time.
+    # Phases with a cost per minibatch; on a GPU with a small policy, where launches dominate, all.
     once = phase in EACH and s.minibatch_size > 0
     small = learns and s.device == "gpu" and 0 < s.parameters < LARGE
     if (once or small) and s.minibatches > 1:
@@ -168,7 +168,7 @@ def advice(logs: Logs, conditions: Conditions) -> str:
 
 
 def _overlap_helps(conditions: Conditions, rollout: float, train: float) -> bool:
-    """Whether two devices take turns, and neither is idle for most of the time."""
+    """Return True if two devices alternate and need about the same time."""
     apart = conditions.device == "gpu" and conditions.rollout_device == "cpu"
     return apart and not conditions.overlap and max(rollout, train) <= NEAR * min(rollout, train)
 

@@ -1,4 +1,4 @@
-"""What a person sees while training: a live dashboard in a terminal, plain lines elsewhere."""
+"""The display of a training run: a live dashboard in a terminal, plain lines elsewhere."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ from puffer_mlx.system.signals import in_main_thread
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
-SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the epoch under way is shown
+SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the current epoch is shown
 FIRST = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
 REFRESH = 0.25  # seconds between two redraws at least
 _LOCAL_FLAGS = 3  # where they are in what ``tcgetattr`` returns
@@ -40,12 +40,12 @@ class Dashboard:
     """Shows a run; a context manager.
 
     Args:
-        summary: facts that don't change (name -> text), environment first.
-        total_steps: when the run will be done.
-        console: where to draw; standard output if None.
-        conditions: what the line "Why slow?" is advised from; without it there is no such line.
-        under_way: a line about the epoch under way, empty if there is none; called from a thread of
-            the dashboard's, which shows it while no record comes.
+        summary: Constant facts (name -> text), the environment first.
+        total_steps: Environment steps of the entire run.
+        console: Console to draw on; by default standard output.
+        conditions: Options for the line "Why slow?"; None for no such line.
+        in_progress: Returns a line about the current epoch, or "". Called by a thread of the
+            dashboard while no record arrives.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Dashboard:
         total_steps: int,
         console: Console | None = None,
         conditions: Conditions | None = None,
-        under_way: Callable[[], str] | None = None,
+        in_progress: Callable[[], str] | None = None,
     ) -> None:
         self.view = View(summary, total_steps)
-        self._under_way = under_way
+        self._in_progress = in_progress
         self._over, self._lock = threading.Event(), threading.RLock()
         self._thread = threading.Thread(target=self._go_on, name="dashboard", daemon=True)
         self.conditions = conditions
@@ -84,7 +84,7 @@ class Dashboard:
                 ", ".join(f"{k} {v}" for k, v in self.view.summary.items()), soft_wrap=True
             )
         self._shown = time.perf_counter()
-        if self._under_way:
+        if self._in_progress:
             self._thread.start()
         return self
 
@@ -92,7 +92,7 @@ class Dashboard:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
-        if any(error):  # what it says next is more important
+        if any(error):  # the error message is more important
             self.conditions = None
         if self._live:
             if self._before is not None and in_main_thread():
@@ -106,7 +106,7 @@ class Dashboard:
 
     @property
     def live(self) -> bool:
-        """Whether it redraws a terminal; else it prints lines."""
+        """True if it redraws a terminal, False if it prints lines."""
         return self._live is not None
 
     def update(self, logs: Logs, last: bool = False) -> None:
@@ -125,18 +125,18 @@ class Dashboard:
                 self.console.print(self.line(), soft_wrap=True, highlight=False)
 
     def go_on(self) -> None:
-        """Show the epoch under way, if nothing was shown for a while."""
+        """Redraw during a long epoch."""
         waited = time.perf_counter() - self._shown
-        if waited < (SILENT if self._live else SILENT_LINES) or not self._under_way:
+        if waited < (SILENT if self._live else SILENT_LINES) or not self._in_progress:
             return
-        if not (text := self._under_way()):
+        if not (text := self._in_progress()):
             return
         with self._lock:
             if not self._live:
                 self._shown = time.perf_counter()
                 self.message(text)
             elif self.view.logs:
-                self._draw(Picture(self.view, self.why(), under_way=text))
+                self._draw(Picture(self.view, self.why(), in_progress=text))
             else:
                 self._draw(Panel(f"{FIRST}\n{text}", border_style="cyan"))
 
@@ -166,18 +166,18 @@ class Dashboard:
         return " | ".join(parts)
 
     def why(self) -> str:
-        """What takes longest and what would help; empty if that isn't known."""
+        """Return a hint on the slowest part; "" if it is unknown."""
         return advice(self.view.logs, self.conditions) if self.conditions else ""
 
     def render(self) -> Picture:
-        """The whole picture, for a terminal of any size."""
+        """Return the picture, for a terminal of any size."""
         return Picture(self.view, self.why())
 
     def _draw(self, picture: RenderableType) -> None:
-        """Draw in place of what is there; in a window of another size, after wiping it.
+        """Replace the picture; if the window's size changed, clear the screen first.
 
-        A terminal breaks the lines of a picture that became too wide, so nobody knows how many
-        there are. They are wiped one by one: some terminals keep a screen that is cleared at once.
+        A terminal wraps the lines of a picture that became too wide, so their number is unknown.
+        The screen is cleared line by line: some terminals keep a screen that is cleared at once.
         """
         with self._lock:
             assert self._live
@@ -212,7 +212,7 @@ class Dashboard:
 
 @contextlib.contextmanager
 def control_keys_unshown() -> Iterator[None]:
-    """Have standard input's terminal not show control keys during a block, if it is one."""
+    """Disable the echo of control keys in standard input's terminal during a block."""
     shown = _set_shown(False)
     try:
         yield
@@ -222,9 +222,9 @@ def control_keys_unshown() -> Iterator[None]:
 
 
 def _set_shown(shown: bool) -> bool:
-    """Whether they were shown before. A process in the background leaves a terminal alone.
+    """Set the echo of control keys. Returns the previous value.
 
-    The kernel would stop it for trying.
+    A background process leaves the terminal unchanged: the kernel would stop the process.
     """
     try:
         terminal = sys.stdin.fileno()

@@ -28,17 +28,17 @@ Pairs = Iterable[tuple[str, str]]
 
 
 class Picture:
-    """A run as it is now; for rich.
+    """The picture of a run, for rich.
 
     Args:
-        view: what is known of it, one record at least.
-        why: what takes longest and what would help; empty if that isn't known.
-        spare: lines of the terminal that are left free.
-        under_way: a line about the epoch under way; empty where there is none.
+        view: The run, with at least one record.
+        why: Hint on the slowest part, or "".
+        spare: Lines of the terminal that stay free.
+        in_progress: Line about the current epoch, or "".
     """
 
-    def __init__(self, view: View, why: str = "", spare: int = 0, under_way: str = "") -> None:
-        self._view, self._why, self._spare, self._under_way = view, why, spare, under_way
+    def __init__(self, view: View, why: str = "", spare: int = 0, in_progress: str = "") -> None:
+        self._view, self._why, self._spare, self._in_progress = view, why, spare, in_progress
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(1, options.max_width - FRAME_COLUMNS)
@@ -52,7 +52,7 @@ class Picture:
         head = _flow(view.headline().items(), width, "bold")
         if play := view.self_play():
             head += _flow([(SELF_PLAY, ""), *play.items()], width)
-        head += [Text(self._under_way, "yellow")] if self._under_way else []
+        head += [Text(self._in_progress, "yellow")] if self._in_progress else []
         head = head[:height]
         room = height - len(head)
         columns = [self._phases(PHASES), self._losses(PHASES), self._column()]
@@ -88,7 +88,7 @@ class Picture:
         return _side_by_side(columns, width)
 
     def _beside(self, middle: list[Text], width: int) -> list[Text]:
-        """The same with the curve to the right, if that is where there is room for it."""
+        """Return the lines with the curve on their right, if it fits."""
         left = max((line.cell_len for line in middle), default=0)
         chart = self._curve(width - left - 3 * GAP, len(middle))
         middle = [line.copy() for line in middle]
@@ -167,12 +167,12 @@ def _titled(title: str, pairs: Pairs) -> list[Text]:
 
 
 def _fit(columns: list[list[Text]], width: int) -> bool:
-    """Whether they have room side by side."""
+    """Return True if the columns fit side by side."""
     return sum(column[0].cell_len + GAP for column in columns if column) - GAP <= width
 
 
 def _side_by_side(columns: list[list[Text]], width: int) -> list[Text]:
-    """Columns, with some of what is left of the width between them."""
+    """Return the lines of columns side by side, with part of the free width between them."""
     free = width - sum(column[0].cell_len for column in columns)
     gap = max(GAP, min(3 * GAP, free // max(1, len(columns) - 1)))
     lines = []
@@ -190,14 +190,14 @@ def _side_by_side(columns: list[list[Text]], width: int) -> list[Text]:
 def curve(
     title: str, points: tuple[list[float], list[float]], end: float, width: int, height: int
 ) -> list[Text]:
-    """Lines of a curve, each ``width`` columns; none without points. A bar for each column.
+    """Return the lines of a curve with a bar in each column; [] without points.
 
     Args:
-        title: the first line.
-        points: steps in their order, and values; what is between two of them is drawn straight.
-        end: steps at the right edge; the left one is 0.
-        width: columns, the values' names on the left among them.
-        height: lines, 3 at least.
+        title: First line.
+        points: Steps in increasing order, and values, interpolated linearly.
+        end: Steps at the right edge; the left edge is 0.
+        width: Number of columns, labels included.
+        height: Number of lines, at least 3.
     """
     steps, values = points
     if not steps:

@@ -37,7 +37,7 @@ COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplo
 
 
 def summary(trainer: Any) -> dict[str, str]:
-    """What doesn't change during a run, as the dashboard shows it."""
+    """Return the constant facts of a run, as the dashboard shows them."""
     config, device = trainer.config, mx.default_device()
     groups = config.vec.num_buffers
     return {
@@ -49,15 +49,15 @@ def summary(trainer: Any) -> dict[str, str]:
 
 
 def watch(trainer: Trains) -> Generator[Logs, None, None]:
-    """Train, and show how it goes: a figure that is drawn anew in its place.
+    """Train and show the progress in a figure that is redrawn in place.
 
-    A run of an environment in Python begins with a line that says whose settings it has.
+    For an environment in Python the first line names the family of its settings.
 
-    Interrupting the kernel ends it after the epoch, a second time at once; the figure stays. A
-    trainer that was stopped can be watched again, and goes on.
+    Interrupting the kernel ends the run after the epoch, a second time at once; the figure stays. A
+    stopped trainer continues if it is watched again.
 
     Args:
-        trainer: is iterated over.
+        trainer: The trainer to iterate over.
 
     Yields:
         The trainer's records, one for each epoch.
@@ -115,7 +115,7 @@ def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a Jupyter kernel, which can show pictures."""
+    """Return True in a Jupyter kernel, which can show pictures."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
@@ -124,10 +124,10 @@ def in_notebook() -> bool:
 
 
 class LiveFigure:
-    """A picture in a cell's output, replaced as records come; a context manager.
+    """A picture in a cell's output that new records replace; a context manager.
 
     Args:
-        view: what is shown.
+        view: The run to show.
     """
 
     def __init__(self, view: View) -> None:
@@ -213,9 +213,9 @@ def short(number: float) -> str:
 
 
 def _time(axes: Any, view: View, colormaps: Any) -> None:
-    """An epoch's time as one bar; its parts if they were measured, else the two wholes.
+    """Draw an epoch's time as one bar of its measured parts, or of rollout and training.
 
-    Two bars, one below the other, where rollout and training go on at the same time.
+    Two bars if rollout and training run at the same time.
     """
     phases = view.phases()
     divided = {phase.parent for phase in phases}

@@ -39,7 +39,7 @@ MISC = {"rollout": "eval_misc", "train": "train_misc"}
 SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
 RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
 OF_SELF_PLAY = (RATING, "env/historical_winrate")  # how names begin that aren't the environment's
-SHOWN_RARELY = {  # losses that are 0 but for rounding where all is well: words, from which on, how
+HIDDEN_IF_SMALL = {  # losses that are 0 but for rounding in a healthy run: label, threshold, format
     "skipped_steps": ("skipped minibatches", 1, "{:.0f}"),
     "first_ratio_error": ("acting vs training", 0.1, "{:.2f} apart"),
 }
@@ -56,7 +56,7 @@ def abbreviate(number: float) -> str:
 
 
 def agents_text(agents: int, groups: int) -> str:
-    """How many there are, and in how many groups they take turns."""
+    """Return the number of agents, and of groups that alternate."""
     return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
 
 
@@ -74,17 +74,17 @@ class Phase(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A stretch of a run, by its end."""
+    """A part of a run."""
 
-    steps: float  # at its end
-    seconds: float  # that its epochs took
-    score: float  # sum over the episodes that ended in it
+    steps: float  # at the end of the part
+    seconds: float  # duration of its epochs
+    score: float  # sum over the episodes that ended
     episodes: float
     records: int
-    rating: float | None = None  # the learner's at its end, Elo points
+    rating: float | None = None  # the learner's rating at the end, Elo points
 
-    def and_then(self, later: "Point") -> "Point":
-        """Both stretches as one."""
+    def merge(self, later: "Point") -> "Point":
+        """Return this part and the following one as one."""
         return Point(
             later.steps,
             self.seconds + later.seconds,
@@ -96,16 +96,15 @@ class Point(NamedTuple):
 
 
 class View:
-    """A run as far as its records tell.
+    """The records of a run, aggregated for display.
 
     Args:
-        summary: facts that don't change (name -> text), environment first.
-        total_steps: when the run will be done.
+        summary: Constant facts (name -> text), the environment first.
+        total_steps: Environment steps of the entire run.
 
     Attributes:
-        logs: the newest value of everything; statistics stay until there are newer ones, phases
-            are of one record.
-        speed: steps per second between the last two calls of ``measure``.
+        logs: Newest value of each number; phases are of the last record with phases.
+        speed: Steps per second between the last two calls of ``measure``.
     """
 
     def __init__(self, summary: dict[str, str], total_steps: int) -> None:
@@ -118,7 +117,7 @@ class View:
         self._length = 1  # records of a point
 
     def take(self, logs: Logs) -> None:
-        """Take a record; one without ``SPS`` (of an evaluation, say) adds nothing to curves."""
+        """Add a record; one without ``SPS``, such as an evaluation's, adds nothing to curves."""
         before = self.logs.get("agent_steps", 0.0)
         perf = {name: value for name, value in logs.items() if name.startswith("perf/")}
         old = {n: v for n, v in self.logs.items() if not (perf and n.startswith("perf/"))}
@@ -135,7 +134,7 @@ class View:
         self._append(Point(logs["agent_steps"], seconds, total, episodes, 1, rating))
 
     def measure(self) -> None:
-        """Set the speed since the last measurement, from what the records say."""
+        """Set the speed since the last measurement from the records."""
         uptime, steps = self.logs.get("uptime", 0.0), self.logs["agent_steps"]
         if self._mark is None:
             self.speed = self.logs.get("SPS", 0.0)
@@ -145,16 +144,16 @@ class View:
 
     @property
     def left(self) -> str:
-        """The time to the end at the present speed."""
+        """Time to the end at the current speed."""
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
         return duration(steps / self.speed) if self.speed else "unknown"
 
     def score(self) -> float | None:
-        """The training score; None before an episode has ended."""
+        """Return the training score, or None before an episode has ended."""
         return next((self.logs[name] for name in SCORES if name in self.logs), None)
 
     def scores(self) -> dict[str, str]:
-        """Training's score with its number of episodes, and the last evaluation's."""
+        """Return the training score with its number of episodes, and the last evaluation's."""
         logs, texts = self.logs, {}
         if name := next((name for name in SCORES if name in logs), ""):
             count = logs.get("env/n", 1.0)
@@ -179,12 +178,12 @@ class View:
         }
 
     def details(self) -> dict[str, str]:
-        """The facts that aren't in ``headline``."""
+        """Return the facts that aren't in ``headline``."""
         headline = ("Steps", "SPS", "Left")
         return {name.lower(): text for name, text in self.facts().items() if name not in headline}
 
     def facts(self) -> dict[str, str]:
-        """What is known of the run as a whole."""
+        """Return the facts about the entire run."""
         logs = self.logs
         return {
             **self.summary,
@@ -199,12 +198,12 @@ class View:
 
     @property
     def overlapped(self) -> bool:
-        """Whether rollout and training go on at the same time: one has waited for the other."""
+        """True if rollout and training run at the same time: one has waited for the other."""
         return any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAITS)
 
     @property
     def epoch_seconds(self) -> float:
-        """How long the last epoch took: as its record says, else by its phases."""
+        """Duration of the last epoch, from its record or from its phases."""
         perf = self._perf()
         if "perf/epoch" in self.logs:
             return self.logs["perf/epoch"]
@@ -217,15 +216,13 @@ class View:
         return max(*sums.values(), perf["rollout"], perf["train"])
 
     def phases(self, most: int | None = None) -> list[Phase]:
-        """Where an epoch's time goes; wholes, each followed by its parts.
+        """Return the phases of an epoch: rollout and training, each followed by its parts.
 
-        A whole and its parts share the epoch; where rollout and training go on at the same time,
-        each of the two takes all of it, waiting included.
+        If rollout and training run at the same time, each takes the entire epoch, waiting included.
 
         Args:
-            most: rows at most (but for the wholes and their waiting); what took least of the run so
-                far is added to misc. None: all that the run has spent time in. A misc that would
-                be a whole's only part is left out.
+            most: Largest number of parts, besides waiting; the phases with the least time so far
+                are merged into misc. None for all. A misc that would be the only part is left out.
         """
         perf, epoch = self._perf(), self.epoch_seconds or 1.0
         rows = self._rows(most)
@@ -262,10 +259,10 @@ class View:
         return {name: [name] for name in kept}
 
     def losses(self) -> dict[str, str]:
-        """The last epoch's losses; of ``SHOWN_RARELY`` those that tell something."""
+        """The last epoch's losses; of ``HIDDEN_IF_SMALL`` those that tell something."""
         losses = self._section("loss")
-        shown = {n: f"{value:.4f}" for n, value in losses.items() if n not in SHOWN_RARELY}
-        for name, (words, least, form) in SHOWN_RARELY.items():
+        shown = {n: f"{value:.4f}" for n, value in losses.items() if n not in HIDDEN_IF_SMALL}
+        for name, (words, least, form) in HIDDEN_IF_SMALL.items():
             if losses.get(name, 0.0) >= least:
                 shown[words] = form.format(losses[name])
         return shown
@@ -280,11 +277,11 @@ class View:
 
     @property
     def plays(self) -> bool:
-        """Whether the run has opponents: self-play."""
+        """True if the run has opponents (self-play)."""
         return POOL in self.logs
 
     def self_play(self) -> dict[str, str]:
-        """Ratings, the learner's part of the games that it won, and the pool; else empty."""
+        """Return ratings, the learner's win rate and the pool; {} without self-play."""
         shown = {
             "Elo": (RATING, "+.0f"),
             "opponents": ("pool/opponent_elo", "+.0f"),  # theirs, the mean
@@ -296,19 +293,19 @@ class View:
         return {label: f"{self.logs[name]:{form}}" for label, (name, form) in known.items()}
 
     def score_curve(self) -> tuple[list[float], list[float]]:
-        """Steps, and the mean score of the episodes that ended up to there since the last point."""
+        """Return steps, and the mean score of the episodes since the previous point."""
         ended = [point for point in self._points if point.episodes]
         return [p.steps for p in ended], [p.score / p.episodes for p in ended]
 
     def rating_curve(self) -> tuple[list[float], list[float]]:
-        """Steps, and the learner's Elo rating then; empty without self-play."""
+        """Return steps and the learner's Elo ratings; empty without self-play."""
         rated = [(point.steps, point.rating) for point in self._points if point.rating is not None]
         return [steps for steps, _ in rated], [rating for _, rating in rated]
 
     def speed_curve(self) -> tuple[list[float], list[float]]:
-        """Steps, and steps per second since the last point; the first is left out: it compiles.
+        """Return steps, and steps per second since the previous point.
 
-        Of the epochs themselves: time between them, for drawing say, is nobody's.
+        The first point is left out, as it includes compiling. Time between epochs doesn't count.
         """
         pairs = list(zip(self._points, self._points[1:], strict=False))
         return [after.steps for _, after in pairs], [
@@ -316,13 +313,13 @@ class View:
         ]
 
     def _append(self, point: Point) -> None:
-        """Lengthen the last point or begin one; when they are too many, make two of them one."""
+        """Extend the last point or add one; if there are too many, merge neighbours."""
         if self._points and self._points[-1].records < self._length:
-            self._points[-1] = self._points[-1].and_then(point)
+            self._points[-1] = self._points[-1].merge(point)
             return
         if len(self._points) == POINTS:
             pairs = zip(self._points[::2], self._points[1::2], strict=True)
-            self._points = [first.and_then(second) for first, second in pairs]
+            self._points = [first.merge(second) for first, second in pairs]
             self._length *= 2
         self._points.append(point)
 

@@ -48,7 +48,7 @@ from puffer_mlx.vec.base import VecEnv
 
 COMMANDS = (  # settings that only the command line obeys, which writes files by itself
     *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
-    *("base.log_format", "base.eval_video_interval"),
+    "base.eval_video_interval",
 )
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
 

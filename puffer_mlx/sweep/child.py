@@ -18,7 +18,7 @@ import psutil
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Log, Outcome, Point, fault_of
-from puffer_mlx.system import program
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.signals import ends_with_this
 
 POLITE = 30.0  # seconds that a run has to end by itself after it was asked to
@@ -243,6 +243,8 @@ class Child:
         self._end_group()
         self._log.news()
         self._log.close()
+        if self._log.skipped:
+            voice.note(f"{self._folder}: {self._log.skipped}; it was skipped")
         points = self._log.points(self._points)
         asked = self._until is not None
         fault = self._fault or (self._reason(code) if code and not asked else "")

@@ -14,16 +14,16 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from puffer_mlx.sweep.settings import MEDIAN, WORST
-from puffer_mlx.tracking.run_log import Record, means
-from puffer_mlx.tracking.tracker_process import whole_lines
+from puffer_mlx.tracking.tracker_process import complete_lines
 
 STEPS, COST = "agent_steps", "uptime"
+Record = dict[str, float]
 
 
 class Point(NamedTuple):
@@ -65,13 +65,16 @@ class Log:
         metric: the score's name in a record.
 
     Attributes:
-        bad: why the log is no result: a score that isn't finite, say; empty if it may be one.
+        bad: Why the log isn't a result, for example a score that isn't finite; else "".
+        skipped: The first line that isn't a record, as a note; "" if there is none.
         changed: when something last happened to the file, by its own time in nanoseconds: a record,
             or a sign of life (``JsonLines.touch``). 0: there is none.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
-        self.bad, self.changed = "", 0
+        self.bad = ""
+        self.skipped = ""
+        self.changed = 0
         self._folder, self._metric = folder, metric
         self._closed = False
         self._file: BinaryIO | None = None  # stays open: its inode number isn't another file's
@@ -108,12 +111,12 @@ class Log:
         """Return points of the records that follow those that were read."""
         self.changed = os.fstat(file.fileno()).st_mtime_ns
         points: list[Point] = []
-        for line in whole_lines(file):
+        for line in complete_lines(file):
             try:
                 point = self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError):
                 text = line.decode(errors="replace").rstrip("\n")
-                self.bad = self.bad or f"a line of its log is no record: {text!r:.80}"
+                self.skipped = self.skipped or f"a line of its log is no record: {text!r:.80}"
             else:
                 points += [point] if point else []
         return points
@@ -148,6 +151,34 @@ class Log:
             score = self._with_score[-1][self._metric]
         last = Point(score, self._last[COST], steps)
         return [*(point for point in points if point.steps < steps), last]
+
+
+def means(records: Iterator[Record], steps: float, parts: int) -> list[Record]:
+    """Return the mean record of each part of a run, by PufferLib's rule.
+
+    A part ends with the first record whose ``agent_steps`` reach the next multiple of
+    ``steps / parts``; one record ends at most one part. Records after the last end are left out.
+
+    Args:
+        records: Records in the order of their ``agent_steps``.
+        steps: Environment steps of the entire run.
+        parts: Largest number of parts.
+
+    Returns:
+        One record per part: each number is the mean over the part's records that have it.
+    """
+    averaged: list[Record] = []
+    sums: Record = {}
+    counts: dict[str, int] = {}
+    for record in records:
+        for name, value in record.items():
+            sums[name] = sums.get(name, 0) + value
+            counts[name] = counts.get(name, 0) + 1
+        if record["agent_steps"] * parts >= (len(averaged) + 1) * steps:
+            averaged.append({name: total / counts[name] for name, total in sums.items()})
+            sums = {}
+            counts = {}
+    return averaged
 
 
 def fault_of(points: Iterable[Point], metric: str) -> str:

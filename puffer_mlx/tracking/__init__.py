@@ -1,1 +1,1 @@
-"""What a run tells of itself, epoch by epoch: lines of JSON, trackers, the score people read."""
+"""Logs of a run: a line of JSON for each epoch, trackers, and the score that ranks checkpoints."""

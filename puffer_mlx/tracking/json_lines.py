@@ -1,8 +1,8 @@
 """Records of a run as lines of JSON: ``log_dir/ENV/RUN_ID.jsonl``, one for each epoch.
 
-Keys are upstream's: SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that
+Keys are PufferLib's: SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that
 epoch), util/*. The last record may be of the evaluation after training: agent_steps and env/* only.
-What isn't a finite number is ``null``: JSON has no NaN and no infinity.
+A number that isn't finite is ``null``: JSON has no NaN and no infinity.
 """
 
 import contextlib
@@ -16,43 +16,44 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shown, write_hint
 from puffer_mlx.system.json_text import json_text
 
-TOUCHED = 1.0  # seconds between two signs of life
+HEARTBEAT = 1.0  # seconds between two heartbeats
 
 
 class JsonLines:
-    """Appends whole lines: one write for each record, undone if the disk takes only a part of it.
+    """Appends complete lines: one write for each record, undone if the disk takes only a part.
 
     Args:
-        path: the file; missing folders are made. An existing file is an error (two runs would mix)
-            unless ``position`` is given.
-        position: where a resumed run's log was when its checkpoint was written; what came after
-            that is cut off, since it will come again, and so is a record that a kill left torn.
+        path: Path of the file; missing folders are created. An existing file is an error (two runs
+            would mix) unless ``position`` is given.
+        position: Bytes in a resumed run's log when its checkpoint was written. Later records are
+            cut off, since the run writes them again, and so is a torn record.
 
     Attributes:
-        note: what a person should know of how the file was found; empty if nothing.
+        note: A message about the state of the file; "" if there is nothing to report.
 
     Raises:
-        UserError: the file can't be made, or (on a write) the disk is full.
+        UserError: The file can't be created, or (on a write) the disk is full.
     """
 
     def __init__(self, path: Path, position: int | None = None) -> None:
-        self.path, self.note = path, ""
+        self.path = path
+        self.note = ""
         self._touched = 0.0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if position is None or not path.exists():  # a log that was removed begins anew
+            if position is None or not path.exists():  # a removed log is created again
                 self._file = open(path, "xb", buffering=0)  # noqa: SIM115
                 return
-            if path.is_symlink():  # no log of ours; somebody's files may lead anywhere
+            if path.is_symlink():  # this class creates no links, so another program did
                 hint = "remove the link, or choose another folder (--log-dir)"
                 raise UserError(f"the log {shown(path)} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
-            self._go_on(position)
+            self._resume(position)
         except OSError as error:
             raise self._error(error) from None
 
-    def _begin_anew(self) -> None:
-        """What would be written goes nowhere: nobody finds the file any more."""
+    def _create_again(self) -> None:
+        """Create the log again: writes to a removed file would be lost."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "xb", buffering=0)  # noqa: SIM115
@@ -60,11 +61,11 @@ class JsonLines:
             raise self._error(error) from None
         self._file.close()
         self._file = file
-        line = f"the log {shown(self.path)} was removed; it begins anew here"
+        line = f"warning: {shown(self.path)} was removed; starting a new file"
         print(line, file=sys.stderr, flush=True)
 
-    def _go_on(self, position: int) -> None:
-        """Cut off what comes after a position, and what is no whole record."""
+    def _resume(self, position: int) -> None:
+        """Cut off the records after a position, and a torn record."""
         size = self._file.seek(0, os.SEEK_END)
         whole = self._end_of_records(size)
         end = self._end_of_records(max(0, min(position, whole)))
@@ -78,7 +79,7 @@ class JsonLines:
         self._file.seek(end)
 
     def _end_of_records(self, end: int) -> int:
-        """Where the last whole line before a position ends."""
+        """Return the end of the last complete line before a position."""
         while end:
             begin = max(0, end - 65_536)
             self._file.seek(begin)
@@ -90,14 +91,14 @@ class JsonLines:
 
     @property
     def position(self) -> int:
-        """Bytes written."""
+        """Number of bytes written."""
         return self._file.tell()
 
     def write(self, logs: dict[str, float]) -> None:
-        """Append a record; to a new file, and a line says so, if this one was removed meanwhile."""
+        """Append a record; if the file was removed, print a warning and create it again."""
         data = (json_text(logs) + "\n").encode()
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            self._begin_anew()
+            self._create_again()
         end = self._file.tell()
         try:
             written = self._file.write(data)
@@ -109,12 +110,11 @@ class JsonLines:
             raise self._error(error) from None
 
     def touch(self) -> None:
-        """Say that the run goes on, though it has nothing to record yet: by the file's time.
+        """Send a heartbeat by setting the file's time; at most one a second.
 
-        A sweep ends a run whose log nothing happens to, and an evaluation may take long. Costs
-        nothing if it is called again within a second.
+        A sweep stops a run whose log doesn't change, and an evaluation may take long.
         """
-        if (now := time.monotonic()) - self._touched >= TOUCHED:
+        if (now := time.monotonic()) - self._touched >= HEARTBEAT:
             self._touched = now
             with contextlib.suppress(OSError):  # training matters more
                 os.utime(self._file.fileno())
@@ -131,5 +131,5 @@ class JsonLines:
 
 
 def log_path(config: Config, run_id: str) -> Path:
-    """Where a run's records go."""
+    """Return the path of a run's log."""
     return Path(config.base.log_dir) / config.slug / f"{run_id}.jsonl"

@@ -16,12 +16,11 @@ class LastScores:
         self._kept: deque[tuple[float, float]] = deque()
         self._count = 0.0  # episodes kept
 
-    def take(self, scores: np.ndarray) -> None:
-        """Add the newest.
+    def add(self, scores: np.ndarray) -> None:
+        """Add new scores.
 
         Args:
-            scores: (k, 2) float64, in order of time: a score, and over how many episodes it is a
-                mean.
+            scores: (k, 2) float64, in order of time: a mean score and its number of episodes.
         """
         for score, episodes in scores.tolist():
             self._kept.append((score, episodes))
@@ -30,10 +29,10 @@ class LastScores:
                 self._count -= self._kept.popleft()[1]
 
     def mean(self) -> float | None:
-        """Their mean; of fewer at first, None without any.
+        """Return the mean over the last ``EPISODES`` episodes, or all if there are fewer.
 
-        Where the first one kept is itself a mean over several, it counts as far as it belongs to
-        the last ``EPISODES``.
+        The oldest score may be a mean over several episodes; only those among the last ``EPISODES``
+        count. None without any score.
         """
         if not self._kept:
             return None
@@ -42,14 +41,14 @@ class LastScores:
         return float(kept[:, 0] @ kept[:, 1] / kept[:, 1].sum())
 
     def state(self) -> np.ndarray | None:
-        """All of it, (bytes,) uint8; None without any."""
+        """Return the scores as (bytes,) uint8, or None without any."""
         if not self._kept:
             return None
         return np.frombuffer(np.array(self._kept, "<f8").tobytes(), np.uint8)
 
     def restore(self, state: np.ndarray | None) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore the scores that ``state`` returned."""
         self._kept.clear()
         self._count = 0.0
         if state is not None:
-            self.take(np.frombuffer(state.tobytes(), "<f8").reshape(-1, 2))
+            self.add(np.frombuffer(state.tobytes(), "<f8").reshape(-1, 2))

@@ -1,4 +1,4 @@
-"""A run in the trackers that ``base.track`` names, from its start to its end."""
+"""The trackers of a run (``base.track``), from its start to its end."""
 
 import contextlib
 import importlib.util
@@ -10,43 +10,67 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, to_dict
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program
 from puffer_mlx.system.json_text import is_finite, json_text, record_of
 from puffer_mlx.system.version import machine
 from puffer_mlx.tracking import tracker_process
-from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import EVALUATION
-from puffer_mlx.tracking.tracker_process import PATIENCE, known_to, whole_lines
+from puffer_mlx.tracking.tracker_process import FINISH_TIMEOUT, complete_lines, last_logged_step
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find
 
 PACKAGES = str(Path(__file__).parents[2])  # where this package is imported from
-SOON = 1.0  # seconds of waiting that nobody needs to be told of
-SAID = {  # by a tracker's process: what is said of the tracker then
+QUIET_WAIT = 1.0  # seconds of waiting before a message
+MESSAGES = {  # message of a tracker's process: text after the tracker's name
     "started": "",
     "no_videos": " gets no further videos",
     "fault": " is dropped, the run goes on",
 }
 
 
+@dataclass(frozen=True)
+class RunLog:
+    """A run and the path of its log.
+
+    Args:
+        config: The effective configuration.
+        run_id: The run's name.
+        path: Path of its lines of JSON (``JsonLines``).
+        overlap: True if rollouts are collected during training, also if the option is ``auto``.
+    """
+
+    config: Config
+    run_id: str
+    path: Path
+    overlap: bool
+
+    def settings(self) -> dict[str, Any]:
+        """Return the configuration as plain nested dictionaries, with every value resolved."""
+        settings = to_dict(self.config)
+        settings["base"]["run_id"] = self.run_id
+        settings["train"]["overlap"] = self.overlap
+        return settings
+
+
 def tracker_names(config: Config) -> list[str]:
-    """The trackers that a configuration names, each once."""
+    """Return the trackers of a configuration, each once."""
     names = [name.strip() for name in config.base.track.split(",")]
     names += ["wandb"] * config.base.wandb
     return [name for name in dict.fromkeys(names) if name != NO_TRACKER]
 
 
 def refuse_missing(config: Config) -> None:
-    """Refuse trackers that aren't installed; call it before anything is begun.
+    """Refuse trackers that aren't installed; call it before the run starts.
 
     Raises:
-        UserError: a package isn't there.
+        UserError: A package isn't installed.
     """
     missing = [name for name in tracker_names(config) if not _is_installed(find(name).package)]
     if not missing:
@@ -65,7 +89,7 @@ def _is_installed(package: str) -> bool:
 
 
 def last_step(log: Path) -> int | None:
-    """The environment steps of the last epoch in a log; None if there is none, or no log."""
+    """Return the environment steps of the last epoch in a log, or None without one."""
     last = None
     with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -76,24 +100,24 @@ def last_step(log: Path) -> int | None:
 
 
 class Trackers:
-    """Tells a run's trackers of it; a context manager around the training and its evaluation.
+    """Sends a run's records to its trackers: a context manager around training and evaluation.
 
-    However it ends, they are told. Nothing here raises for a tracker's sake, or makes the training
-    wait: each tracker is in a process of its own (``TrackerLink``). One that fails is dropped with
-    a line.
+    Each tracker has a separate process (``TrackerProcess``), so a tracker never raises an error
+    here or delays the training. A tracker that fails is dropped with a message. All trackers are
+    finished however the run ends.
 
-    A run that goes on goes on in the same runs there. What a tracker knows of it is kept beside the
-    log, in ``RUN_ID.NAME.json`` (see ``tracker_process``).
+    A resumed run continues the trackers' runs. The last step that a tracker has is stored beside
+    the log, in ``RUN_ID.NAME.json`` (see ``tracker_process``).
 
     Args:
-        run: the configuration, the run's name and its log.
-        names: of the trackers; ``tracker_names``.
-        step: where the run goes on, in environment steps; None if it begins.
-        logged: ``last_step`` of its log, before what comes again was cut off from that.
+        run: Configuration, name and log of the run.
+        names: Names of the trackers (``tracker_names``).
+        step: Environment steps at which the run resumes; None for a new run.
+        logged: ``last_step`` of the log before it was truncated.
 
     Attributes:
-        done: whether the run came to its last epoch.
-        weights: the file of the last checkpoint's, if there is one.
+        done: True once the run has reached its last epoch.
+        weights: Weights of the last checkpoint, or None.
     """
 
     def __init__(
@@ -103,31 +127,33 @@ class Trackers:
         self.weights: Path | None = None
         self._scores: dict[str, float] = {}
         description = _described(run, step) if names else {}
-        self._links = [TrackerLink(name) for name in names]
-        for link in self._links:
-            kept = run.path.with_suffix(f".{link.name}.json")
-            known = None if step is None else known_to(kept, logged)
-            link.send(json_text({"start": {**description, "known_to": known}, "keep": str(kept)}))
+        self._processes = [TrackerProcess(name) for name in names]
+        for process in self._processes:
+            kept = run.path.with_suffix(f".{process.name}.json")
+            known = None if step is None else last_logged_step(kept, logged)
+            process.send(
+                json_text({"start": {**description, "known_to": known}, "keep": str(kept)})
+            )
 
     def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
-        """Take an epoch's record; returns lines that a person should see, few in a run.
+        """Send an epoch's record. Returns messages of the trackers to print.
 
         Args:
-            logs: the record.
-            video: a GIF of that epoch's policy, for trackers that show videos.
+            logs: The record.
+            video: GIF of the epoch's policy, for trackers that show videos.
         """
-        if not self._links:
+        if not self._processes:
             return []
         if scores := _scores(logs):
             self._scores = scores
         shown = {"video": str(video.resolve())} if video else {}
         line = json_text({"step": logs["agent_steps"], "metrics": logs, **shown})
-        for link in self._links:
-            link.send(line)
+        for process in self._processes:
+            process.send(line)
         return self._said()
 
     def evaluated(self, record: dict[str, float]) -> None:
-        """Take the record of the evaluation after training: its scores are the final ones."""
+        """Use the record of the evaluation after training as the final scores."""
         self._scores = _scores(record) or self._scores
 
     def __enter__(self) -> Self:
@@ -139,42 +165,49 @@ class Trackers:
         status = "failed" if error else "finished" if self.done else "stopped"
         result = RunResult(status, self._scores, str(self.weights or ""))._asdict()
         hurried = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
-        for link in self._links:
-            link.send(json_text({"finish": result}))
+        for process in self._processes:
+            process.send(json_text({"finish": result}))
         if not hurried:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait until all have ended; those that don't soon, or at a Ctrl-C, are ended."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait for all trackers; kill those that exceed the timeout, or all after a Ctrl-C."""
+        deadline = time.monotonic() + FINISH_TIMEOUT
         try:
-            waiting = [link for link in self._links if not link.ends_by(time.monotonic() + SOON)]
+            waiting = [
+                process
+                for process in self._processes
+                if not process.ends_by(time.monotonic() + QUIET_WAIT)
+            ]
             if waiting:
-                names = ", ".join(link.name for link in waiting)
-                output.say(f"track  waiting for {names}, {PATIENCE:g} seconds at most")
-            late = [link for link in waiting if not link.ends_by(deadline)]
-            why = f"didn't finish within {PATIENCE:g} seconds"
+                names = ", ".join(process.name for process in waiting)
+                output.say(f"track  waiting for {names}, {FINISH_TIMEOUT:g} seconds at most")
+            late = [process for process in waiting if not process.ends_by(deadline)]
+            why = f"didn't finish within {FINISH_TIMEOUT:g} seconds"
         except KeyboardInterrupt:
-            late, why = [link for link in self._links if not link.ends_by(0)], "wasn't waited for"
-        lines = [f"track  {link.name} {why}; what it has on disk stays there" for link in late]
-        for link in self._links:
-            link.kill()
+            late = [process for process in self._processes if not process.ends_by(0)]
+            why = "wasn't waited for"
+        lines = [
+            f"track  {process.name} {why}; what it has on disk stays there" for process in late
+        ]
+        for process in self._processes:
+            process.kill()
         for line in [*self._said(), *lines]:
             output.say(line)
 
     def _said(self) -> list[str]:
-        """Lines of what trackers have said since the last call."""
+        """Return the trackers' messages since the last call as lines."""
         return [
-            f"track  {link.name}{SAID[what]}: {text}"
-            for link in self._links
-            for answer in link.answers()
+            f"track  {process.name}{MESSAGES[what]}: {text}"
+            for process in self._processes
+            for answer in process.messages()
             for what, text in answer.items()
-            if what in SAID
+            if what in MESSAGES
         ]
 
 
 def _described(run: RunLog, step: int | None) -> dict[str, Any]:
-    """What every tracker is told of the run."""
+    """Return the description of the run for every tracker."""
     base = run.config.base
     return TrackedRun(
         run_id=run.run_id,
@@ -191,34 +224,35 @@ def _described(run: RunLog, step: int | None) -> dict[str, Any]:
 
 
 def _scores(record: dict[str, float]) -> dict[str, float]:
-    """What environments say in a record, as final scores: those of an evaluation, if it has any."""
+    """Return the numbers of environments in a record as final scores, an evaluation's first."""
     for kind in EVALUATION, "env/":
         if names := [name for name in record if name.startswith(kind)]:
             return {f"final/{name.removeprefix(kind)}": record[name] for name in names}
     return {}
 
 
-# ---- the process of one --------------------------------------------------------------------------
+# ---- the process of a tracker --------------------------------------------------------------------
 
 
-class TrackerLink:
-    """Starts a tracker's process, hands it lines, and takes what it says.
+class TrackerProcess:
+    """Starts the process of a tracker, sends it lines and receives its messages.
 
-    Both go through files that nobody else finds: one that is slow, or hangs, reads later, or never.
-    Nothing here raises for a tracker's sake.
+    Both use deleted files, so a tracker that is slow or hangs never blocks the trainer. No method
+    raises an error because of the tracker.
 
     Args:
-        name: of the tracker.
+        name: Name of the tracker.
 
     Attributes:
-        fault: why it was dropped; empty if it wasn't.
+        fault: Why the tracker was dropped; "" if it is in use.
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self.fault = name, ""
+        self.name = name
+        self.fault = ""
         self.process: subprocess.Popen[bytes] | None = None
-        self._answers: list[dict[str, str]] = []  # since the last call of ``answers``
-        self._ends = False  # by its own words
+        self._messages: list[dict[str, str]] = []  # since the last call of ``messages``
+        self._ends = False  # reported by the process
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
             self._lines = open(path / "lines", "ab", buffering=0)  # noqa: SIM115
@@ -227,28 +261,31 @@ class TrackerLink:
                 try:
                     self.process = _begin(name, reading, answers)
                 except OSError as error:
-                    self._hear(fault=f"its process can't be started: {error.strerror or error}")
+                    self._on_message(
+                        fault=f"its process can't be started: {error.strerror or error}"
+                    )
 
     def send(self, line: str) -> None:
-        """Hand over a line."""
+        """Send a line."""
         data = line.encode() + b"\n"
         try:
             if not self.fault and self._lines.write(data) < len(data):
                 raise OSError("the disk is full")
         except OSError as error:
-            self._hear(fault=f"its records can't be kept: {error.strerror or error}")
+            self._on_message(fault=f"its records can't be kept: {error.strerror or error}")
 
-    def answers(self) -> list[dict[str, str]]:
-        """What it has said since the last call, dictionaries (see ``tracker_process``).
+    def messages(self) -> list[dict[str, str]]:
+        """Return the messages since the last call (see ``tracker_process``).
 
-        There is a ``{"fault": …}`` also where its process has ended otherwise.
+        A process that ended unexpectedly gives a message ``{"fault": …}``, too.
         """
         self._take()
-        answers, self._answers = self._answers, []
-        return answers
+        messages = self._messages
+        self._messages = []
+        return messages
 
     def ends_by(self, deadline: float) -> bool:
-        """Wait for the end of the process, at most until then; whether it has ended."""
+        """Wait for the end of the process. Returns False at the deadline (``time.monotonic``)."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self.process:
                 self.process.wait(max(0.0, deadline - time.monotonic()))
@@ -256,7 +293,7 @@ class TrackerLink:
         return False
 
     def kill(self) -> None:
-        """End the process, and what it has started in its group."""
+        """Kill the process and its process group."""
         if self.process:
             self._ends = self._ends or self.process.poll() is None
             with contextlib.suppress(OSError):
@@ -270,19 +307,19 @@ class TrackerLink:
         if self._said.closed:
             return
         has_ended = self.process is not None and self.process.poll() is not None
-        for line in whole_lines(self._said):
-            self._hear(**json.loads(line))
+        for line in complete_lines(self._said):
+            self._on_message(**json.loads(line))
         if has_ended and not self._ends:
-            self._hear(fault="its process has ended")
+            self._on_message(fault="its process has ended")
 
-    def _hear(self, **answer: str) -> None:
+    def _on_message(self, **answer: str) -> None:
         self.fault = self.fault or answer.get("fault", "")
         self._ends = self._ends or bool({"finished", "fault"} & answer.keys())
-        self._answers.append(answer)
+        self._messages.append(answer)
 
 
 def _begin(name: str, lines: IO[bytes], answers: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The process: this Python, away from the terminal and its Ctrl-C."""
+    """Start the process: this Python, in a session without the terminal's Ctrl-C."""
     paths = [PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         program.python("-m", tracker_process.__name__, name, str(os.getpid())),

@@ -1,7 +1,7 @@
 """The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME TRAINER``.
 
-It reads lines of JSON from standard input, a file that grows until the process of that number has
-ended, and does what they say, one after the other:
+It reads lines of JSON from standard input, a file that grows until the process TRAINER has ended,
+and executes them in order:
 ``{"start": TrackedRun, "keep": path}``, ``{"step": int, "metrics": {}}``,
 ``{"finish": RunResult}``. Without the last, the trainer was killed. Beside metrics there may be a
 ``"video": path``. It answers on standard output:
@@ -10,15 +10,15 @@ ended, and does what they say, one after the other:
 | --- | --- |
 | ``{"started": where}`` | once |
 | ``{"no_videos": why}`` | the tracker failed to take one, and is given no more |
-| ``{"fault": what}`` | nothing is done any more |
+| ``{"fault": what}`` | the tracker was dropped |
 | ``{"finished": true}`` | the end |
 
-In a file beside the log, published by rename, it keeps that the tracker knows the run: where a
-person finds it there, and at the end the last step that it knows, which it can tell also where the
-trainer was killed. Without a step the process was killed, too.
+A file beside the log, published by rename, stores that the tracker has the run: where to find it,
+and at the end the last step that it has, also if the trainer was killed. Without a step the process
+was killed, too.
 
-What a tracker prints goes nowhere. It is no part of the trainer: what it does with threads,
-signals, locks or memory is its own, and when it hangs it can be ended.
+The output of a tracker is discarded. The process isolates the trainer from a tracker's threads,
+signals, locks and memory, and can be killed if it hangs.
 """
 
 import contextlib
@@ -37,34 +37,34 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import is_finite
 from puffer_mlx.tracking.trackers import RunResult, ShowsVideos, TrackedRun, Tracker, find
 
-PATIENCE = 60.0  # seconds that a tracker may take to finish
-LOOKS = 0.05  # seconds between two looks for further lines
+FINISH_TIMEOUT = 60.0  # seconds that a tracker may take to finish
+POLL_INTERVAL = 0.05  # seconds
 
 
 def main() -> None:
-    """Serve; the process ends without a word of what the tracker has registered for its end."""
+    """Run the process; exits with os._exit to skip exit handlers of the tracker."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     kind, trainer = find(sys.argv[1]), int(sys.argv[2])
-    lines = growing(sys.stdin.buffer, lambda: os.getppid() != trainer)
+    lines = tail(sys.stdin.buffer, lambda: os.getppid() != trainer)
     write = functools.partial(os.write, answers)
-    serve(kind.make(), lines, write, lambda: _end_in(PATIENCE), kind.takes_again)
+    serve(kind.make(), lines, write, lambda: _end_in(FINISH_TIMEOUT), kind.takes_again)
     os._exit(0)
 
 
-def whole_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """A file's lines that are whole by now; the next call goes on behind them."""
+def complete_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file's complete lines. The next call continues after them."""
     while (line := file.readline()).endswith(b"\n"):
         yield line
     file.seek(-len(line), os.SEEK_CUR)
 
 
-def growing(file: IO[bytes], ends: Callable[[], bool]) -> Iterator[bytes]:
-    """A file's lines as it grows, until it doesn't any more."""
+def tail(file: IO[bytes], ends: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the lines of a growing file until ``ends`` returns True."""
     while not ends():
-        yield from whole_lines(file)
-        time.sleep(LOOKS)
-    yield from whole_lines(file)
+        yield from complete_lines(file)
+        time.sleep(POLL_INTERVAL)
+    yield from complete_lines(file)
 
 
 def serve(
@@ -74,7 +74,7 @@ def serve(
     finishing: Callable[[], object] = lambda: None,
     takes_again: bool = True,
 ) -> None:
-    """Do what the lines say, up to the first fault; call ``finishing`` before the tracker does."""
+    """Execute lines up to the first fault; ``finishing`` is called before the tracker finishes."""
     known: dict[str, Any] = {}
     kept, last = Path(), -1
 
@@ -114,7 +114,7 @@ def serve(
 
 
 def _show(tracker: Any, order: dict[str, Any]) -> str:
-    """Hand a video over; why that failed, "" if it didn't."""
+    """Pass on a video. Returns why that failed, or ""."""
     try:
         tracker.show(order["step"], order["video"])
     except Exception as error:
@@ -122,12 +122,12 @@ def _show(tracker: Any, order: dict[str, Any]) -> str:
     return ""
 
 
-def known_to(kept: Path, logged: int | None) -> int | None:
-    """The last step that a tracker knows; None if it knows nothing of the run.
+def last_logged_step(kept: Path, logged: int | None) -> int | None:
+    """Return the last step that a tracker has, or None if it doesn't have the run.
 
     Args:
-        kept: the file of its process.
-        logged: the last step in the run's log, which it may have got.
+        kept: File that the tracker's process wrote.
+        logged: Last step in the run's log, used if the file has no step.
     """
     try:
         step = json.loads(kept.read_text(encoding="utf-8")).get("step", logged)
@@ -142,18 +142,18 @@ def _keep(path: Path, known: dict[str, Any]) -> None:
 
 
 def _finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Without those that weren't finite."""
+    """Return the metrics that are finite."""
     return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _words(error: BaseException) -> str:
-    """An error in a line."""
+    """Return an error as one line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def _end_in(seconds: float) -> None:
-    """End this process after that time, whatever it does: nobody may wait for it any more."""
+    """End this process after the given seconds, even if it hangs."""
     timer = threading.Timer(seconds, os._exit, (1,))
     timer.daemon = True
     timer.start()

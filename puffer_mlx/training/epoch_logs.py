@@ -58,7 +58,7 @@ class EpochLogs:
             train: Duration of the update in seconds.
         """
         if rollout.scores is not None:
-            self.scores.take(rollout.scores)
+            self.scores.add(rollout.scores)
         mean = self.scores.mean()
         last_scores = {} if mean is None else {SCORE: mean}  # of the last 100 episodes
         record = {

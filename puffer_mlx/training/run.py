@@ -28,10 +28,8 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.files import relative
-from puffer_mlx.tracking.formats import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
-from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers, last_step, tracker_names
+from puffer_mlx.tracking.tracked_run import RunLog, Trackers, last_step, tracker_names
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
@@ -144,7 +142,6 @@ class Run(contextlib.ExitStack):
         # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.numbers.get("log_position", 0) if self.state else None
         self.log = JsonLines(record.path, position)
-        enter(further_log(record))
         step = self.trainer.global_step if resumed else None
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))

@@ -14,10 +14,10 @@ from puffer_mlx.spec import EnvSpec
 
 
 class Rows(NamedTuple):
-    """Where an environment writes what *arrives together*: C-contiguous arrays of n agents.
+    """Arrays of n agents that environments write together, C-contiguous.
 
-    ``terminals`` is 1 where ``observations`` already is the first of a new episode (environments
-    reset themselves).
+    ``terminals`` is 1 where the observation is the first of a new episode (environments reset
+    themselves).
     """
 
     observations: np.ndarray  # (n, D) uint8 or float32
@@ -27,20 +27,20 @@ class Rows(NamedTuple):
     finals: np.ndarray | None = None  # (n,) float32: see ``VecEnv.finals``
 
     def part(self, *index: Any) -> "Rows":
-        """The same part of every array."""
+        """Return the same part of every array."""
         return Rows(*(None if array is None else array[index] for array in self))  # type: ignore
 
 
-TERMINATED, TRUNCATED = 1.0, 2.0  # what ``finals`` says of an episode's last observation
+TERMINATED, TRUNCATED = 1.0, 2.0  # values of ``finals`` at an episode's last observation
 
 
 class LastObservations(NamedTuple):
-    """Last observations of k episodes that time limits ended, which have no rows of their own.
+    """Last observations of k episodes that time limits ended, where rows don't contain them.
 
     Attributes:
-        rows: (k,) int, the row that arrived with the end: 1 for the first step.
-        agents: (k,) int.
-        observations: (k, D), as the policy sees observations.
+        rows: (k,) int, index of the row that arrived with the end; 1 is the first step.
+        agents: (k,) int, index of the agent.
+        observations: (k, D), as a policy gets observations.
     """
 
     rows: np.ndarray
@@ -49,7 +49,7 @@ class LastObservations(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What ``collect`` measured, in thread-seconds, and who worked when."""
+    """Measurements of ``collect``: thread-seconds, and when each thread was busy."""
 
     acting: float
     stepping: float
@@ -68,11 +68,11 @@ class WholeRollouts(Protocol):
 
 
 class PreparedStep(NamedTuple):
-    """A step of some groups, always of the same memory.
+    """A step of some groups with fixed memory.
 
     Attributes:
-        send: begins it, as ``VecEnv.send`` does for one group.
-        wait: blocks until it is done and its rows are written.
+        send: Begins the step, as ``VecEnv.send`` does for one group.
+        wait: Blocks until the step is done and its rows are written.
     """
 
     send: Callable[[], None]
@@ -87,9 +87,9 @@ class PreparesSteps(Protocol):
         """Prepare a step of neighbouring groups, whose agents' rows are one after the other.
 
         Args:
-            groups: their numbers.
-            actions: (n, heads) of all their n agents, see ``VecEnv.send``.
-            out: rows of those agents.
+            groups: Indices of the groups.
+            actions: (n, heads) actions of the groups' n agents, see ``VecEnv.send``.
+            out: Rows of the same agents.
         """
         ...
 
@@ -102,10 +102,10 @@ class ShowsExactly(Protocol):
         """Return the newest observations of whole groups of agents, (n, D) float64.
 
         Args:
-            agents: ``[first, last)``.
+            agents: Range of agents.
 
         Returns:
-            Their rows without rounding; None if rows of float32 hold observations exactly.
+            The rows without rounding, or None where rows of float32 are exact.
         """
         ...
 
@@ -115,61 +115,67 @@ class ShowsLast(Protocol):
     """Environments that may show an episode's last observation beside the rows.
 
     Attributes:
-        shows_last: Whether they do: they begin the next episode in the step that ends one.
+        shows_last: True if the step that ends an episode begins the next one.
     """
 
     shows_last: bool
 
     def take_last(self) -> LastObservations:
-        """Return those of the steps since the last call; nothing is kept before the first one."""
+        """Return the last observations since the last call; recording starts at the first call."""
         ...
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Environments that learn something about themselves which a policy depends on."""
+    """Environments with running statistics that a policy depends on."""
 
     def memory(self) -> dict[str, np.ndarray]:
-        """What they have learned, by name: small arrays, copies."""
+        """Return copies of the statistics, small arrays by name."""
         ...
 
     def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Go on from what ``memory`` returned; ``frozen``: learn no more.
+        """Restore statistics that ``memory`` returned.
+
+        Args:
+            memory: The statistics.
+            frozen: Don't update them any more.
 
         Raises:
-            UserError: it is of other environments.
+            UserError: They belong to other environments.
         """
         ...
 
 
 @runtime_checkable
 class TellsScores(Protocol):
-    """Environments that tell each episode's score: those of Python."""
+    """Environments that report each episode's score."""
 
     def scores(self) -> np.ndarray:
-        """(k, 2) float64: what the last ``log``'s ``score`` is the mean of, in order of time.
+        """Return the scores that the last ``log`` averaged, in order of time.
 
-        A score, and over how many episodes it is a mean itself.
+        Returns:
+            (k, 2) float64: a mean score and its number of episodes.
         """
         ...
 
 
 @runtime_checkable
 class KnowsSeats(Protocol):
-    """Environments that say which agents sit together, and are told who plays in self-play."""
+    """Environments with a policy assignment for self-play."""
 
     def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Of each agent (N,) int32 the number of its environment, and whose seat it has.
+        """Return each agent's environment, (N,) int32, and policy, (N,) int32 or None.
 
-        0: the learner's, b > 0: opponent b's, in an environment where others play too. None if the
-        environments don't say.
+        Policy 0 is the learner, b > 0 opponent b. None means that the environments don't assign
+        policies.
         """
         ...
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """Tell each environment the largest number of an opponent in it, (E,) int32; 0: none.
+        """Pass each environment the largest number of an opponent in it; waits for steps.
 
-        Environments that don't want to know aren't told. Waits for steps under way.
+        Args:
+            tags: (E,) int32, 0 for an environment without opponents.
         """
         ...
 
@@ -178,19 +184,18 @@ class VecEnv(Protocol):
     """N agents that step together. Created reset-able, closed once.
 
     Attributes:
-        spec: what an agent sees and does.
-        num_agents: N.
-        num_groups: Q.
-        num_environments: how many share the agents.
-        finals: whether an episode's last observation has a row of its own, and so can be told from
-            the next one's first. Its ``Rows.finals`` is ``TERMINATED``, worth nothing, or
-            ``TRUNCATED``, worth what the policy thinks; other rows' is 0. The reward is that of the
-            last action. The action chosen from it is ignored; the row after it is the first of the
-            next episode, terminal 1 and reward 0. Without them ``Rows.finals`` is None. An agent
-            that is away, until its environment begins anew, has rows of zeros, terminal 1 and
-            ``TERMINATED``: nothing is learned from them.
-        unread: the environment's parameters that nobody asked for.
-        description: how they are stepped, one line.
+        spec: Observations and actions of one agent.
+        num_agents: Number of agents N.
+        num_groups: Number of groups Q.
+        num_environments: Number of environments that share the agents.
+        finals: True if an episode's last observation has a separate row. Its ``Rows.finals`` is
+            ``TERMINATED`` (value 0) or ``TRUNCATED`` (value estimated by the policy); in other rows
+            it is 0. The row has the reward of the last action, and the action chosen from it is
+            ignored. The next row is the first of the next episode, with terminal 1 and reward 0.
+            Without such rows ``Rows.finals`` is None. An absent agent, until its environment is
+            reset, has rows of zeros, terminal 1 and ``TERMINATED``: nothing is learned from them.
+        unread: Parameters that the environment didn't read.
+        description: How environments are stepped, one line.
     """
 
     spec: EnvSpec
@@ -204,7 +209,7 @@ class VecEnv(Protocol):
     def reset(self, out: Rows) -> None:
         """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
 
-        Waits for steps under way.
+        Waits for steps in progress.
         """
         ...
 
@@ -212,10 +217,10 @@ class VecEnv(Protocol):
         """Begin one step of a group and return at once.
 
         Args:
-            group: 0 ≤ group < Q; it must not be stepping already.
-            actions: (n, heads) float32, C-contiguous; discrete ids are whole numbers. Not modified,
-                copied before the return.
-            out: rows of the group's n agents; its memory must live until ``wait(group)`` returns.
+            group: Index of a group that isn't stepping, 0 ≤ group < Q.
+            actions: (n, heads) float32, C-contiguous; discrete actions are whole numbers. Copied
+                before the call returns.
+            out: Rows of the group's n agents; the memory must live until ``wait(group)`` returns.
         """
         ...
 
@@ -224,34 +229,34 @@ class VecEnv(Protocol):
         ...
 
     def log(self) -> dict[str, float]:
-        """Means over episodes that ended since the last call, ``n`` their number; empty if none.
+        """Return means over the episodes that ended since the last call, {} without any.
 
-        May be called from any thread.
+        ``n`` is the number of episodes. May be called from any thread.
         """
         ...
 
     def state(self) -> np.ndarray | None:
-        """Everything that stepping depends on, (bytes,) uint8; None if it can't be had.
+        """Return the state of all environments, (bytes,) uint8, or None if it can't be saved.
 
-        Waits for steps under way. What ``log`` hasn't reported yet is in it. The rows that arrived
-        last aren't: they belong to the caller.
+        Waits for steps in progress. It contains the episodes that ``log`` hasn't reported,
+        but not the last rows, which belong to the caller.
         """
         ...
 
     def restore(self, state: np.ndarray) -> None:
-        """Go on from what ``state`` returned, bit for bit; instead of ``reset``, or later.
+        """Restore a state that ``state`` returned, bit for bit; instead of ``reset``, or later.
 
-        Writes no rows: to act next, the caller needs those that arrived before the state was saved,
-        and restores its own copy of them. Waits for steps under way.
+        Writes no rows: the caller restores its copy of the rows that arrived before. Waits for
+        steps in progress.
 
         Raises:
-            UserError: the state is damaged or belongs to other environments, or they can't be
-                restored; the message says which.
+            UserError: The state is damaged or belongs to other environments, or environments can't
+                be restored.
         """
         ...
 
     def busy_seconds(self) -> float:
-        """Thread-seconds spent inside environment steps since creation."""
+        """Return the thread-seconds spent in environment steps since creation."""
         ...
 
     def close(self) -> None:
@@ -260,21 +265,22 @@ class VecEnv(Protocol):
 
 
 class ScoredVec(VecEnv, Protocol):
-    """Environments that tell of every episode."""
+    """Environments that report every episode."""
 
     def episodes(self) -> list[dict[str, float]]:
-        """A record of each environment where an episode ended since the last call.
+        """Return a record of each environment where an episode ended since the last call.
 
-        With its number ``env`` and the number ``n`` of those episodes, over which it is a mean.
+        A record has the environment's index ``env`` and the number ``n`` of episodes that its
+        numbers are means of.
         """
         ...
 
 
 class Environments(ScoredVec, Protocol):
-    """What ``vec.make`` returns: closed at the end of a ``with``, and able to draw themselves.
+    """Result of ``vec.make``: a context manager that closes the environments, and can draw.
 
     Attributes:
-        backend: how they are stepped: ``native``, in C; ``vector``, ``sync`` or ``async``.
+        backend: ``native``, in C; ``vector``, ``sync`` or ``async``, in Python.
     """
 
     backend: str
@@ -284,11 +290,11 @@ class Environments(ScoredVec, Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def render(self) -> np.ndarray | bool:
-        """Environment 0's picture (h, w, 3) uint8, or that it drew in a window of its own.
+        """Return environment 0's picture (h, w, 3) uint8, or True if it drew in its window.
 
-        Then False says that the person there wants no more: don't draw again.
+        False means that the user closed the window: don't draw again.
 
         Raises:
-            UserError: it can't be drawn.
+            UserError: It can't be drawn.
         """
         ...

@@ -2,12 +2,12 @@
 
 | number | of an episode |
 | --- | --- |
-| ``episode_return`` | the sum of its rewards, neither clipped nor discounted |
-| ``episode_length`` | its steps |
-| ``score`` | what the environment says it is, else the return |
+| ``episode_return`` | sum of its rewards, neither clipped nor discounted |
+| ``episode_length`` | number of its steps |
+| ``score`` | the environment's score, else the return |
 
-and every other number that the environment tells at the end. What it tells goes before what is
-counted here.
+and every other number that the environment reports at the end. Reported numbers replace those
+computed here.
 """
 
 import threading
@@ -18,45 +18,51 @@ import numpy as np
 
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 
-_RESERVED = ("n", "env")  # what records say themselves
+_RESERVED = ("n", "env")  # names that records use
 
 
-class EpisodeEnds:
-    """Those of one group's agents, step by step.
+class EpisodeTracker:
+    """Tracks where the episodes of one group of agents end.
 
     Args:
-        n: agents of the group.
-        finals: whether an episode's last observation has a row of its own (``VecEnv.finals``). The
-            row after it is then the first of the next episode, and that step only began it.
+        n: Number of agents.
+        finals: Whether an episode's last observation has a separate row (``VecEnv.finals``). The
+            next row is then the first of the next episode, and that step only resets.
 
     Attributes:
-        over: (n,) bool: where an episode ended in the last step.
-        any_over: whether one did anywhere.
+        over: (n,) bool, True where an episode ended in the last step.
+        any_over: Whether any episode ended in the last step.
     """
 
     def __init__(self, n: int, finals: bool) -> None:
         self._finals = finals
-        self.restart(np.zeros(n, bool))
+        self.reset(np.zeros(n, bool))
 
-    def restart(self, away: np.ndarray) -> None:
-        """All agents begin anew, but for those that aren't there yet, (n,) bool."""
-        self.over, self.any_over = away, bool(away.any())
+    def reset(self, absent: np.ndarray) -> None:
+        """Start a new episode for every agent that is present.
+
+        Args:
+            absent: (n,) bool, True for agents that join later.
+        """
+        self.over = absent
+        self.any_over = bool(absent.any())
 
     def write(
         self, terminated: np.ndarray, truncated: np.ndarray, out: Rows
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Take a step's ends, and write ``terminals`` and ``finals`` of its rows.
+        """Add a step's ends, and write ``terminals`` and ``finals`` of its rows.
 
         Args:
             terminated: (n,) bool.
             truncated: (n,) bool.
-            out: the step's rows.
+            out: Rows of the step.
 
         Returns:
-            (n,) bool: where an episode ended; and where the step only began the next one, or None
-            if it did so nowhere.
+            (n,) bool, True where an episode ended; and (n,) bool, True where the step only reset,
+            or None if it did so for no agent.
         """
-        before, any_before = self.over, self.any_over
+        before = self.over
+        any_before = self.any_over
         over = self.over = np.logical_or(terminated, truncated)
         self.any_over = b"\1" in over.tobytes()  # a fifth of the time of any()
         if not self._finals:
@@ -80,18 +86,18 @@ class _Ended(NamedTuple):
     agents: np.ndarray  # (k,)
     returns: np.ndarray  # (k,) float64
     lengths: np.ndarray  # (k,)
-    infos: list[dict[str, float]]  # (k,) what environments told; empty if nothing
+    infos: list[dict[str, float]]  # (k,) reported numbers; empty without any
     step: int  # of these agents' group
 
 
 class Episodes:
-    """Of N agents, E = N / per_environment environments.
+    """Accumulates returns and lengths of N agents in E = N / per_environment environments.
 
-    Rows of different groups may be added from different threads; the rest from any thread.
+    Different groups may be added from different threads; other methods may be called from any.
 
     Args:
-        num_agents: N.
-        per_environment: agents that share an environment; they are counted through in this order.
+        num_agents: Number of agents N.
+        per_environment: Number of agents in an environment; they have consecutive indices.
     """
 
     def __init__(self, num_agents: int, per_environment: int = 1) -> None:
@@ -113,15 +119,15 @@ class Episodes:
         resets: np.ndarray | None = None,
         infos: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Count one step of n agents.
+        """Add one step of n agents.
 
         Args:
-            rewards: (n,) of the step.
-            ended: (n,) bool, or 0 and 1: where it was the last of an episode.
-            first: number of the first of these agents.
-            resets: (n,) bool: where it was no step, the environment only began anew.
-            infos: what environments told of the episodes that ended here, by place in ``ended``;
-                what isn't a number is left out.
+            rewards: (n,) rewards of the step.
+            ended: (n,) bool, or 0 and 1: whether the step was the last of an episode.
+            first: Index of the first of these agents.
+            resets: (n,) bool, True where the environment only reset.
+            infos: Reported infos of the episodes that ended, by index in ``ended``; values that
+                aren't numbers are ignored.
         """
         agents = slice(first, first + len(rewards))
         returns, lengths = self._returns[agents], self._lengths[agents]
@@ -139,25 +145,26 @@ class Episodes:
             self._ended.append(over)
 
     def note(self, info: Mapping[str, Any]) -> None:
-        """Keep what an environment tells of no episode in particular, for ``log``.
+        """Add numbers that an environment reported for several episodes, for ``log``.
 
-        A number ``n`` in it says over how many episodes the others are means.
+        Args:
+            info: The numbers; ``n`` is the number of episodes that the others are means of.
         """
         if numbers := _numbers(info):
             with self._lock:
                 self._notes.append(numbers)
 
     def restart(self) -> None:
-        """All agents begin anew: episodes under way are forgotten."""
+        """Discard the unfinished episodes of all agents."""
         self._returns[:] = 0
         self._lengths[:] = 0
 
     def log(self) -> dict[str, float]:
-        """Means over the episodes that ended since the last call of this or of ``take``.
+        """Return means over the episodes since the last call of this method or of ``take``.
 
         Returns:
-            The numbers of the table, what environments told, and ``n``, how many episodes; empty if
-            there was nothing. A number that only some episodes have is the mean over those.
+            The numbers of the table, reported numbers, and the number of episodes ``n``; {} without
+            any. A number that only some episodes have is the mean over those.
         """
         ended, notes = self._drain()
         episodes, reports = _Means(), _Means()
@@ -179,19 +186,19 @@ class Episodes:
         return means
 
     def scores(self) -> np.ndarray:
-        """What ``log``'s last ``score`` is the mean of, in order of time and then of agents.
+        """Return the scores that the last ``log`` averaged, ordered by time and then by agent.
 
         Returns:
-            (k, 2) float64: scores, and over how many episodes each is a mean.
+            (k, 2) float64: a mean score and its number of episodes.
         """
         return self._scores
 
     def take(self) -> list[dict[str, float]]:
-        """Each episode that ended since the last call of this or of ``log``.
+        """Return each episode that ended since the last call of this method or of ``log``.
 
         Returns:
-            Records in order of environments, one's in order of time: its numbers, ``env`` the
-            number of its environment, and ``n`` 1.
+            Records ordered by environment and then by time: the episode's numbers, the index of its
+            environment ``env``, and ``n`` 1.
         """
         ended, _ = self._drain()
         records = [
@@ -209,38 +216,38 @@ class Episodes:
 
 
 class _Means:
-    """Means of each number over the records that have it; weights of 0 don't count."""
+    """Weighted means of each number over the records that have it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._weights: dict[str, float] = {}
 
     def add(self, record: dict[str, float], weight: float) -> None:
-        """A record that stands for as many as its weight."""
+        """Add a record with a weight."""
         self.add_sums({key: weight * x for key, x in record.items()}, weight)
 
     def add_sums(self, sums: dict[str, float], weight: float) -> None:
-        """The sums over records with this weight together."""
+        """Add sums over records with a total weight."""
         for key, x in sums.items():
             self._sums[key] = self._sums.get(key, 0.0) + x
             self._weights[key] = self._weights.get(key, 0.0) + weight
 
     def means(self) -> dict[str, float]:
-        """By name."""
+        """Return the means by name."""
         return {key: x / self._weights[key] for key, x in self._sums.items() if self._weights[key]}
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers that an environment tells; those of nested dicts as ``outer/inner``.
+    """Return the numbers in an info; those of nested dicts as ``outer/inner``.
 
-    Truth values count as 0 and 1. Arrays of more than one element, texts and other objects aren't
-    numbers, and ``n`` and ``env`` are names that records need themselves.
+    Truth values are 0 and 1. Arrays of several elements, texts and other objects are ignored, and
+    so are ``n`` and ``env``, which records use.
     """
     return _without_reserved(_numbers(info))
 
 
 def means_of(info: Any) -> dict[str, float]:
-    """The numbers of a dict, and means of arrays and lists; {} of what is no dict."""
+    """Return the numbers of a dict, and means of arrays and lists; {} for another object."""
     means = {}
     for key, value in _flat(info) if isinstance(info, Mapping) else ():
         try:
@@ -281,7 +288,7 @@ def _records(over: _Ended) -> Iterator[dict[str, float]]:
 
 
 def _scores(ended: list[_Ended], notes: list[dict[str, float]]) -> np.ndarray:
-    """See ``Episodes.scores``; as in ``log``, notes go before what was counted."""
+    """Return ``Episodes.scores``; reported means replace computed ones, as in ``log``."""
     if reports := [(note["score"], note.get("n", 1.0)) for note in notes if "score" in note]:
         return np.array(reports)
     # Groups may end their steps in any order.

@@ -1,4 +1,4 @@
-"""Vectorised environments: ``make`` builds the ones that a configuration names."""
+"""Environments of a configuration: made, or probed for their spaces."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,40 +15,41 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed
+from puffer_mlx.vec.instances import EnvFactory
 from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
 from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized, shows_normalised
+from puffer_mlx.vec.processes import cores
 from puffer_mlx.vec.puffer import ocean
-from puffer_mlx.vec.puffer.make import is_puffer_env
-from puffer_mlx.vec.puffer.vec import PufferVec
+from puffer_mlx.vec.puffer.make import PufferFactory, is_puffer_env
+from puffer_mlx.vec.python_vec import PythonVec
+from puffer_mlx.vec.zoo.make import ZooFactory, makes_parallel
 from puffer_mlx.vec.zoo.names import PREFIX as ZOO
 from puffer_mlx.vec.zoo.names import ParallelFactory
 from puffer_mlx.vec.zoo.names import find as find_parallel
-from puffer_mlx.vec.zoo.vec import ZooVec, makes_parallel
 
 GYM = "gym:"
 RESCALE, CHANNELS = "vec.rescale_actions", "vec.image_channels"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
-    """The environments of a configuration.
+    """Return the environments of a configuration.
 
     Args:
-        config: names the environment and gives its parameters, agents and buffers. Settings of
-            its family are filled in (``settle_family``), and agents and buffers from a file that
-            don't fit the environments are lowered in it, with a note: from here on it says what
-            there is (``config.fit.fit_agents``).
-        threads: the most threads that may step environments; there may be fewer
+        config: Names the environment and gives its parameters, agents and buffers. Is changed: the
+            settings of its family are filled in, and agents and buffers from a file that don't fit
+            the environments are lowered, with a note (``config.fit.fit_agents``).
+        threads: Most threads that step environments; there may be fewer
             (``config.fit.rollout_threads``).
-        render: whether a Python environment is to draw itself (``GymVec.render``).
+        render: Whether a Python environment shall be able to draw itself.
 
     Raises:
-        UserError: there is no such environment, it doesn't compile, its parameters are wrong, or
+        UserError: There is no such environment, it doesn't compile, its parameters are wrong, or
             agents and buffers that were typed don't fit it.
     """
     settle_family(config)
@@ -56,7 +57,7 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
 
 
 def _make_settled(config: Config, threads: int, render: bool = False) -> Environments:
-    """The environments of a configuration, whose family is settled or doesn't matter."""
+    """Return the environments of a configuration whose family is settled."""
     threads = rollout_threads(config, threads)
     try:
         environments = _make(config, threads, render)
@@ -70,46 +71,45 @@ def _make_settled(config: Config, threads: int, render: bool = False) -> Environ
 
 
 def settle_family(config: Config) -> None:
-    """Have a configuration of an environment in Python say what its family's files say.
+    """Fill in the settings of the family of an environment in Python (``config.families``).
 
-    Which family it is, its spaces tell (``config.families``); to see them one environment is made.
-    Nothing is done where that is settled: a file or a person says it, or all of it is in a run's
-    own configuration.
+    The family depends on the environment's spaces, so one environment is probed. Nothing happens if
+    the family is known: from a file, an option, or a run's own configuration.
 
     Args:
-        config: is changed, but for what somebody changed in it since it was read.
+        config: Is changed, except where a value was changed since it was read.
 
     Raises:
-        UserError: as ``make``, or options don't go with the family's settings.
+        UserError: As ``make``, or options don't fit the family's settings.
     """
     if undecided(config):
-        take_family(config, family_of(look_up_spec(config)))
+        measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
+        take_family(config, family_of(_probed(config, measure=measure).layout.spec))
 
 
 def look_up_spec(config: Config) -> EnvSpec:
-    """What an agent of a configuration's environment sees and does; makes as few as possible.
+    """Return what an agent of a configuration's environment sees and does.
 
     Raises:
-        UserError: as ``make``.
+        UserError: As ``make``.
     """
-    if not config.python:
-        sources = source_folder(config)
-        return read_spec(sources, load(compile_environment(sources)))
-    with probe(config) as environments:
-        return environments.spec
+    if config.python:
+        return _probed(config).layout.spec
+    sources = source_folder(config)
+    return read_spec(sources, load(compile_environment(sources)))
 
 
 @contextlib.contextmanager
 def probe(config: Config) -> Iterator[Environments]:
-    """Make environments to see what they are: in Python one if possible, else one group.
+    """Make environments to inspect them: in Python one if possible, else one group.
 
     The working directory is restored afterwards, in case the environment changes it.
 
     Args:
-        config: names the environment; its family need not be settled.
+        config: Names the environment; its family need not be settled.
 
     Raises:
-        UserError: as ``make``.
+        UserError: As ``make``.
     """
     with contextlib.chdir("."), _few(config) as environments:
         yield environments
@@ -127,61 +127,79 @@ def _few(config: Config) -> Environments:
 
 
 def _make(config: Config, threads: int, render: bool) -> Environments:
-    settings = {
+    settings: dict[str, Any] = {
         "total_agents": config.vec.total_agents,
         "num_buffers": config.vec.num_buffers,
         "num_threads": threads,
-        "env": config.env,
         "seed": config.vec.seed,
     }
     if not config.python:
-        return NativeVec(source_folder(config), **settings)
-    factory = python_factory(config)
-    settings |= {
-        "name": config.env_name,
-        "backend": config.vec.backend,
-        "timeout": config.vec.timeout,
-        "render": render,
-        "rescale_actions": config.vec.rescale_actions,
-        "image_channels": config.vec.image_channels,
-    }
-    if isinstance(factory, ParallelFactory):
-        return ZooVec(factory, **settings)
-    if is_puffer_env(factory):
-        return PufferVec(factory, **settings)
-    finals = config.train.bootstrap_truncated
+        return NativeVec(source_folder(config), env=config.env, **settings)
+    factory = _probed(config, render)
+    settings |= {"backend": config.vec.backend, "timeout": config.vec.timeout}
+    return PythonVec(factory, **settings)
+
+
+def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
+    """Return the factory of a Python environment, which was probed.
+
+    Args:
+        config: Names the environment.
+        render: Whether environments shall be able to draw themselves.
+        measure: Measure the duration of a step, too.
+
+    Raises:
+        UserError: The environment can't be made.
+    """
+    constructor = python_factory(config)
+    name, keywords, vec = config.env_name, dict(config.env), config.vec
+    arguments = keywords, render, vec.rescale_actions, vec.image_channels
+    probe = {"backend": vec.backend, "seed": vec.seed, "measure": measure}
+    if is_puffer_env(constructor):
+        factory = PufferFactory(name, constructor, *arguments)
+        factory.probe(**probe)
+        return factory
+    parallel = isinstance(constructor, ParallelFactory)
+    zoo = ZooFactory(name, constructor.make if parallel else constructor, *arguments)
+    if parallel or zoo.is_probed():
+        zoo.probe(**probe)
+        return zoo
+    more = {"finals": config.train.bootstrap_truncated, "wrap": config.wrap}
+    gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
     try:
-        return GymVec(factory, finals=finals, wrap=config.wrap, **settings)
+        gym.probe(**probe)
+        return gym
     except UserError:
-        if not makes_parallel(config.env_name, factory, config.env):  # what it makes tells
+        if not makes_parallel(name, constructor, keywords):
             raise
-    return ZooVec(factory, **settings)
+    zoo.probe(**probe)
+    return zoo
 
 
 def source_folder(config: Config) -> Path:
-    """The folder of a native environment's sources.
+    """Return the folder of a native environment's sources.
 
     Raises:
-        UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
+        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
     """
     if not config.source:
         return find_environment(config.env_name)
     folder = Path(config.source)
-    if folder.resolve().parent != environments_folder().resolve():  # those are ours
+    if folder.resolve().parent != environments_folder().resolve():  # shipped environments
         permit(config, "base", "env")
     return folder
 
 
 def has_own_network(config: Config) -> bool:
-    """Whether PufferLib 5.0 trains the environment with a network of its own, in CUDA."""
+    """Return True if PufferLib 5.0 trains the environment with a special network, in CUDA."""
     return bool(config.source) and dialects.has_own_network(config.source)
 
 
 def python_factory(config: Config) -> Any:
-    """What makes a Python environment: a Gymnasium id, or the object that is given or named.
+    """Return the constructor of a Python environment: a Gymnasium id, or a given or named object.
 
     Raises:
-        UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
+        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
     """
     if config.factory is not None:
         permit(config, "env")
@@ -204,7 +222,7 @@ def python_factory(config: Config) -> Any:
 
 
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
-    """Keys that these environments have no use for, and why, for the line that says so."""
+    """Return the keys that have no effect on these environments, with reasons."""
     keys = [f"env.{key}" for key in vec.unread]
     shown = vec.finals or (isinstance(vec, ShowsLast) and vec.shows_last)
     if config.train.bootstrap_truncated and not shown:
@@ -214,7 +232,8 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     if typed(config, "policy.log_std_init") and not vec.spec.action.continuous:
         keys.append("policy.log_std_init (actions are discrete)")
     wrapped = changed(config.wrap)
-    if wrapped and not isinstance(getattr(vec, "inner", vec), GymVec):
+    factory = getattr(getattr(vec, "inner", vec), "factory", None)
+    if wrapped and not (factory and factory.takes_wrappers):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)

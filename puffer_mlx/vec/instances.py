@@ -1,5 +1,6 @@
-"""Environments in Python: how they are made, their agents' arrays, and stepping them in turn."""
+"""Environments in Python: the factory protocol, the agents' arrays, and sequential steps."""
 
+import contextlib
 import inspect
 import re
 import sys
@@ -15,130 +16,162 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import to_install
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
+from puffer_mlx.vec.rows import random_actions
 from puffer_mlx.vec.space_parts import SMALLEST
 
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
+_MEASURED_SECONDS = 0.05  # longest measurement of a step, made twice
+_MEASURED_STEPS = 100
+_CACHED_PROBES = 32
 
-Shape = tuple[tuple[int, ...], Any]  # and dtype
-Shapes = dict[str, Shape]  # of each array of ``Buffers``
-_NONE = np.zeros(0)
-_TOLD: set[str] = set()  # lines of `tell_unclosed`
+Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array of ``Buffers``
+_EMPTY = np.zeros(0)
+_REPORTED: set[str] = set()  # lines that `report_unclosed` printed
 
 
 class Buffers(NamedTuple):
-    """What n agents share with their environments: C-contiguous arrays."""
+    """Arrays that n agents share with their environments, C-contiguous."""
 
-    observations: np.ndarray  # (n, D) rows; of PufferLib's environments (n, ...) as the space
-    actions: np.ndarray  # (n, heads) float32 rows; of PufferLib's as the space
-    rewards: np.ndarray  # (n,) float32; of Gymnasium's float64
+    observations: np.ndarray  # (n, D), dtype ``Layout.exact_dtype``
+    actions: np.ndarray  # (n, heads) float32
+    rewards: np.ndarray  # (n,) float32; of Gymnasium's environments float64
     terminals: np.ndarray  # (n,) bool
     truncations: np.ndarray  # (n,) bool
-    present: np.ndarray  # (n,) bool: agents that take part
-    # of environments that begin the next episode in the step that ends one:
-    last: np.ndarray = _NONE  # (n, D): an episode's last observation, where `truncations` is set
-    # of environments that may say so:
-    legal: np.ndarray = _NONE  # (n, logits) uint8: which actions are
-    tells: np.ndarray = _NONE  # (n,) bool: whether the environment said so in its first reset
+    present: np.ndarray  # (n,) bool: agents for which the step counts
+    last: np.ndarray = _EMPTY  # (n, D): last observations, where the same step begins an episode
+    legal: np.ndarray = _EMPTY  # (n, logits) uint8: legal actions, if the environment masks them
 
     def part(self, agents: slice) -> "Buffers":
-        """Those of some agents."""
+        """Return the same arrays for some of the agents."""
         return Buffers(*(array[agents] for array in self))
 
     @staticmethod
-    def shapes(n: int, observation: Shape, action: Shape, reward: Any = np.float32) -> Shapes:
-        """Those of n agents without ``legal``, for one agent's observation and action.
+    def shapes(n: int, layout: Layout, reward: Any = np.float32) -> Shapes:
+        """Return the shape and dtype of each array for n agents.
 
         Args:
-            n: agents.
-            observation: shape and dtype.
-            action: likewise.
-            reward: dtype.
+            n: Number of agents.
+            layout: Layout of one agent's rows.
+            reward: Dtype of rewards.
         """
+        spec = layout.spec
         flags = (n,), np.bool_
-        return {
-            "observations": ((n, *observation[0]), observation[1]),
-            "actions": ((n, *action[0]), action[1]),
+        shapes: Shapes = {
+            "observations": ((n, spec.observation_size), layout.exact_dtype),
+            "actions": ((n, spec.action.heads), np.float32),
             "rewards": ((n,), reward),
             "terminals": flags,
             "truncations": flags,
             "present": flags,
         }
+        if spec.mask_size:
+            shapes["legal"] = (n, spec.mask_size), np.uint8
+        return shapes
 
     @staticmethod
-    def row_shapes(n: int, layout: Layout, reward: Any = np.float32) -> Shapes:
-        """Return the shapes for n agents whose environments write rows.
-
-        Args:
-            n: Agents.
-            layout: Of one agent's rows, which aren't rounded to float32 here.
-            reward: Dtype of rewards.
-        """
-        row, action = (layout.spec.observation_size,), layout.spec.action
-        shapes = Buffers.shapes(n, (row, layout.exact_dtype), ((action.heads,), np.float32), reward)
-        if not action.continuous:
-            shapes["legal"] = (n, action.logits), np.uint8
-        return {**shapes, "tells": ((n,), np.bool_)}
+    def allocate(shapes: Shapes) -> "Buffers":
+        """Return buffers of zeros in this process."""
+        return Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
 
 
-class Fact(NamedTuple):
-    """What an environment told: of the episode that ``agent`` just ended, or (-1) of several."""
+class EpisodeInfo(NamedTuple):
+    """Numbers that an environment reported for an episode, or for several episodes."""
 
-    agent: int  # its place in the group, or in the instance
+    agent: int  # index of the agent whose episode ended; -1 for several episodes
     numbers: dict[str, float]
 
-    def counted_from(self, first: int) -> "Fact":
-        """The same where these agents' first is number ``first``."""
+    def shifted(self, first: int) -> "EpisodeInfo":
+        """Return the same numbers with the agent's index counted from ``first``."""
         return self._replace(agent=first + self.agent) if self.agent >= 0 else self
 
 
 class Instance(Protocol):
-    """An environment, or several in one, whose agents write into ``Buffers``."""
+    """One environment, or several in one object, whose agents write into ``Buffers``."""
 
     num_agents: int
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin new episodes."""
+        """Start new episodes."""
         ...
 
-    def step(self, actions: Any) -> Sequence[Fact]:
-        """A step of all agents; ``actions`` are theirs of what ``Recipe.actions`` returned."""
+    def step(self, actions: Any) -> Sequence[EpisodeInfo]:
+        """Step all agents.
+
+        Args:
+            actions: The agents' part of the result of ``EnvFactory.actions``.
+        """
         ...
 
     def render(self) -> Any:
-        """What it draws; raises a ``UserError`` if it can't be drawn."""
+        """Return a picture, or True if the environment draws in its own window.
+
+        Raises:
+            UserError: The environment can't be drawn.
+        """
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close the environment."""
         ...
 
 
 @dataclass
-class Recipe:
-    """How instances of an environment are made; picklable by cloudpickle.
+class Probe:
+    """Properties of a new environment, found once and cached (``EnvFactory.probe``).
 
     Args:
-        name: for messages.
-        make: what makes one.
-        keywords: its arguments.
-        render: make it able to draw pictures.
-        rescale: a continuous action's -1 to 1 is the low to high of its bounds.
+        spaces: Observation and action space of one agent.
+        agents: Agents of one instance.
+        environments: Environments of one instance, which share its agents.
+        masked: True if it reports which actions are legal.
+        next_step: True if a vectorised form begins an episode in the step after the last one.
+        packed: Dtype of the packed observations of PufferLib's emulation, or None.
+        buffered: Spaces of the arrays that PufferLib's environments write into.
+        step_seconds: Duration of a step, or None if it wasn't measured.
+    """
+
+    spaces: tuple[Any, Any]
+    agents: int = 1
+    environments: int = 1
+    masked: bool = False
+    next_step: bool = True
+    packed: np.dtype | None = None
+    buffered: Any = None
+    step_seconds: float | None = None
+
+
+_PROBES: dict[Any, tuple[Any, Probe]] = {}  # by `EnvFactory._key`, with the keyed constructor
+
+
+@dataclass
+class EnvFactory:
+    """Makes instances of an environment; picklable by cloudpickle.
+
+    A subclass implements ``open``, ``describe`` and ``as_instance``.
+
+    Args:
+        name: Name of the environment, for messages.
+        constructor: Class or function that returns an environment.
+        keywords: Arguments of the constructor.
+        render: Make environments that can draw pictures.
+        rescale: Map -1 to 1 of a continuous action to its bounds.
         channels: ``vec.image_channels``.
 
     Attributes:
-        agents: of an instance.
-        environments: that share them.
-        layout: of rows; known once an instance was looked at.
-        finals: see ``VecEnv.finals``.
-        shows_last: whether last observations are wanted and shown, but in no rows of their own.
-        unread: keywords that count for nothing, and why.
-        scales: whether one instance can hold as many environments as there shall be.
-        by_environment: whether seeds and processes belong to environments, not to instances.
+        agents: Agents of one instance, after ``probe``; also ``environments`` and ``layout``.
+        finals: See ``VecEnv.finals``.
+        shows_last: True if last observations are reported beside the rows.
+        unread: Keywords without effect, each with the reason.
+        vectorised: True if instances are the environment's vectorised form.
+        from_cache: True if the probe was found in the cache.
+        by_environment: True if seeds and processes belong to environments, not to instances.
+        reseeds: True if every reset of all environments has new seeds, not only the first.
+        takes_wrappers: True if section [wrap] has an effect.
     """
 
     name: str
-    make: Any
+    constructor: Any
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
     rescale: bool = False
@@ -146,67 +179,189 @@ class Recipe:
     agents: int = field(default=1, init=False)
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
+    step_seconds: float | None = field(default=None, init=False)
     finals: bool = True
     shows_last: bool = field(default=False, init=False)
     unread: list[str] = field(default_factory=list, init=False)
+    vectorised: bool = field(default=False, init=False)
+    from_cache: bool = field(default=False, init=False)
     by_environment: ClassVar[bool] = False
+    reseeds: ClassVar[bool] = True
+    takes_wrappers: ClassVar[bool] = False
+    reward_dtype: ClassVar[Any] = np.float32
+
+    # ---- the protocol ----------------------------------------------------------------------------
+
+    def make(self, seed: int, count: int | None, buffers: Buffers, number: int) -> Instance:
+        """Make an instance whose agents write into ``buffers``.
+
+        Args:
+            seed: Seed of its random generator.
+            count: Environments in the instance, or None if that can't be chosen.
+            buffers: Arrays of its agents.
+            number: Number of the instance, for messages.
+
+        Raises:
+            UserError: The environment can't be made.
+        """
+        return self.as_instance(self.open(seed, count, number), buffers)
+
+    def open(self, seed: int, count: int | None, number: int) -> Any:
+        """Return a new environment; arguments as of ``make``."""
+        raise NotImplementedError
+
+    def describe(self, env: Any, seed: int) -> Probe:
+        """Return what a new environment shows; may reset it."""
+        raise NotImplementedError
+
+    def as_instance(self, env: Any, buffers: Buffers) -> Instance:
+        """Return an environment as an instance that writes into ``buffers``."""
+        raise NotImplementedError
 
     @property
     def scales(self) -> bool:
-        """See the attributes."""
+        """True if one instance can hold any number of environments."""
         return False
 
-    def look(self, seed: int) -> None:
-        """Make an instance to see its agents and, unless that is ``settle``'s, its layout."""
-
-    def settle(self, form: str, environments: int) -> None:
-        """A group of so many environments steps in this form: the layout is known from now on."""
-
     def vector_form(self) -> tuple[str, str]:
-        """What the vectorised form is, and what it lacks; "" if it can be used."""
+        """Return the name of the vectorised form, and why it can't be used ("" if it can)."""
         return "", "it takes no num_envs"
 
-    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
-        """Return how spaces of one agent lie in rows; ``masked``: it gets masks of actions."""
-        return Layout(self.name, observation, action, masked, self.rescale, self.channels)
+    # ---- what a new environment shows ------------------------------------------------------------
 
-    def shapes(self, n: int) -> Shapes:
-        """Of the buffers of n agents."""
-        return Buffers.row_shapes(n, self.layout)
-
-    def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> Instance:
-        """One that writes into ``buffers``.
+    def probe(self, backend: str = "sync", seed: int = 0, measure: bool = False) -> None:
+        """Make one environment to find its agents, spaces and action masks, or use the cache.
 
         Args:
-            buffers: of its agents.
-            seed: of its generator, where one is made with it.
-            num_envs: environments in it; None if that isn't to be chosen.
-            number: of the instance among all, for messages.
+            backend: ``vec.backend``: with ``auto`` and ``vector`` the vectorised form is probed.
+            seed: Seed of the environment.
+            measure: Measure the duration of a step, unless a vectorised form is used.
+
+        Raises:
+            UserError: The environment can't be made, fails, or has a space that rows can't hold.
         """
-        raise NotImplementedError
+        reason = self.vector_form()[1] if backend in ("auto", "vector") else "it isn't asked for"
+        if backend == "vector" and reason:
+            fixed = "num_envs" in self.keywords
+            raise UserError(
+                f"{self.name}: vec.backend is vector, but {reason}",
+                "leave env.num_envs out" if fixed else "set vec.backend to sync or async",
+            )
+        self.vectorised = not reason
+        measure = measure and not self.vectorised
+        key = self._key()
+        _, known = _PROBES.get(key, (None, None)) if key else (None, None)
+        if known is not None and (known.step_seconds is not None or not measure):
+            self.from_cache = True
+            self._apply(known)
+            return
+        self.from_cache = False
+        with contextlib.chdir("."), self._located(seed):  # the environment may change the folder
+            env = self.open(seed, 1 if self.scales or self.vectorised else None, 0)
+            try:
+                known = self.describe(env, seed)
+                self._apply(known)
+                if measure:
+                    known.step_seconds = self.step_seconds = self._measured(env, seed)
+            finally:
+                report_unclosed(self.name, close_if_possible(env))
+        if key:
+            _PROBES[key] = self._identity(), known
+            if len(_PROBES) > _CACHED_PROBES:
+                del _PROBES[next(iter(_PROBES))]
 
-    def buffered(self, actions: np.ndarray) -> Any:
-        """A policy's actions as they lie in the buffers."""
-        return actions
+    def forget_probe(self) -> None:
+        """Remove the probe from the cache, after the environment has changed."""
+        _PROBES.pop(self._key(), None)
 
-    def actions(self, buffered: np.ndarray) -> Any:
-        """What instances take, to be sliced by agents, of the actions in the buffers."""
-        return self.layout.each_action(buffered)
+    def is_probed(self) -> bool:
+        """Return True if the cache has a probe."""
+        return self._key() in _PROBES
+
+    def _key(self) -> Any:
+        """Return the cache's key, or None if a keyword is an object that may change."""
+        if not _is_plain(self.keywords):
+            return None
+        arguments = repr(sorted(self.keywords.items())), self.render, self.vectorised
+        return type(self), self.name, id(self._identity()), *arguments
+
+    def _identity(self) -> Any:
+        """Return the object that identifies the constructor."""
+        return self.constructor
+
+    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
+        """Return the layout of rows for the spaces of one agent."""
+        return Layout(self.name, observation, action, masked, self.rescale, self.channels)
+
+    def _apply(self, probe: Probe) -> None:
+        self.agents = probe.agents
+        self.environments = probe.environments
+        self.step_seconds = probe.step_seconds
+        self.layout = self.layout_of(*probe.spaces, probe.masked)
+
+    @contextmanager
+    def _located(self, seed: int) -> Iterator[None]:
+        """Report the failure of a new environment as that of number 0."""
+        try:
+            yield
+        except Fault as fault:
+            first = Fault(fault.what, fault.text, fault.index or 0, fault.hint)
+            raise first.report(self.name, 0, seed) from fault
+
+    def _measured(self, env: Any, seed: int) -> float:
+        """Return the seconds that a step takes with random legal actions, resets included."""
+        buffers = Buffers.allocate(self.shapes(self.agents))
+        instance = self.as_instance(env, buffers)
+        legal = buffers.legal if buffers.legal.size else None
+        rng = np.random.default_rng(0)
+        means = []
+        try:
+            instance.reset(seed)
+            for _ in range(2):  # another program may be busy during one of them
+                began = time.perf_counter()
+                steps = 0
+                busy = 0.0
+                while steps < _MEASURED_STEPS and (
+                    steps == 0 or time.perf_counter() - began < _MEASURED_SECONDS
+                ):
+                    chosen = random_actions(self.layout, self.agents, rng, legal)
+                    started = time.perf_counter()
+                    instance.step(self.actions(chosen))
+                    busy += time.perf_counter() - started
+                    steps += 1
+                means.append(busy / steps)
+        except RAISED as error:
+            raise located("failed in step", error, 0) from error
+        return min(means)
+
+    # ---- arrays and arguments --------------------------------------------------------------------
+
+    def shapes(self, n: int) -> Shapes:
+        """Return the shapes of the buffers of n agents."""
+        return Buffers.shapes(n, self.layout, self.reward_dtype)
+
+    def actions(self, rows: np.ndarray) -> Any:
+        """Return (n, heads) actions of a policy as instances take them, indexable by agents."""
+        return self.layout.each_action(rows)
 
     def arguments(self) -> dict[str, Any]:
-        """What ``make`` is called with."""
+        """Return the arguments of the constructor."""
         return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
 
     def takes(self) -> list[str]:
-        """The arguments that ``make`` names, for the message about another one."""
-        return named_parameters(self.make)
+        """Return the names of the constructor's arguments, for messages."""
+        return named_parameters(self.constructor)
 
     @contextmanager
     def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Report what goes wrong when instance ``number`` is made; ``seed``: of number 0.
+        """Report what goes wrong while instance ``number`` is made.
+
+        Args:
+            number: Number of the instance.
+            seed: Seed of instance 0.
 
         Raises:
-            UserError: instead of it.
+            UserError: In place of the environment's error.
         """
         try:
             yield
@@ -224,33 +379,39 @@ class Recipe:
             raise fault.report(self.name, 0, seed) from error
 
     def unknown(self, key: str) -> UserError:
-        """What to say of an argument that ``make`` doesn't take."""
+        """Return the error for an argument that the constructor doesn't take."""
         if key == "render_mode" and key not in self.keywords:
             return UserError(f"{self.name}: it can't be drawn: it takes no render_mode", DRAWS)
         names = ", ".join(self.takes())
         hint = f"it takes {names}" if names else "leave it out"
         return UserError(f"{self.name}: it takes no env.{key}", hint)
 
-    def close(self) -> None:
-        """Close what was looked at and isn't in use."""
+
+def _is_plain(value: Any) -> bool:
+    """Return True if a value consists of numbers, texts, lists and dictionaries."""
+    if isinstance(value, dict):
+        return all(_is_plain(each) for each in [*value, *value.values()])
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
-def parameters(make: Any) -> Mapping[str, inspect.Parameter]:
-    """Of a function or class; none if it doesn't tell."""
+def parameters(constructor: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function or class; {} if they can't be found."""
     try:
-        return inspect.signature(make).parameters
-    except (TypeError, ValueError):  # built in, or no function at all
+        return inspect.signature(constructor).parameters
+    except (TypeError, ValueError):  # built in, or not callable
         return {}
 
 
-def named_parameters(make: Any) -> list[str]:
-    """The names of those that can be given by name."""
+def named_parameters(constructor: Any) -> list[str]:
+    """Return the names of the parameters that can be given by name."""
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    return [name for name, each in parameters(make).items() if each.kind in kinds]
+    return [name for name, each in parameters(constructor).items() if each.kind in kinds]
 
 
 def other_kind(name: str, env: Any, expected: str, hint: str) -> UserError:
-    """What to say where another object was made than an environment of the expected class."""
+    """Return the error for an object of another class than expected."""
     kind = f"{type(env).__module__}.{type(env).__qualname__}"
     return UserError(f"{name}: it made a {kind}, expected a {expected}", hint)
 
@@ -265,39 +426,39 @@ def close_if_possible(env: Any) -> str:
     return ""
 
 
-def tell_unclosed(name: str, fault: str) -> None:
-    """Print a line about an environment that couldn't be closed, the same line once.
+def report_unclosed(name: str, fault: str) -> None:
+    """Print a line about an environment that couldn't be closed; each line once.
 
     Args:
-        name: Of the environments.
-        fault: What ``close_if_possible`` returned; nothing is printed for "".
+        name: Name of the environments.
+        fault: Result of ``close_if_possible``; nothing is printed for "".
     """
     line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {fault}"
-    if fault and line not in _TOLD:
-        _TOLD.add(line)
+    if fault and line not in _REPORTED:
+        _REPORTED.add(line)
         print(line, file=sys.stderr)
 
 
 class Instances:
-    """Instances that step one after another, each with some of the n agents of a group.
+    """Instances that step one after another, each with an equal part of a group's n agents.
 
     Args:
-        recipe: how they are made.
-        buffers: of the n agents.
-        current: (1,) int: which of them is at work, for a process that dies or hangs.
-        busy: (1,) float64: seconds that they have spent in steps.
-        count: how many.
-        num_envs: see ``Recipe.instance``.
-        seed: of instance 0 of all groups.
-        number: of the first instance here.
+        factory: Makes the instances.
+        buffers: Arrays of the n agents.
+        current: (1,) int: receives the index of the running instance, for a process that dies.
+        busy: (1,) float64: receives the seconds spent in steps.
+        count: Number of instances.
+        num_envs: Environments in each instance: see ``EnvFactory.make``.
+        seed: Seed of instance 0 of all groups.
+        number: Number of the first instance of this group.
 
     Raises:
-        UserError: they can't be made, or have other numbers of agents than expected.
+        UserError: An instance can't be made, or has another number of agents than expected.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
+        factory: EnvFactory,
         buffers: Buffers,
         current: np.ndarray,
         busy: np.ndarray,
@@ -308,83 +469,95 @@ class Instances:
         number: int,
     ) -> None:
         self.buffers = buffers
-        self._recipe, self._current, self._busy = recipe, current, busy
-        self._seed, self._number, self._seconds = seed, number, 0.0
+        self._factory = factory
+        self._current = current
+        self._busy = busy
+        self._seed = seed
+        self._number = number
+        self._seconds = 0.0
         n = len(buffers.rewards) // count
-        self._turns: list[tuple[int, Instance, slice]] = []  # with its agents
+        self._turns: list[tuple[int, Instance, slice]] = []  # index, instance, its agents
         buffers.present[:] = True
         buffers.legal[:] = 1
         try:
             for i in range(count):
-                current[0], agents = i, slice(i * n, (i + 1) * n)
-                one = recipe.instance(buffers.part(agents), seed + number + i, num_envs, number + i)
+                current[0] = i
+                agents = slice(i * n, (i + 1) * n)
+                one = factory.make(seed + number + i, num_envs, buffers.part(agents), number + i)
                 self._turns.append((i, one, agents))
                 if one.num_agents != n:
                     wanted = "" if num_envs is None else f" with num_envs={num_envs}"
                     raise UserError(
-                        f"{recipe.name}: made{wanted} it has {one.num_agents} agents, expected {n}",
+                        f"{factory.name}: made{wanted} it has {one.num_agents} agents, expected"
+                        f" {n}",
                         "all instances must have the same number, in proportion to num_envs",
                     )
         except BaseException:
             self.close_all()
             raise
 
-    def reset(self, seed: int | None) -> list[Fact]:
-        """Begin anew; instance i of all groups with ``seed + i``, or going on drawing if None.
+    def reset(self, seed: int | None) -> list[EpisodeInfo]:
+        """Reset all instances.
+
+        Args:
+            seed: Seed of instance 0 of all groups, instance i has ``seed + i``; None: no new seeds.
 
         Raises:
-            Fault: one failed.
+            Fault: An instance failed.
         """
         for i, one, _ in self._turns:
             self._current[0] = i
             try:
                 one.reset(None if seed is None else seed + self._number + i)
             except RAISED as error:
-                raise _located("failed in reset", error, i) from error
+                raise located("failed in reset", error, i) from error
         return []
 
-    def step(self) -> list[Fact]:
-        """Take the actions in the buffers, and return what the environments told.
+    def step(self) -> list[EpisodeInfo]:
+        """Step all instances with the actions in the buffers. Returns what they reported.
 
         Raises:
-            Fault: one failed.
+            Fault: An instance failed.
         """
-        began, facts = time.perf_counter(), []
-        actions, current = self._recipe.actions(self.buffers.actions), self._current
+        began = time.perf_counter()
+        infos: list[EpisodeInfo] = []
+        current = self._current
+        actions = self._factory.actions(self.buffers.actions)
         for i, one, agents in self._turns:
             current[0] = i
             try:
                 news = one.step(actions[agents])
             except RAISED as error:
-                raise _located("failed in step", error, i) from error
+                raise located("failed in step", error, i) from error
             if news:
-                facts += [fact.counted_from(agents.start) for fact in news]
+                infos += [info.shifted(agents.start) for info in news]
         self._seconds += time.perf_counter() - began
         self._busy[0] = self._seconds
-        return facts
+        return infos
 
     def picture(self) -> Any:
-        """What the first one draws, or the ``UserError`` that says why it doesn't.
+        """Return the first instance's picture, or the ``UserError`` with the reason.
 
         Raises:
-            Fault: it failed.
+            Fault: The instance failed.
         """
         try:
             return self._turns[0][1].render()
         except UserError as error:
             return error
         except RAISED as error:
-            raise _located("failed in render", error, 0) from error
+            raise located("failed in render", error, 0) from error
 
     def close_all(self) -> str:
         """Close all instances. Returns what the first failing ``close`` raised, "" if none did."""
-        turns, self._turns = self._turns, []
+        turns = self._turns
+        self._turns = []
         faults = [close_if_possible(one) for _, one, _ in turns]
         return next(filter(None, faults), "")
 
 
-def _located(what: str, error: BaseException, index: int) -> Exception:
-    """A failure of one of them, as a ``Fault`` that names it; a ``UserError`` as it is."""
+def located(what: str, error: BaseException, index: int) -> Exception:
+    """Return an instance's failure as a ``Fault`` with its index, or an unchanged ``UserError``."""
     if isinstance(error, UserError):
         return error
     fault = error if isinstance(error, Fault) else failed(what, error)

@@ -36,27 +36,26 @@ from puffer_mlx.vec.spaces import Path, from_text, nested, path_text, to_text
 
 
 class Layout:
-    """How one agent's observations and actions lie in rows.
+    """Layout of one agent's observations and actions in rows.
 
     Args:
-        name: the environment's, for ``spec`` and messages.
-        observation_space: of one agent.
-        action_space: of one agent. Heads of a single choice are left to the environment: they are
-            no heads of ``spec.action``, and ``actions`` fills them in.
-        mask: the environment tells which actions are legal.
-        rescale: a continuous action's -1 to 1 is the low to high of its bounds, where both are
-            finite.
+        name: Name of the environment, for ``spec`` and messages.
+        observation_space: Observation space of one agent.
+        action_space: Action space of one agent. A head with a single choice isn't a head of
+            ``spec.action``; ``actions`` fills it in.
+        mask: The environment reports which actions are legal.
+        rescale: Map -1 to 1 of a continuous action to its bounds, where both are finite.
         channels: ``vec.image_channels``.
 
     Attributes:
-        spaces: of observations and of actions, as they were given.
-        spec: what a policy gets to know. Observations are uint8 if all parts are Boxes of uint8,
-            else float32.
-        exact_dtype: dtype of rows that hold observations without rounding: float64 if a space has
-            numbers that float32 rounds, else ``spec.observation_dtype``.
+        spaces: The observation and the action space.
+        spec: Description for a policy. Observations are uint8 if all parts are Boxes of uint8, else
+            float32.
+        exact_dtype: Dtype of rows without rounding: float64 if a space has numbers that float32
+            rounds, else ``spec.observation_dtype``.
 
     Raises:
-        UserError: there is no layout for one of the spaces; the message says which part.
+        UserError: A space has no layout; the message names the part.
     """
 
     def __init__(
@@ -108,8 +107,8 @@ class Layout:
         """Write observations of n agents into their rows.
 
         Args:
-            batch: as a vector environment of Gymnasium returns them: an array (n, ...), or nested
-                dicts and tuples of arrays.
+            batch: Observations as Gymnasium's vector environments return them: an array (n, ...),
+                or nested dicts and tuples of arrays.
             out: (n, D), ``spec.observation_dtype`` or ``exact_dtype``; written in place.
 
         Raises:
@@ -125,7 +124,7 @@ class Layout:
                 raise self._mismatch(leaf, values, len(out)) from error
 
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
-        """What writes an observation of one agent into its row, (D,) of either dtype.
+        """Return a function that writes an observation of one agent into its row, (D,).
 
         It raises a ``Fault`` if one isn't what the space promises: shapes and kinds are looked at,
         and choices, but no bounds.
@@ -162,8 +161,8 @@ class Layout:
             rows: (n, D), a NumPy array or one of MLX: it is sliced, reshaped and transposed.
 
         Returns:
-            What ``write`` took, with the dtype of ``rows``: an array, or nested dicts and tuples of
-            arrays. Discrete and MultiDiscrete parts stay one-hot, (n, sum of their choices).
+            The argument of ``write``, with the dtype of ``rows``: an array, or nested dicts and
+            tuples of arrays. Discrete and MultiDiscrete parts stay one-hot, (n, choices).
         """
         if self._single:
             return self._observations[0].restore(rows)
@@ -173,7 +172,7 @@ class Layout:
         return nested(self.spaces[0], parts)
 
     def actions(self, rows: np.ndarray) -> Any:
-        """What a vector environment takes.
+        """Return the actions for a vector environment.
 
         Args:
             rows: (n, heads) float32, as a policy chose them.
@@ -185,7 +184,7 @@ class Layout:
         return actions[()] if () in actions else nested(self.spaces[1], actions)
 
     def each_action(self, rows: np.ndarray) -> list[Any]:
-        """What each of n environments takes, of (n, heads) float32 rows."""
+        """Return the action for each of n environments, from (n, heads) float32 rows."""
         actions = self._chosen(rows)
         if () in actions:
             return list(actions[()])
@@ -215,16 +214,16 @@ class Layout:
 
 
 def image_parts(parts: list[ObservationPart]) -> tuple[ImagePart, ...]:
-    """Those that are images, for ``EnvSpec.image_parts``."""
+    """Return the parts that are images, for ``EnvSpec.image_parts``."""
     images = [part for part in parts if part.image]
     return tuple(ImagePart(part.start, part.image, part.channels_first) for part in images)
 
 
 def saved_layout(spec: EnvSpec) -> Layout | None:
-    """The layout of the spaces that a checkpoint's spec brings along; None if it brings none.
+    """Return the layout of the spaces in a checkpoint's spec, or None without spaces.
 
     Raises:
-        UserError: they aren't those of the rest of the spec.
+        UserError: The spaces contradict the rest of the spec.
     """
     if not spec.spaces:
         return None

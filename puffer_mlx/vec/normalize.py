@@ -40,7 +40,7 @@ EPSILON = 1e-8
 
 
 def deviation_inverse(variance: np.ndarray) -> np.ndarray:
-    """What centred columns are multiplied by, float64."""
+    """Return the factors of centred columns, float64."""
     return 1 / np.sqrt(variance + EPSILON)
 
 
@@ -53,7 +53,7 @@ def normalise(
         rows: (..., D) float32.
         mean: (D,) float64.
         scale: (D,) float64, the inverse of a deviation.
-        exact: (..., D) float64, the rows without rounding; None if ``rows`` are exact.
+        exact: (..., D) float64, the rows without rounding, or None if ``rows`` are exact.
     """
     np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
@@ -61,12 +61,12 @@ def normalise(
 
 
 def can_normalise(spec: EnvSpec) -> bool:
-    """Whether observations are numbers to normalise: bytes are on a scale that is known."""
+    """Return True if observations can be normalised: bytes have a known scale."""
     return spec.observation_dtype != np.uint8
 
 
 def shows_normalised(config: Config, spec: EnvSpec) -> bool:
-    """Whether a policy of this configuration sees normalised observations of an environment."""
+    """Return True if a policy of this configuration gets normalised observations."""
     return config.vec.normalize_observations and can_normalise(spec)
 
 
@@ -74,7 +74,7 @@ class Moments:
     """Running mean and variance of columns, float64.
 
     Args:
-        size: how many columns.
+        size: Number of columns.
     """
 
     def __init__(self, size: int) -> None:
@@ -83,7 +83,7 @@ class Moments:
         self.variance = np.ones(size)  # until there is something to tell
 
     def add(self, rows: np.ndarray) -> None:
-        """Take a batch (n, size) into account; an empty one changes nothing."""
+        """Add a batch (n, size). An empty one changes nothing."""
         n = len(rows)
         if not n:
             return
@@ -98,7 +98,7 @@ class Moments:
 
     @property
     def scale(self) -> np.ndarray:
-        """What to multiply by, (size,)."""
+        """Factors, (size,)."""
         return deviation_inverse(self.variance)
 
 
@@ -108,14 +108,14 @@ class Normalized:
     Logs and single episodes are of the rewards as they were.
 
     Args:
-        inner: the environments; closed with this.
-        observations: normalise those.
-        rewards: normalise those.
-        gamma: discount of the return whose deviation rewards are divided by.
-        threads: that may act for the policy.
+        inner: The environments; closed together with this object.
+        observations: Normalise observations.
+        rewards: Normalise rewards.
+        gamma: Discount of the return whose deviation rewards are divided by.
+        threads: Number of threads that may act for the policy.
 
     Raises:
-        ValueError: observations are to be normalised, and are bytes.
+        ValueError: Observations to normalise are bytes.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Normalized:
         self._frozen = frozen
 
     def _recall(self, parts: dict[str, Moments], memory: dict[str, np.ndarray]) -> None:
-        """Have some of the statistics be what they were; all of these must be there."""
+        """Restore some of the statistics, all of which must be in ``memory``."""
         current = self.memory()
         names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
         shapes = {name: getattr(memory.get(name), "shape", None) for name in names}
@@ -259,19 +259,19 @@ class Normalized:
         self._returns[:] = saved["returns"]
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
-        """The rows of some agents, in place; the statistics first, unless frozen."""
-        first, away = agents.start, _away(out)
+        """Normalise the rows of some agents in place, after updating the statistics."""
+        first, away = agents.start, _absent_mask(out)
         if self._seen is not None:
             rows = out.observations
             exact = self._exactly(agents) if self._exactly else None
             if not self._frozen:
                 seen = rows if exact is None else exact
-                bad = _either(self._not_finite("an observation", rows, first), away)
+                bad = _or_masks(self._not_finite("an observation", rows, first), away)
                 self._seen.add(seen if bad is None else seen[~bad])
             normalise(rows, self._seen.mean, self._seen.scale, exact)
         if self._return is not None and rewarded and not self._frozen:
             G, rewards = self._returns[agents], out.rewards
-            bad = _either(self._not_finite("a reward", rewards[:, None], first), away)
+            bad = _or_masks(self._not_finite("a reward", rewards[:, None], first), away)
             G *= self._gamma
             G += rewards if bad is None else np.where(bad, 0, rewards)
             self._return.add(G[:, None] if bad is None else G[~bad, None])
@@ -279,7 +279,7 @@ class Normalized:
             G[out.terminals != 0] = 0
 
     def _not_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
-        """Which rows (n, size) have numbers that aren't finite, (n,), or None; says so once."""
+        """Return a mask (n,) of rows (n, size) that aren't finite, or None; warns once."""
         bad = not_finite(rows)
         if bad is None:
             return None
@@ -305,14 +305,14 @@ class Normalized:
         self.close()
 
 
-def _away(out: Rows) -> np.ndarray | None:
-    """(n,) bool: agents that are away; None if all are there."""
+def _absent_mask(out: Rows) -> np.ndarray | None:
+    """Return (n,) bool, True for absent agents, or None if all are present."""
     if out.finals is None or not out.finals.any():
         return None
     away = (out.finals > 0) & (out.terminals > 0)
     return away if away.any() else None
 
 
-def _either(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
-    """(n,) bool: those of both; None is nobody."""
+def _or_masks(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
+    """Return the elementwise OR of two (n,) bool masks; None means all False."""
     return others if some is None else some if others is None else some | others

@@ -27,7 +27,14 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import registries
-from puffer_mlx.vec.instances import Buffers, Fact, Instances, Recipe, Shapes, tell_unclosed
+from puffer_mlx.vec.instances import (
+    Buffers,
+    EnvFactory,
+    EpisodeInfo,
+    Instances,
+    Shapes,
+    report_unclosed,
+)
 from puffer_mlx.vec.processes import (
     CONTEXT,
     allow_children,
@@ -39,21 +46,21 @@ from puffer_mlx.vec.python_faults import Fault, describe
 
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environments
 _MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
-_GRACE = 3.0  # seconds that environments have to close
-_LAST_WORDS = 1.0  # seconds that a process has to end, or to say where it hangs
+_CLOSE_TIMEOUT = 3.0  # seconds that environments have to close
+_SHUTDOWN_TIMEOUT = 1.0  # seconds that a process has to end, or to say where it hangs
 _WHY_DEAD = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
 )
 _LOST = 76  # exit code of a process that can't answer
 _WHY_LOST = "an environment must not close all descriptors (os.closerange, code for daemons)"
-_ASK = signal.SIGUSR1  # what a hanging process is asked with
+_DUMP_SIGNAL = signal.SIGUSR1  # sent to a hanging process
 _CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
 _NOTHING = pickle.dumps([])
 
 
 class Unclosed(NamedTuple):
-    """The last word of a process: what ``close`` of one of its environments raised."""
+    """The last message of a process: what ``close`` of one of its environments raised."""
 
     fault: str
 
@@ -62,36 +69,36 @@ class SingleProcess(Instances):
     """A group whose environments step in this process, one after another.
 
     Args:
-        shapes: of its buffers.
-        recipe: how instances are made.
-        seed: of instance 0 of all groups.
-        number: of the first instance here.
-        arguments: the others of ``Instances``.
+        shapes: Shapes of its buffers.
+        factory: Makes the instances.
+        seed: Seed of instance 0 of all groups.
+        number: Number of the group's first instance.
+        arguments: Further arguments of ``Instances``.
 
     Attributes:
-        buffers: of the group's agents.
+        buffers: Arrays of the group's agents.
 
     Raises:
-        UserError: an environment can't be made.
+        UserError: An environment can't be made.
     """
 
     def __init__(
-        self, shapes: Shapes, *, recipe: Recipe, seed: int, number: int, **arguments: Any
+        self, shapes: Shapes, *, factory: EnvFactory, seed: int, number: int, **arguments: Any
     ) -> None:
-        self._place = recipe.name, number, seed
-        buffers = Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
+        self._place = factory.name, number, seed
+        buffers = Buffers.allocate(shapes)
         current, busy = np.zeros(1, int), np.zeros(1)
-        super().__init__(recipe, buffers, current, busy, seed=seed, number=number, **arguments)
+        super().__init__(factory, buffers, current, busy, seed=seed, number=number, **arguments)
 
     def ask(self, what: str, *arguments: Any) -> None:
         """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``answer``."""
         self._task = getattr(self, what), arguments
 
     def answer(self) -> Any:
-        """Do what was asked, and return its facts; the buffers hold the result.
+        """Execute the task and return its infos. The result is in the buffers.
 
         Raises:
-            UserError: an environment failed; close all.
+            UserError: An environment failed; close all.
         """
         method, arguments = self._task
         try:
@@ -100,37 +107,38 @@ class SingleProcess(Instances):
             raise fault.report(*self._place) from None
 
     def render(self) -> Any:
-        """What the first environment draws, or the ``UserError`` that says why it doesn't."""
+        """Return the first environment's picture, or the ``UserError`` with the reason."""
         self.ask("picture")
         return self.answer()
 
     def close(self) -> None:
-        """Close the environments; one that can't be closed is told in a line."""
-        tell_unclosed(self._place[0], self.close_all())
+        """Close the environments; report one that can't be closed."""
+        report_unclosed(self._place[0], self.close_all())
 
     def busy_seconds(self) -> float:
-        """That environments have spent in steps."""
+        """Return the seconds spent in steps."""
         return float(self._busy[0])
 
 
 class Workers:
-    """A group whose environments step in W processes, each with as many; as ``SingleProcess``.
+    """A group whose environments step in W processes, with the methods of ``SingleProcess``.
 
     Args:
-        shapes: of the group's buffers.
-        workers: W, which divides ``count``.
-        timeout: seconds after which a process hangs; starting may take longer.
-        recipe: how instances are made.
-        seed: of instance 0 of all groups.
-        count: of instances in the group.
-        number: of the first of them.
-        arguments: the others of ``Instances``.
+        shapes: Shapes of its buffers.
+        workers: Number of processes W, a divisor of ``count``.
+        timeout: Seconds after which a process counts as hanging; starting may take longer.
+        factory: Makes the instances.
+        seed: Seed of instance 0 of all groups.
+        count: Number of instances in the group.
+        number: Number of the group's first instance.
+        arguments: Further arguments of ``Instances``.
 
     Attributes:
-        buffers: of the group's agents.
+        buffers: Arrays of the group's agents.
 
     Raises:
-        UserError: the environments can't be made, or not in another process. None is left then.
+        UserError: The environments can't be made, or can't be sent to a process. No process is left
+            then.
     """
 
     def __init__(
@@ -139,26 +147,26 @@ class Workers:
         *,
         workers: int,
         timeout: float,
-        recipe: Recipe,
+        factory: EnvFactory,
         seed: int,
         count: int,
         number: int,
         **arguments: Any,
     ) -> None:
-        self._place = recipe.name, number, seed
+        self._place = factory.name, number, seed
         self._count = count // workers  # instances of a process
         self._pipes: list[Connection] = []
         self.processes: list[Any] = []
         # Also run when the program ends: multiprocessing would send SIGTERM, which they ignore.
-        ending = recipe.name, self._pipes, self.processes
+        ending = factory.name, self._pipes, self.processes
         self._end = Finalize(self, _end, ending, exitpriority=0)
         context: Any = multiprocessing.get_context(CONTEXT)
-        context.set_forkserver_preload([__name__, type(recipe).__module__, "gymnasium"])
+        context.set_forkserver_preload([__name__, type(factory).__module__, "gymnasium"])
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
         memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
         self.buffers, self._current, self._busy = _view(memory, shapes)
         self._n = len(self.buffers.rewards) // workers
-        sent = pickled(recipe)
+        sent = pickled(factory)
         method = multiprocessing.get_start_method()
         try:
             for w in range(workers):
@@ -188,29 +196,29 @@ class Workers:
             except OSError:
                 raise self._died(w) from None
 
-    def answer(self) -> list[Fact]:
-        """Wait until all have done it; the buffers hold the result.
+    def answer(self) -> list[EpisodeInfo]:
+        """Wait for the task and return its infos. The result is in the buffers.
 
         Raises:
-            UserError: an environment failed, died or hangs; close all.
+            UserError: An environment failed, died or hangs; close all.
         """
-        facts: list[Fact] = []
+        infos: list[EpisodeInfo] = []
         for w in range(len(self._pipes)):
             news, first = self._receive(w), w * self._n
             if isinstance(news, UserError):
                 raise news
             if news:
-                facts += [fact.counted_from(first) for fact in news]
-        return facts
+                infos += [info.shifted(first) for info in news]
+        return infos
 
     def render(self) -> Any:
-        """What the first environment draws, or the ``UserError`` that says why it doesn't."""
+        """Return the first environment's picture, or the ``UserError`` with the reason."""
         with suppress(OSError):  # it is dead, as is said when it doesn't answer
             self._pipes[0].send(("picture", ()))
         return self._receive(0)
 
     def busy_seconds(self) -> float:
-        """That environments have spent in steps, all processes together."""
+        """Return the seconds spent in steps, over all processes."""
         return float(self._busy.sum())
 
     def close(self) -> None:
@@ -222,14 +230,15 @@ class Workers:
 
         ``poll`` before each would do, at the price of a tenth of a round trip.
         """
-        self._patience, whole = seconds, int(seconds)
+        self._timeout = seconds
+        whole = int(seconds)
         text = struct.pack("ll", whole, int((seconds - whole) * 1e6))
         for pipe in self._pipes:
             with socket.socket(fileno=os.dup(pipe.fileno())) as end:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)
 
     def _receive(self, w: int) -> Any:
-        """What a process answered; what it raised is raised here."""
+        """Return the answer of a process, or raise its error."""
         try:
             word = self._pipes[w].recv()
         except BlockingIOError:
@@ -246,7 +255,7 @@ class Workers:
 
     def _died(self, w: int) -> UserError:
         process = self.processes[w]
-        process.join(_LAST_WORDS)
+        process.join(_SHUTDOWN_TIMEOUT)
         code = process.exitcode or 0
         text, hint = f"its process {how_it_ended(code)}", _WHY_DEAD
         if code == _LOST:
@@ -256,10 +265,10 @@ class Workers:
     def _hang(self, w: int) -> UserError:
         pipe = self._pipes[w]
         with suppress(ProcessLookupError):
-            os.kill(self.processes[w].pid, _ASK)
-        text = f"nothing came back for {self._patience:g} seconds (vec.timeout)"
-        with suppress(Exception):  # it may be dead by now, or have written half a word
-            word = pipe.recv() if pipe.poll(_LAST_WORDS) else None
+            os.kill(self.processes[w].pid, _DUMP_SIGNAL)
+        text = f"nothing came back for {self._timeout:g} seconds (vec.timeout)"
+        with suppress(Exception):  # it may have died, or written half a message
+            word = pipe.recv() if pipe.poll(_SHUTDOWN_TIMEOUT) else None
             lines = word.text.partition("\n")[2] if isinstance(word, Fault) else ""
             text += f"; it was at\n{lines}" if lines else ""
         hint = "raise vec.timeout if it is only slow"
@@ -272,18 +281,23 @@ def _end(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
         for pipe in pipes:
             with suppress(OSError):  # its process has ended
                 pipe.send_bytes(_CLOSE)  # answered after the current step, whose result is unused
-        _join(processes, _GRACE)
+        _join(processes, _CLOSE_TIMEOUT)
     finally:  # also after a second Ctrl-C
         for process in processes:
             process.kill()
-        _join(processes, _GRACE)
+        _join(processes, _CLOSE_TIMEOUT)
         for pipe in pipes:
-            tell_unclosed(name, _last_word(pipe))
+            report_unclosed(name, _last_word(pipe))
             pipe.close()
 
 
 def _join(processes: Sequence[Any], timeout: float) -> None:
-    """Wait until processes have ended, at most so many seconds for all of them."""
+    """Wait until processes have ended.
+
+    Args:
+        processes: The processes.
+        timeout: Seconds for all of them together.
+    """
     deadline = time.monotonic() + timeout
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
@@ -308,18 +322,18 @@ def _work(
     shapes: Shapes,
     arguments: dict[str, Any],
 ) -> None:
-    """A process: make environments, and do what is asked until it is to close."""
+    """Run a process: make environments and execute tasks until ``close``."""
     begin_child()
-    signal.signal(_ASK, _say_where)
+    signal.signal(_DUMP_SIGNAL, _raise_hang)
     allow_children(pipe, method)
     buffers, current, busy = _view(memory, shapes)
     buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
         registered, made = pickle.loads(sent)
-        recipe = pickle.loads(made)
+        factory = pickle.loads(made)
         registries.receive(registered)  # in place of what was registered by importing modules
-        instances = Instances(recipe, buffers, current, busy[w : w + 1], **arguments)
+        instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
         while (task := pipe.recv())[0] != "close":
             result = getattr(instances, task[0])(*task[1])
@@ -329,7 +343,7 @@ def _work(
                 pipe.send(result)
     except EOFError:  # the trainer is gone
         pass
-    except BaseException as error:  # also if a recipe can't be read, or a result can't be sent
+    except BaseException as error:  # also if the factory can't be read, or a result can't be sent
         known = isinstance(error, Fault | UserError)
         word = error if known else Fault("failed in its process", describe(error), int(current[0]))
         try:
@@ -352,8 +366,8 @@ def _last_word(pipe: Connection) -> str:
     return fault
 
 
-def _say_where(*_: Any) -> None:
-    """Raise where the process hangs: that is told like any failure, with the lines of code."""
+def _raise_hang(*_: Any) -> None:
+    """Signal handler: raise in the hanging frame, so that its lines of code are reported."""
     raise TimeoutError
 
 
@@ -371,17 +385,17 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def pickled(recipe: Recipe) -> bytes:
-    """Return what makes a recipe's environments, and what the program registered, for a process.
+def pickled(factory: EnvFactory) -> bytes:
+    """Return a factory and the registered environments, pickled for a process.
 
     Raises:
         UserError: If it can't be pickled.
     """
     try:
-        made = registries.dumps(recipe)
+        made = registries.dumps(factory)
     except Exception as error:
         raise UserError(
-            f"{recipe.name}: what makes it can't be sent to another process: {error}",
+            f"{factory.name}: what makes it can't be sent to another process: {error}",
             "name a class or function of a module, or set vec.backend to sync",
         ) from None
     return pickle.dumps((registries.registered(), made))

@@ -119,7 +119,7 @@ def _restore_sigterm() -> None:
 
 
 def how_it_ended(code: int) -> str:
-    """A process's exit code in words."""
+    """Return a text for the exit code of a process."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

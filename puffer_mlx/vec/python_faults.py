@@ -1,4 +1,4 @@
-"""What went wrong in an environment: which one, where in its code, what to do about it.
+"""Errors of environments: the environment, the lines of its code, and a hint.
 
 `one_number`, `one_flag`, `all_numbers` and `as_info` take every unambiguous form of what an
 environment returns; anything else they name.
@@ -20,7 +20,7 @@ from puffer_mlx.errors import UserError
 _FRAMES = 3  # of the environment's own code that a message shows
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
 _HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
-# What gym did until 0.26, in words: environments written for it are still about.
+# Hints on environments that are written for gym before 0.26.
 _STEP = "return observation, reward, terminated, truncated, info: done is either of the two"
 _RESET = "def reset(self, *, seed=None, options=None), and return observation, info"
 _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
@@ -35,13 +35,13 @@ RAISED = (Exception, SystemExit)  # by environments: ``sys.exit`` in one is no e
 
 
 class Fault(Exception):
-    """What is known of an environment's failure; it can be sent between processes.
+    """Failure of an environment; can be sent between processes.
 
     Args:
-        what: what the environment did, as in "failed in step"; "": the caller knows.
-        text: ``describe`` of an exception, for example; "" if there is no more to say.
-        index: which environment of its group; None: the caller knows; or ``UNKNOWN``.
-        hint: how to put it right, if the usual advice doesn't fit.
+        what: What happened, as in "failed in step"; "" if the caller knows it.
+        text: Details, such as ``describe`` of an exception, or "".
+        index: Index of the environment in its group; None if the caller knows it, or ``UNKNOWN``.
+        hint: Hint, if the usual one doesn't fit.
     """
 
     def __init__(self, what: str, text: str, index: int | None = None, hint: str = "") -> None:
@@ -49,12 +49,12 @@ class Fault(Exception):
         self.what, self.text, self.index, self.hint = what, text, index, hint
 
     def report(self, name: str, first: int = 0, seed: int = 0) -> UserError:
-        """The message.
+        """Return the error with its message.
 
         Args:
-            name: of all the environments.
-            first: number of the group's first one.
-            seed: of environment 0.
+            name: Name of the environments.
+            first: Number of the group's first environment.
+            seed: Seed of environment 0.
         """
         which, text = "an environment", f": {self.text}" if self.text else ""
         if self.index is not None and self.index != UNKNOWN:
@@ -64,9 +64,9 @@ class Fault(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """An exception in few lines: its kind and message, and the last lines of code it went through.
+    """Return an exception as a few lines: its type and message, and the last lines of code.
 
-    Lines of Gymnasium, NumPy and Python's own library are left out.
+    Lines of Gymnasium, NumPy and the standard library are left out.
     """
     kind = type(error).__name__
     head = f"{kind}: {error}" if str(error) else kind
@@ -77,12 +77,12 @@ def describe(error: BaseException) -> str:
 
 
 def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
-    """What is known of an exception that came out of an environment.
+    """Return an environment's exception as a ``Fault``.
 
     Args:
-        what: what it did, as in "failed in step".
-        error: the exception.
-        index: which environment.
+        what: What happened, as in "failed in step".
+        error: The exception.
+        index: Index of the environment.
     """
     frame = (traceback.extract_tb(error.__traceback__) or [None])[-1]
     if frame and _in_library(Path(frame.filename)):  # who called it couldn't take its result
@@ -98,7 +98,7 @@ def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
 
 @contextmanager
 def failing(what: str, index: int | None = None) -> Iterator[None]:
-    """Raise what an environment raises meanwhile as ``failed`` reports it."""
+    """Raise an environment's exceptions in a block as a ``Fault``."""
     try:
         yield
     except RAISED as error:
@@ -106,12 +106,12 @@ def failing(what: str, index: int | None = None) -> Iterator[None]:
 
 
 def form_fault(method: str, result: Any, index: int | None = None) -> Fault | None:
-    """Return what is wrong with the form of a result of ``step`` or ``reset``; None if it is right.
+    """Return the fault of a result of ``step`` or ``reset``, or None if its form is right.
 
     Args:
         method: ``step`` or ``reset``.
-        result: What it returned.
-        index: Of the environment, as `Fault` takes it.
+        result: The returned value.
+        index: Index of the environment, as in `Fault`.
     """
     several = isinstance(result, tuple | list)
     if several and len(result) == (5 if method == "step" else 2):
@@ -129,8 +129,8 @@ def one_number(value: Any, what: str) -> Any:
     """Return a reward as a scalar; it may come as an array or a list of one element.
 
     Args:
-        value: What the environment returned.
-        what: Its name, for the message: "a reward".
+        value: The returned value.
+        what: Name of the value, for the message: "a reward".
 
     Raises:
         Fault: It isn't one number.
@@ -159,8 +159,8 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
     """Return one number for each of n environments, (n,), or one for all of them.
 
     Args:
-        values: What the vectorised form returned: n numbers of any shape, or a scalar.
-        what: Their name, for the message: "rewards".
+        values: The returned value: n numbers of any shape, or a scalar.
+        what: Name of the value, for the message: "rewards".
         n: Environments.
 
     Raises:
@@ -183,11 +183,11 @@ def all_flags(values: Any, what: str, n: int) -> np.ndarray:
 
 
 def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
-    """Return an info as a dict; None is an empty one.
+    """Return an info as a dict, {} for None.
 
     Args:
-        info: What the environment returned.
-        index: Of the environment, as `Fault` takes it.
+        info: The returned value.
+        index: Index of the environment, as in `Fault`.
 
     Raises:
         Fault: It is no dict.
@@ -207,7 +207,7 @@ def shown(value: Any) -> str:
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """Return an array of numbers; None if the value isn't one."""
+    """Return an array of numbers, or None for another value."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
@@ -216,13 +216,13 @@ def _array(value: Any) -> np.ndarray | None:
 
 
 def _old(method: str, text: str, index: int | None) -> Fault:
-    """Of an environment that returns what gym's did."""
+    """Return the fault of an environment that returns values as gym before 0.26."""
     text = f"it returned {text}, as gym's environments did before 0.26"
     return Fault(f"failed in {method}", text, index, _STEP if method == "step" else _RESET)
 
 
 def undrawable(error: BaseException) -> str:
-    """How to put it right if an exception came from drawing with OpenGL; "" if it didn't."""
+    """Return a hint on an exception from drawing with OpenGL, "" for another exception."""
     frames = traceback.extract_tb(error.__traceback__)
     parts = {part for frame in frames for part in Path(frame.filename).parts}
     if not parts & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:

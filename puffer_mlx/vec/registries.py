@@ -1,4 +1,4 @@
-"""Environments that the program registered, for the processes that step them.
+"""The registered environments of this program, for the processes that step them.
 
 A process starts without what the program did. An id is only a text: it would find nothing there,
 or another environment of that name. So the registries of Gymnasium and PettingZoo go along.
@@ -32,12 +32,12 @@ def dumps(value: Any) -> bytes:
 
 
 class Later:
-    """What makes an environment, unpickled when it is first used.
+    """A constructor that is unpickled when it is first used.
 
-    So a process imports only what it needs, and an error is raised where it can be reported.
+    So a process imports only the necessary modules, and an error can be reported.
 
     Args:
-        make: a class or a function.
+        make: A class or a function.
 
     Raises:
         Exception: If it can't be pickled.
@@ -121,8 +121,8 @@ def _portable_or_not(specification: Any, whole: bool = False) -> Any:
     """``portable``, or a specification whose environment can't be made.
 
     Args:
-        specification: of a registered environment.
-        whole: whether to try its arguments, too.
+        specification: Specification of a registered environment.
+        whole: Try to pickle its arguments, too.
     """
     try:
         copied = portable(specification)

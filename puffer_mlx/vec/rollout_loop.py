@@ -33,13 +33,13 @@ def collect(
     While the policy acts for a group, the others may step.
 
     Args:
-        vec: the environments, none of them stepping.
-        steps: T.
-        act: addresses of a C function, PufferAct of ``envs/src/vec.h``, and of its context.
+        vec: The environments, none of them stepping.
+        steps: Number of steps T.
+        act: Addresses of a C function, PufferAct of ``envs/src/vec.h``, and of its context.
         actions: (T, N, heads) float32, C-contiguous; the policy writes them.
-        out: (T + 1, N, ...) rows; those of time 0 are there, the others are written.
-        spans: note when groups were acted for, at most so many times.
-        threads: that act for parts of a group at once.
+        out: (T + 1, N, ...) rows; time 0 is input, the others are output.
+        spans: Largest number of time spans of acting to record.
+        threads: Number of threads that act for parts of a group.
     """
     N, Q = vec.num_agents, vec.num_groups
     groups = [slice(g * (N // Q), (g + 1) * (N // Q)) for g in range(Q)]
@@ -73,21 +73,21 @@ def collect(
 
 
 def _parts(agents: slice) -> list[tuple[int, int]]:
-    """First agent and number of the parts of a group."""
+    """Return first agent and size of the parts of a group."""
     return [
         (first, min(PART, agents.stop - first)) for first in range(agents.start, agents.stop, PART)
     ]
 
 
 def measure_stepping(vec: VecEnv, seconds: float = 5.0) -> dict[str, float]:
-    """Step random actions for a while, all groups under way at once, waiting for them in turn.
+    """Measure the speed of steps with random actions, all groups at the same time.
 
     Actions are drawn beforehand, and each group writes the same rows every time, so nothing but
     stepping is measured. The first half second isn't counted.
 
     Args:
-        vec: is reset, and left with no step under way.
-        seconds: how long to measure, at least.
+        vec: The environments; are reset first, and not stepping at the end.
+        seconds: Shortest duration of the measurement.
 
     Returns:
         ``steps_per_second`` (agent steps), ``seconds`` measured, ``steps``, ``busy_seconds``

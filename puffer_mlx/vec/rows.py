@@ -12,7 +12,7 @@ from puffer_mlx.vec.base import Rows, VecEnv
 
 
 class HasSpec(Protocol):
-    """What knows what its agents see and do."""
+    """An object with an ``EnvSpec``."""
 
     spec: EnvSpec
 
@@ -102,14 +102,14 @@ class RowShapes:
 
 
 def check_picture(name: str, picture: Any) -> np.ndarray:
-    """What an environment's ``render`` returned, if it is a picture (height, width, 3) uint8.
+    """Return the result of ``render`` if it is a picture (height, width, 3) uint8.
 
     Args:
-        name: of the environments.
-        picture: is anything.
+        name: Name of the environments.
+        picture: The result.
 
     Raises:
-        UserError: it is no picture.
+        UserError: It isn't a picture.
     """
     frame = None if picture is None else np.asarray(picture)
     if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
@@ -122,8 +122,8 @@ def check_picture(name: str, picture: Any) -> np.ndarray:
 
 
 def not_finite(rows: np.ndarray) -> np.ndarray | None:
-    """Which numbers of an array of floats aren't finite, of its shape; None if all are."""
-    # one number says it for nearly all steps; a sum of huge ones may overflow, hence the rest
+    """Return a mask of the numbers that aren't finite, or None if all are finite."""
+    # Nearly always one number is enough; the sum of huge numbers may overflow, hence the rest.
     if math.isfinite(np.vdot(rows, rows)):
         return None
     bad = np.logical_not(np.isfinite(rows))
@@ -141,15 +141,15 @@ def check_finite(
     """Refuse rows with numbers that aren't finite: one of them would spoil all weights.
 
     Args:
-        name: the environment's.
+        name: Name of the environment.
         observations: (n, D) uint8 or float32.
         rewards: (n,) float32.
-        first_env: number of the environment of the first agent.
-        seeds: of all environments, by their numbers.
-        per_environment: agents that share an environment.
+        first_env: Index of the first agent's environment.
+        seeds: Seeds of all environments.
+        per_environment: Number of agents in an environment.
 
     Raises:
-        UserError: names the first environment, its seed and what it returned.
+        UserError: Names the first such environment, its seed and the value.
     """
     checked = [("a reward", rewards)]
     if observations.dtype.kind == "f":

@@ -28,7 +28,7 @@ class ObservationPart(NamedTuple):
     restore: Callable[[Any], Any]  # the other way; for arrays of MLX too
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
-        """What writes one value, an array of the space's shape, into its columns of a row (D,)."""
+        """Return a function that writes one value into its columns of a row (D,)."""
         out = row[self.start : self.stop]
         if self.write is _copy:
             return partial(np.copyto, out.reshape(self.space.shape))
@@ -60,7 +60,7 @@ def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterat
 
 
 def row_dtype(parts: list[ObservationPart]) -> np.dtype:
-    """Of rows: bytes if all that an agent sees are bytes."""
+    """Return the dtype of rows: uint8 if all observations are bytes, else float32."""
     bytes_only = all(kind_of(p.space) == "Box" and p.space.dtype == np.uint8 for p in parts)
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
@@ -222,9 +222,9 @@ def _chosen(
 
 
 def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
-    """What -1 and 1 are for each number of a Box: its bounds, where both are finite.
+    """Return the values of actions -1 and 1 for each number of a Box: its bounds, if finite.
 
-    Elsewhere -1 and 1, also where there is nothing to choose, or float32 can't hold the width.
+    Elsewhere they are -1 and 1, also for equal bounds or a width that float32 can't hold.
     """
     low, high = (np.asarray(bound, np.float32).ravel() for bound in (space.low, space.high))
     with np.errstate(over="ignore", invalid="ignore"):

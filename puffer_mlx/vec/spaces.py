@@ -1,7 +1,7 @@
-"""What a space of Gymnasium is and consists of. NumPy only.
+"""Gymnasium's spaces and their parts. NumPy only.
 
-Spaces are told apart by the names of their classes: Gymnasium need not be there, and the spaces of
-its forks do as well.
+Spaces are recognised by the names of their classes, so Gymnasium may be missing, and spaces of its
+forks work too.
 """
 
 import json
@@ -20,7 +20,7 @@ Path = tuple[Any, ...]  # keys and indices that lead to a part of nested dicts a
 
 
 def kind_of(space: Any) -> str:
-    """Which of the spaces this module knows it is, by the names of its classes; "" if none."""
+    """Return the kind of a space, by the names of its classes; "" for an unknown kind."""
     for cls in type(space).__mro__:
         if cls.__name__ in _KINDS:
             return cls.__name__
@@ -74,14 +74,14 @@ def to_text(*spaces: Any) -> str:
 
 
 def from_text(text: str, most: int) -> list[Any]:
-    """What ``to_text`` wrote: objects that do as spaces here, without Gymnasium.
+    """Read spaces that ``to_text`` wrote, as objects that work without Gymnasium.
 
     Args:
-        text: of a file, which may be anything.
-        most: how many numbers a part may have.
+        text: Text of a file, untrusted.
+        most: Largest number of elements of a part.
 
     Raises:
-        ValueError: it isn't that.
+        ValueError: The text is damaged.
     """
     try:
         return [_space(data, most) for data in json.loads(text)]

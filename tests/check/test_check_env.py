@@ -17,6 +17,7 @@ import psutil
 import pytest
 from kept import edit, kept_copy
 from running import command, run, started, wait_until
+from stepping import gym_vec
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
 from puffer_mlx.check.env.gymnasium_check import bounds, gymnasium_says
@@ -28,7 +29,6 @@ from puffer_mlx.check.item_processes import known
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
-from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.compiling import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
@@ -57,7 +57,7 @@ def test_a_clock_that_float32_rounds_is_seen_to_change():
             self.t += 1
             return np.array([1.7e9 + self.t]), 0.0, False, self.t == 9, {}
 
-    with GymVec(Clock, name="clock", total_agents=1, backend="sync") as vec:
+    with gym_vec(Clock, name="clock", total_agents=1, backend="sync") as vec:
         notes = play(lambda: contextlib.nullcontext(vec), 0.01, 1.0)
     assert (notes.low - 1.7e9, notes.high - 1.7e9) == (0, 8)
 

@@ -21,7 +21,7 @@ def printed(width: int = 120) -> str:
 
 
 def test_they_are_as_described():
-    """What its file's first comment says is what the compiled environment says."""
+    """The structured comments of its file say what the compiled environment says."""
     entries = list_environments.native_environments()
     assert [entry.name for entry in entries] == SHIPPED
     for entry in entries:
@@ -30,33 +30,24 @@ def test_they_are_as_described():
         shape = spec.observation_shape or (spec.observation_size,)
         kind = "byte" if spec.observation_dtype == "uint8" else "float"
         many = "" if shape == (1,) else "s"
-        assert entry.sees == f"{' x '.join(map(str, shape))} {kind}{many}"
+        assert entry.observation == f"{' x '.join(map(str, shape))} {kind}{many}"
         sizes = spec.action.sizes
         does = f"{len(sizes)} continuous" if spec.action.continuous else ""
         does = does or "one of " + " and of ".join(map(str, sizes))
-        assert entry.does == does + (", masked" if spec.mask_size else "")
-        assert len(entry.about) > 15 and not entry.about.endswith(".")
+        assert entry.action == does + (", masked" if spec.mask_size else "")
+        assert len(entry.description) > 15 and not entry.description.endswith(".")
     for name, path in variants().items():
-        assert len(list_environments.about(path, name)) > 15, name
+        assert len(list_environments.comments(path)["description"]) > 15, name
 
 
-def test_the_first_comment(tmp_path):
+def test_structured_comments(tmp_path):
     path = tmp_path / "x.ini"
-    spaces = "# An agent sees 4 x 4 bytes\n# and does one of 3, masked.\n"
-    for text, expected, sees in (
-        ("# Sea: sail home. Numbers: mine.\n", "sail home", "?"),
-        (
-            f"# Sail home\n# by night.\n{spaces}\n# Not.\n[base]\n",
-            "Sail home by night",
-            "4 x 4 bytes",
-        ),
-        ("# By day: sail home.\n\n" + spaces, "By day: sail home", "?"),
-        ("[base]\n", "", "?"),
-    ):
-        path.write_text(text)
-        assert list_environments.about(path, "sea") == expected
-        does = "?" if sees == "?" else "one of 3, masked"
-        assert list_environments.spaces(path) == (sees, does)
+    path.write_text(
+        "; description: sail home: by night. \n# description: prose\n; other: 3\n"
+        "; observation: 4 x 4 bytes\n[base]\nseed = 1 ; action: none\n"
+    )
+    known = {"description": "sail home: by night.", "observation": "4 x 4 bytes"}
+    assert list_environments.comments(path) == known
 
 
 def test_what_is_printed():
@@ -79,11 +70,11 @@ def test_an_environment_of_the_working_directory(here):
     """A file there is listed as a variant, and doesn't change what comes with puffer_mlx."""
     before = list_environments.native_environments()
     (here / "configs").mkdir()
-    text = "# Walk: to the target, twice as far.\n[base]\nenv_name = squared\n"
+    text = "; description: twice as far\n[base]\nenv_name = squared\n"
     for name in "walk", "squared-far":
         (here / "configs" / f"{name}.ini").write_text(text)
     assert list_environments.native_environments() == before
-    assert "squared-far" in printed() and "configs/squared-far.ini" in printed()
+    assert "squared-far" in printed() and "twice as far" in printed()
 
 
 def test_gymnasium_by_group(monkeypatch):

@@ -14,7 +14,6 @@ from puffer_mlx.config.resolve import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.reading import read_sweep
-from puffer_mlx.tracking.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "data"
@@ -305,6 +304,16 @@ def test_to_dict_is_plain_and_complete():
     assert "origins" not in plain
 
 
+def test_a_removed_key_is_an_error_if_typed_and_ignored_in_the_files_of_old_runs(ini):
+    for words in (["--log-format", "puffer5"], ["--base.log_format=jsonl"]):
+        with pytest.raises(UserError, match="--log-format was removed") as error:
+            c.load("squared", words)
+        assert "RUN.jsonl" in str(error.value)
+    for value in ("jsonl", "puffer5"):
+        config = c.load("squared", files=[ini(f"[base]\nlog_format = {value}\n")])
+        assert not config.unused and not hasattr(config.base, "log_format")
+
+
 # ---- what ranks policies -------------------------------------------------------------------------
 
 
@@ -325,7 +334,6 @@ def test_training_and_sweeps_read_the_metric_by_one_rule(ini, text, metric, sign
     config = c.load("squared", files=[ini(text)])
     settings = read_sweep(config).settings
     assert (config.metric, config.sign) == (settings.metric, settings.sign) == (metric, sign)
-    assert RunLog(config, "1", Path("1.jsonl"), overlap=False).metric == metric
 
 
 @pytest.mark.parametrize(

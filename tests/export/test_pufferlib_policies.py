@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from policy_files import configuration_of
+from stepping import puffer_vec
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.export.formats.torch import save_torch
 from puffer_mlx.export.parity import Outputs, run
-from puffer_mlx.vec.puffer.vec import PufferVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 torch: Any = pytest.importorskip("torch")
@@ -57,7 +57,7 @@ def of_pufferlib(make) -> Any:
 
 def played(make) -> tuple[Any, np.ndarray]:
     """What agents see and do, and (T, N, D) observations of random play."""
-    with PufferVec(make, name="x", total_agents=AGENTS, backend="sync") as env:
+    with puffer_vec(make, name="x", total_agents=AGENTS, backend="sync") as env:
         rows, rng, seen = allocate_rows(env, AGENTS), np.random.default_rng(0), []
         env.reset(rows)
         for _ in range(STEPS):

@@ -9,6 +9,7 @@ import pytest
 import zoo_duel
 from native_envs import edited, folder_of, make, parameters
 from small_policies import weights_of
+from stepping import zoo_vec
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
@@ -19,7 +20,6 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.native.vec import NativeVec
-from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
 Zoo = zoo_duel.Duel
@@ -253,7 +253,7 @@ def test_seats_that_are_no_two_sides():
 
 def zoo(first: Player, second: Player, count: int = 4, each: int = 3, **env) -> PairResult:
     agents = count * env.get("agents", 2)
-    with ZooVec(Zoo, name="duel", total_agents=agents, backend="sync", env=env) as vec:
+    with zoo_vec(Zoo, name="duel", total_agents=agents, backend="sync", env=env) as vec:
         return play_pair(first, second, vec, each, 0)
 
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import SyncVectorEnv
-from stepping import started, step
+from stepping import gym_vec, started, step
 
 import puffer_mlx
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
-from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.normalize import Normalized
 
 pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
@@ -106,7 +105,7 @@ def test_rewards_of_time_limits_have_the_value_of_the_last_observation(network, 
 
 def test_what_is_taken_is_of_the_steps_since():
     """Each group counts its own steps; nothing is kept before it is asked for."""
-    with GymVec(
+    with gym_vec(
         same_step, name="x", total_agents=4, num_buffers=2, backend="vector", finals=True
     ) as env:
         assert env.shows_last and not env.finals
@@ -123,7 +122,7 @@ def test_what_is_taken_is_of_the_steps_since():
 
 
 def test_what_is_taken_is_normalised():
-    inner = GymVec(same_step, name="x", total_agents=2, backend="vector", finals=True)
+    inner = gym_vec(same_step, name="x", total_agents=2, backend="vector", finals=True)
     with Normalized(inner, True, True, GAMMA) as env:
         rows = started(env)
         env.take_last()
@@ -144,7 +143,7 @@ def test_without_the_last_observation_there_is_one_message():
         return Silent(same_step(num_envs))
 
     def played(finals):
-        with GymVec(make, name="x", total_agents=2, backend="vector", finals=finals) as env:
+        with gym_vec(make, name="x", total_agents=2, backend="vector", finals=finals) as env:
             rows = started(env)
             for _ in range(6):
                 step(env, rows)

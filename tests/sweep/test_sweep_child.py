@@ -24,6 +24,7 @@ from puffer_mlx.sweep.curve import (
     as_one,
     combined,
     is_beaten,
+    means,
     noise,
 )
 from puffer_mlx.sweep.observations import Observations
@@ -62,6 +63,16 @@ def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
     assert log.news() == [] and log.points(1) == [Point(8.5, 18.0, 900)]  # the evaluation's score
 
 
+def test_parts_of_a_run_end_with_the_record_that_reaches_them():
+    """800 steps in 4 parts end at 200, 400, 600 and 800; means are over records with a score."""
+    scores = {2: 1.0, 3: 2.0, 4: 6.0, 6: 3.0, 7: 4.0, 8: 8.0}
+    records = [json.loads(record(epoch, scores.get(epoch))) for epoch in range(1, 9)]
+    parts = means(iter(records), 800, 4)
+    assert [part["agent_steps"] for part in parts] == [150, 350, 550, 750]
+    assert [part[SCORE] for part in parts] == [1, 4, 3, 6]
+    assert len(means(iter(records[:2]), 200, 4)) == 2  # one record ends one part at most
+
+
 @pytest.mark.parametrize("removed", ["file", "folder"])
 def test_a_log_that_is_removed_and_begun_anew_is_read_on(log, tmp_path, removed):
     path = tmp_path / "logs" / "squared" / "1.jsonl"
@@ -79,11 +90,11 @@ def test_a_log_that_is_removed_and_begun_anew_is_read_on(log, tmp_path, removed)
     assert log.points(1)[-1].score == 9.0 and not log.bad
 
 
-def test_a_log_that_is_no_log_is_a_fault(log, tmp_path):
+def test_a_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
-    log.news()
-    assert log.bad == "a line of its log is no record: '{ '"
+    assert [point.score for point in log.news()] == [1.0, 2.0]
+    assert (log.bad, log.skipped) == ("", "a line of its log is no record: '{ '")
 
 
 def test_curves_of_several_seeds_are_matched_from_their_ends():

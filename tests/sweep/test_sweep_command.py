@@ -90,8 +90,7 @@ def test_a_sweep_prints_its_runs_and_the_best_as_a_file_that_trains_it_again(who
     assert len(again) > 2 and again == records(only(folder, before))
 
 
-def test_a_run_is_what_its_trial_and_its_record_say(whole):
-    """Records are what upstream's viewer reads."""
+def test_a_run_has_the_values_of_its_trial(whole):
     folder = whole[0] / "sweeps/squared/one"
     (second,) = [path for path in folder.glob("runs/*") if path.name != "0000"]
     ran = config.load_saved(only(second, "checkpoints/squared/*/config.ini"))
@@ -99,14 +98,6 @@ def test_a_run_is_what_its_trial_and_its_record_say(whole):
     trial = optuna.load_study(study_name="squared-one", storage=opened).trials[int(second.name)]
     keys = "total_timesteps", "learning_rate", "gamma"
     assert trial.params == {f"train.{key}": getattr(ran.train, key) for key in keys}
-    logs = [json.loads(path.read_text()) for path in folder.glob("logs/squared/*.json")]
-    assert len(logs) == 2 and logs[0]["metrics"].keys() == logs[1]["metrics"].keys()
-    for log in logs:
-        assert {"train", "metric", "downsample"} <= log["sweep"].keys()
-        assert log["sweep"]["train"]["gamma"]["max"] == 0.9999
-        assert log["sweep"]["policy"].keys() == {"hidden_size", "num_layers"}  # aren't swept
-        assert len({len(values) for values in log["metrics"].values()}) == 1
-        assert {"env/score", "uptime", "agent_steps"} <= {*log["metrics"]}
 
 
 def test_several_seeds_and_other_configurations(tiny):
@@ -125,7 +116,6 @@ def test_several_seeds_and_other_configurations(tiny):
     assert (one.base.seed, two.base.seed) == (73, 74)
     assert (one.vec.seed, two.vec.seed) == (0, 1000)
     assert (one.train.gamma, one.policy) == (two.train.gamma, two.policy)
-    assert {path.stem for path in folder.glob("logs/squared/*")} >= {"0000", "0000-2", "0001"}
     assert (other.train.gamma, other.train.total_timesteps) == (0.9, 384)
     done = run("sweep", "tiny.ini", "--start-from", "none.ini", cwd=tiny)
     assert done.returncode and "none.ini" in done.stderr
@@ -145,7 +135,6 @@ def test_held_out_seeds_stand_with_the_best(tiny):
     assert f"# With held-out seeds: {words}." in (folder / "best.ini").read_text()
     held_out = config.load_saved(only(folder, "runs/0000-1001/checkpoints/squared/*/config.ini"))
     assert (held_out.base.seed, held_out.vec.seed) == (1073, 1_000_000)
-    assert [path.stem for path in folder.glob("logs/squared/*")] == ["0000"]
 
 
 LONG = "--train.total-timesteps", "100_000_000", "--name", "two"

@@ -36,7 +36,7 @@ from swept import (
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Identity, Place
 from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
-from puffer_mlx.sweep.engine import opening, samplers, storage, study
+from puffer_mlx.sweep.engine import samplers, storage, study
 from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
 from puffer_mlx.sweep.settings import FEW, FIRST_HELD_OUT
@@ -694,8 +694,8 @@ def test_a_study_of_other_things_is_refused(here, monkeypatch):
     assert open_study("j.log", settings(), gamma=0.9, new=1).runs()  # a later version's key
     optuna.create_study(storage=opened, study_name="theirs")
     with pytest.raises(UserError, match="theirs is no sweep of puffer_mlx"):
-        opening.about(opened, "theirs", patience=0)
-    assert opening.about(opened, "none") is None
+        study.study_info(opened, "theirs", timeout=0)
+    assert study.study_info(opened, "none") is None
     looks = iter([None, ABOUT])  # another process has just begun it
-    monkeypatch.setattr(opening, "about", lambda storage, name: next(looks))
+    monkeypatch.setattr(study, "study_info", lambda storage, name: next(looks))
     assert [run.number for run in open_study("j.log", settings()).runs()] == [0]

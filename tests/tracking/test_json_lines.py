@@ -77,7 +77,7 @@ def test_a_log_that_is_removed_under_way_begins_anew(path, capsys):
     log.close()
     assert strict(path.read_text()) == [{"epoch": 4}, {"epoch": 5}]
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.endswith("was removed; it begins anew here\n")
+    assert said.count("\n") == 1 and said.endswith("was removed; starting a new file\n")
 
 
 def test_a_sign_of_life_is_the_file_s_time_alone(path, monkeypatch):

@@ -26,9 +26,9 @@ def test_the_mean_of_the_last_100():
     at = 0
     for count in (1, 0, 30, 68, 1, 1, 250, 7):
         state, last = last.state(), LastScores()
-        last.take(single([3.0]))
+        last.add(single([3.0]))
         last.restore(None if state is None else state.copy())
-        last.take(single(values[at : at + count]))
+        last.add(single(values[at : at + count]))
         at += count
         assert last.mean() == pytest.approx(statistics.fmean(values[max(0, at - 100) : at]))
     last.restore(None)
@@ -37,11 +37,11 @@ def test_the_mean_of_the_last_100():
 
 def test_means_over_several_episodes_count_as_many():
     last = LastScores()
-    last.take(np.array([[1.0, 60.0], [2.0, 30.0]]))
+    last.add(np.array([[1.0, 60.0], [2.0, 30.0]]))
     assert last.mean() == pytest.approx((60 + 60) / 90)
-    last.take(np.array([[5.0, 50.0]]))  # 140: of the first, 20 are among the last 100
+    last.add(np.array([[5.0, 50.0]]))  # 140: of the first, 20 are among the last 100
     assert last.mean() == pytest.approx((20 * 1 + 30 * 2 + 50 * 5) / 100)
-    last.take(np.array([[7.0, 500.0]]))
+    last.add(np.array([[7.0, 500.0]]))
     assert last.mean() == 7
 
 

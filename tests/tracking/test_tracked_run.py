@@ -15,9 +15,14 @@ from running import wait_until
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking import tracked_run
-from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers, last_step, refuse_missing, tracker_names
-from puffer_mlx.tracking.tracker_process import known_to, serve
+from puffer_mlx.tracking.tracked_run import (
+    RunLog,
+    Trackers,
+    last_step,
+    refuse_missing,
+    tracker_names,
+)
+from puffer_mlx.tracking.tracker_process import last_logged_step, serve
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find, flat
 
 FAULTY = str(Path(__file__).parent / "faulty")
@@ -39,7 +44,7 @@ def record(epoch: int, **more: float) -> dict[str, float]:
 
 def gone(trackers: Trackers) -> bool:
     """Whether no process is left."""
-    return all(link.process and link.process.poll() is not None for link in trackers._links)
+    return all(link.process and link.process.poll() is not None for link in trackers._processes)
 
 
 # ---- what a tracker is told ----------------------------------------------------------------------
@@ -131,7 +136,7 @@ sys.path.insert(0, sys.argv[1])
 from test_tracked_run import Trackers, record, run
 trackers = Trackers(run(), ["planted"])
 trackers.log(record(1))
-trackers._links[0]._lines.write(b'{"step": 128, "metr')
+trackers._processes[0]._lines.write(b'{"step": 128, "metr')
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -188,7 +193,7 @@ def test_the_last_step_of_a_damaged_log(tmp_path, line):
 @pytest.mark.parametrize("text", ["[]", '{"step": "x"}', '{"step": [1]}', "[" * 10**5, "\0"])
 def test_a_damaged_note_of_what_a_tracker_knows(tmp_path, text):
     (tmp_path / "kept.json").write_text(text)
-    assert known_to(tmp_path / "kept.json", 64) is None
+    assert last_logged_step(tmp_path / "kept.json", 64) is None
 
 
 # ---- faults --------------------------------------------------------------------------------------
@@ -212,7 +217,7 @@ def test_a_fault_is_a_line(told, monkeypatch, capsys, fault):
         for epoch in range(1, 4):
             said += trackers.log(record(epoch))
         if ".finish=" not in fault:
-            wait_until(lambda: said.extend(trackers.log(record(4))) or trackers._links[0].fault)
+            wait_until(lambda: said.extend(trackers.log(record(4))) or trackers._processes[0].fault)
     said += capsys.readouterr().out.splitlines()
     line = f"track  planted is dropped, the run goes on: {FAULTS[fault]}"
     assert [x for x in said if x != "track  planted: in a file"] == [line]
@@ -232,8 +237,8 @@ def test_others_go_on(told, capsys):
 @pytest.mark.parametrize("method", ["start", "finish"])
 def test_one_that_hangs_is_not_waited_for_long(told, monkeypatch, capsys, method):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.{method}=hang")
-    monkeypatch.setattr(tracked_run, "PATIENCE", 1.5)
-    monkeypatch.setattr(tracked_run, "SOON", 0.1)
+    monkeypatch.setattr(tracked_run, "FINISH_TIMEOUT", 1.5)
+    monkeypatch.setattr(tracked_run, "QUIET_WAIT", 0.1)
     with Trackers(run(), ["planted"]) as trackers:
         trackers.log(record(1))
     out = capsys.readouterr().out
@@ -251,7 +256,7 @@ def test_ctrl_c_ends_the_waiting(told, monkeypatch, capsys):
         return False
 
     with Trackers(run(), ["planted"]) as trackers:
-        monkeypatch.setattr(tracked_run.TrackerLink, "ends_by", interrupted)
+        monkeypatch.setattr(tracked_run.TrackerProcess, "ends_by", interrupted)
     assert "planted wasn't waited for" in capsys.readouterr().out and gone(trackers)
 
 
@@ -304,5 +309,5 @@ def test_each_tracker_is_one_file():
     for name in ("tensorboard", "trackio", "wandb"):
         assert find(name).package == name
     assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
-    well = {status: RunResult(status, {}).well for status in ("finished", "stopped", "failed")}
+    well = {status: RunResult(status, {}).ok for status in ("finished", "stopped", "failed")}
     assert well == {"finished": True, "stopped": True, "failed": False}

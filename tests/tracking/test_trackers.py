@@ -19,8 +19,7 @@ from test_tracked_run import FAULTY, record
 from puffer_mlx import config as c
 from puffer_mlx.config.parts import trackers as names
 from puffer_mlx.playing.frames import Frame, gif_bytes
-from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers
+from puffer_mlx.tracking.tracked_run import RunLog, Trackers
 from puffer_mlx.tracking.trackers import find
 
 READ_BACK = Path(__file__).with_name("read_back.py")

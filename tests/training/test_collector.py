@@ -16,6 +16,7 @@ import oracles
 import pytest
 from oracles import named
 from running import learned
+from stepping import gym_vec
 from watching import acting, functions, replace_functions
 
 from puffer_mlx import config, vec
@@ -26,7 +27,6 @@ from puffer_mlx.rollout import acting as acting_module
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.open_handle import OpenHandle
 
 Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
@@ -750,7 +750,7 @@ class Counting(gymnasium.Env):
 def start_counting(fails_at: int = 0) -> Trainer:
     c = configure("coded", False, *STILL)
     how: dict[str, Any] = {"total_agents": 8, "num_buffers": 2, "backend": "sync"}
-    return Trainer(c, GymVec(Counting, name="counting", env={"fails_at": fails_at}, **how))
+    return Trainer(c, gym_vec(Counting, name="counting", env={"fails_at": fails_at}, **how))
 
 
 @pytest.mark.parametrize("in_c", [False, True])

@@ -11,16 +11,17 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from stepping import alike, played, started, step
+from stepping import alike, gym_vec, played, started, step
 
+from puffer_mlx import config as c
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import plan
+from puffer_mlx.vec import backend_choice, from_config
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 from puffer_mlx.vec.gym import installed
 from puffer_mlx.vec.gym.agents import ended_infos
-from puffer_mlx.vec.gym.make import GymRecipe
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.python_vec import PythonVec
 
 Walk, Walks = gym_walk.Walk, gym_walk.Walks
 
@@ -31,8 +32,8 @@ NEEDS_1_1 = pytest.mark.skipif(not installed.has_own_vector_forms(), reason="nee
 EACH = pytest.mark.parametrize("backend", ["sync", "async"])
 
 
-def make(factory: Any = Walk, agents=6, **keywords) -> GymVec:
-    return GymVec(
+def make(factory: Any = Walk, agents=6, **keywords) -> PythonVec:
+    return gym_vec(
         factory, **{"name": "walk", "total_agents": agents, "backend": "sync", **keywords}
     )
 
@@ -230,21 +231,25 @@ def test_masks_head_by_head():
     ],
 )
 def test_auto(factory, agents: int, expected: str, monkeypatch):
-    monkeypatch.setattr(plan, "cores", lambda: 4)
-    monkeypatch.setattr(plan, "ROUND_TRIP", 1.0)
+    monkeypatch.setattr(backend_choice, "cores", lambda: 4)
+    monkeypatch.setattr(backend_choice, "ROUND_TRIP", 1.0)
     with make(factory, agents, backend="auto") as vec:
         assert vec.description.startswith(expected) and "\n" not in vec.description
 
 
 def test_auto_takes_processes_for_slow_steps(monkeypatch):
     def chosen(seconds: float, agents: int, cores: int = 4) -> str:
-        monkeypatch.setattr(plan, "step_time", lambda *_: seconds)
-        monkeypatch.setattr(plan, "cores", lambda: cores)
-        return plan.plan(GymRecipe("walk", Walk), agents, 1, "auto", 1, 0).description
+        monkeypatch.setattr(backend_choice, "step_time", lambda *_: seconds)
+        monkeypatch.setattr(backend_choice, "cores", lambda: cores)
+        return backend_choice.choose_backend(
+            GymFactory("walk", Walk), agents, 1, "auto", 1, 0
+        ).description
 
     assert chosen(0.002, 8) == "async: 8 processes; a step takes 2 ms"
-    assert chosen(plan.ROUND_TRIP, 2).startswith("sync: ")  # two processes save half of it
-    assert chosen(3 * plan.ROUND_TRIP, 2).startswith("async: ")
+    assert chosen(backend_choice.ROUND_TRIP, 2).startswith(
+        "sync: "
+    )  # two processes save half of it
+    assert chosen(3 * backend_choice.ROUND_TRIP, 2).startswith("async: ")
     assert chosen(0.002, 8, cores=1) == "sync: there is one core"
 
 
@@ -254,7 +259,7 @@ def test_a_measurement_takes_only_legal_steps():
             assert self.position > 0 or action >= 0
             return super().step(action)
 
-    assert 0 < plan.step_time(GymRecipe("walk", Strict, {"masked": True})) < 0.1
+    assert 0 < backend_choice.step_time(GymFactory("walk", Strict, {"masked": True})) < 0.1
 
 
 VECTOR = [  # what makes it, further arguments, what is said of its vectorised form
@@ -262,7 +267,7 @@ VECTOR = [  # what makes it, further arguments, what is said of its vectorised f
     ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised form"),
     (CARTPOLE, {"render_fps": 3}, "its vectorised form takes no 'render_fps'"),
     (Walks, {"mode": "Disabled"}, r"\"autoreset_mode\"\] is Disabled"),
-    (lambda num_envs: Walks(3), {}, "asked for num_envs=2, it made a Walks of 3"),
+    (lambda num_envs: Walks(3), {}, "asked for num_envs=1, it made a Walks of 3"),
 ]
 
 
@@ -382,8 +387,8 @@ def test_gymnasiums_advice_is_not_repeated_for_each_copy(capfd):
 
 
 def test_gymnasiums_checks_do_not_slow_down_every_step():
-    assert "Checker" not in str(GymRecipe("x", "Pendulum-v1")())
-    assert "Checker" in str(GymRecipe("x", "Pendulum-v1", {"disable_env_checker": False})())
+    assert "Checker" not in str(GymFactory("x", "Pendulum-v1").single())
+    assert "Checker" in str(GymFactory("x", "Pendulum-v1", {"disable_env_checker": False}).single())
 
 
 def test_importing_it_loads_neither_gymnasium_nor_mlx():
@@ -497,3 +502,48 @@ def test_what_needs_a_newer_one_says_so(monkeypatch):
     monkeypatch.setattr(gymnasium, "__version__", "0.29.1")
     refused(r"walk: wrap\.clip_rewards needs Gymnasium 1\.1", wrap=Wrap(clip_rewards=1.0))
     refused(r"but Gymnasium 0\.29\.1 has none that", CARTPOLE, backend="vector")
+
+
+# ---- The probe -----------------------------------------------------------------------------------
+
+COUNTED = """
+from gym_walk import Walk
+
+class Counted(Walk):
+    made = 0
+
+    def __init__(self, size=2, **keywords):
+        super().__init__(size=size, **keywords)
+        type(self).made += 1
+"""
+
+
+@pytest.mark.parametrize("backend", ["auto", "sync"])
+def test_a_new_environment_is_made_once_more_than_it_is_used(tmp_path, monkeypatch, backend):
+    """The probe tells the family, the masks and the duration of a step; it is made once."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "counted", raising=False)
+    monkeypatch.setattr(backend_choice, "ROUND_TRIP", 10.0)
+    monkeypatch.setattr(from_config, "cores", lambda: 4)
+    monkeypatch.setattr(backend_choice, "cores", lambda: 4)
+    words = ["--vec.total-agents", "8", "--vec.backend", backend]
+    for made in (9, 17):
+        config = c.load("counted:Counted", words)
+        with from_config.make(config, 2) as vec:
+            assert vec.num_environments == 8 and config.base.family == "discrete"
+        assert sys.modules["counted"].Counted.made == made
+
+
+def test_an_environment_that_changed_is_probed_again():
+    class Changing(Walk):
+        numbers = 3
+
+        def __init__(self):
+            super().__init__(size=2)
+            self.observation_space = gymnasium.spaces.Box(-9, 9, (self.numbers,))
+
+    for numbers in (3, 5):
+        Changing.numbers = numbers
+        with make(Changing, 2) as vec:
+            assert vec.spec.observation_size == numbers

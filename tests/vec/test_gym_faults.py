@@ -17,12 +17,12 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from stepping import alike, played, send, started, step
+from stepping import alike, gym_vec, played, send, started, step
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import instances, pool
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.python_vec import PythonVec
 
 TESTS = Path(__file__).parents[1]
 HERE = TESTS / "envs" / "python"
@@ -34,14 +34,14 @@ OWN = r"gym_faults\.py:\d+ in trip: raise ZeroDivisionError\(\"tripped over a st
 STAY = np.ones((4, 1), np.float32)
 
 
-def make(fault: str, backend: str, **keywords) -> GymVec:
+def make(fault: str, backend: str, **keywords) -> PythonVec:
     """Four in two groups; number 3, the last of the second, goes wrong in its third step."""
     env = {"fault": fault, "who": 3, **keywords.pop("env", {})}
     usual = {"name": "faulty", "total_agents": 4, "num_buffers": 2, "backend": backend}
-    return GymVec(Faulty, **{**usual, "env": env, **keywords})
+    return gym_vec(Faulty, **{**usual, "env": env, **keywords})
 
 
-def play(vec: GymVec, steps: int = 12) -> None:
+def play(vec: PythonVec, steps: int = 12) -> None:
     rows = started(vec)
     for _ in range(steps):
         step(vec, rows, 1)
@@ -57,7 +57,7 @@ def processes() -> set[int]:
     return running
 
 
-def children(vec: GymVec) -> list:
+def children(vec: PythonVec) -> list:
     return [process for env in vec._envs for process in env.processes]  # type: ignore
 
 
@@ -100,13 +100,12 @@ CASES = [*((fault, "sync") for fault in FAULTS), *((fault, "async") for fault in
 
 @pytest.mark.parametrize(("fault", "backend"), CASES)
 def test_faults(fault: str, backend: str, nothing_left, tmp_path: Path):
-    """Of the one with seed 43; or of the second that is made, the first being looked at here.
+    """Of the one with seed 43; or of the second that is made, the first being only probed.
 
     "narrow": that has another observation space.
     """
-    number, again = 3, fault in ("made again", "narrow")
-    if again:
-        number = 0 if backend == "async" else 1
+    again = fault in ("made again", "narrow")
+    number = 0 if again else 3
     env = {"who": 43, "masked": "mask" in fault, "path": str(tmp_path / "made") if again else ""}
     with pytest.raises(UserError) as caught:
         play(make(fault, backend, seed=40, env=env))
@@ -152,7 +151,7 @@ def test_environments_written_for_gym(how: str, limited: bool, nothing_left):
     method, said, hint = OLD[how]
     message = rf"old: environment 0 \(seed 0\) failed in {method}: {said}"
     with pytest.raises(UserError, match=message) as caught:
-        play(GymVec(old, name="old", total_agents=4, num_buffers=2, backend="sync"), 1)
+        play(gym_vec(old, name="old", total_agents=4, num_buffers=2, backend="sync"), 1)
     assert hint in str(caught.value).partition("hint: ")[2]
 
 
@@ -188,8 +187,8 @@ FAILING_CLOSE = {
 )
 def test_close_that_fails_is_told_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
     factory, said = FAILING_CLOSE[backend]
-    monkeypatch.setattr(instances, "_TOLD", set())
-    with GymVec(factory, name="late", total_agents=4, num_buffers=2, backend=backend) as vec:
+    monkeypatch.setattr(instances, "_REPORTED", set())
+    with gym_vec(factory, name="late", total_agents=4, num_buffers=2, backend=backend) as vec:
         rows = started(vec)
         step(vec, rows, 1)
     line = f"puffer_mlx: late: close() of an environment failed, which is ignored: {said}\n"
@@ -200,7 +199,7 @@ def test_close_that_fails_hides_no_fault(nothing_left, monkeypatch):
     monkeypatch.setattr(Unclosed, "step", Unclosed.close)
     monkeypatch.setattr(Unclosed, "used", True)
     with pytest.raises(UserError, match="failed in step"):
-        play(GymVec(Unclosed, name="late", total_agents=2, backend="sync"), 1)
+        play(gym_vec(Unclosed, name="late", total_agents=2, backend="sync"), 1)
 
 
 class Returns(Walk):
@@ -242,7 +241,7 @@ TAKEN = {
 def test_what_is_unambiguous_is_taken(how: str, finals: bool):
     def history(**returned):
         keywords = {"total_agents": 2, "backend": "sync", "finals": finals}
-        with GymVec(lambda: Returns(**returned), name="walk", **keywords) as vec:
+        with gym_vec(lambda: Returns(**returned), name="walk", **keywords) as vec:
             return played(vec, 9)
 
     assert alike(history(**TAKEN[how]), history())
@@ -270,7 +269,7 @@ WRONG = {
 def test_what_is_returned_is_named(how: str):
     returned, said = WRONG[how]
     with pytest.raises(UserError, match=said) as caught:
-        play(GymVec(lambda: Returns(**returned), name="w", total_agents=1, backend="sync"), 1)
+        play(gym_vec(lambda: Returns(**returned), name="w", total_agents=1, backend="sync"), 1)
     assert caught.value.message.startswith("w: environment 0 (seed 0) ")
 
 
@@ -309,7 +308,7 @@ def test_what_is_unambiguous_is_taken_of_a_vectorised_form(how: str):
         def make_all(num_envs):
             return ReturnsAll(num_envs, **returned)
 
-        with GymVec(make_all, name="walks", total_agents=3, backend="vector", finals=True) as vec:
+        with gym_vec(make_all, name="walks", total_agents=3, backend="vector", finals=True) as vec:
             return played(vec, 9)
 
     assert alike(history(**ALL_TAKEN[how]), history())
@@ -335,12 +334,12 @@ def test_what_a_vectorised_form_returns_is_named(how: str):
         return ReturnsAll(num_envs, **returned)
 
     with pytest.raises(UserError, match=rf"w: an environment .*{said}"):
-        play(GymVec(make_all, name="w", total_agents=3, backend="vector"), 1)
+        play(gym_vec(make_all, name="w", total_agents=3, backend="vector"), 1)
 
 
 @NEEDS_1_1
 def test_vectorised_forms(nothing_left):
-    vec = GymVec(FaultyWalks, name="faulty", total_agents=4, num_buffers=2, backend="vector")
+    vec = gym_vec(FaultyWalks, name="faulty", total_agents=4, num_buffers=2, backend="vector")
     with pytest.raises(UserError, match="faulty: an environment failed in step: ZeroDivision") as e:
         play(vec)
     assert "in trip: raise" in str(e.value)
@@ -392,7 +391,7 @@ def test_a_process_that_dies_between_steps(nothing_left):
 @pytest.mark.parametrize("fault", ["hangs", "stubborn", "deaf"])
 def test_a_process_that_hangs(fault: str, nothing_left, tmp_path: Path, monkeypatch):
     """It is told where it hangs, and ended even if it doesn't listen to SIGTERM; or is named."""
-    monkeypatch.setattr(pool, "_GRACE", 0.1)
+    monkeypatch.setattr(pool, "_CLOSE_TIMEOUT", 0.1)
     vec = make(fault, "async", timeout=1.0, env={"path": str(tmp_path / "pid")})
     with pytest.raises(
         UserError, match=r"environment 3 \(seed 3\) hangs: nothing came back for 1 seconds"
@@ -406,7 +405,7 @@ def test_a_process_that_hangs(fault: str, nothing_left, tmp_path: Path, monkeypa
 
 def test_closing_while_a_step_is_under_way(nothing_left, tmp_path: Path, monkeypatch):
     """The process sleeps, and ignores SIGTERM."""
-    monkeypatch.setattr(pool, "_GRACE", 0.1)
+    monkeypatch.setattr(pool, "_CLOSE_TIMEOUT", 0.1)
     vec = make("stubborn", "async", env={"path": str(tmp_path / "pid"), "at": 1})
     send(vec, started(vec), STAY)
     while not (tmp_path / "pid").is_file():
@@ -457,7 +456,8 @@ import sys
 sys.path += sys.argv[1:]
 from gym_walk import Walk
 from stepping import started, step
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.python_vec import PythonVec
 
 class Mine(Walk):
     def step(self, action):
@@ -465,7 +465,7 @@ class Mine(Walk):
         return seen, 7.0, *rest
 
 print("run")
-with GymVec(Mine, name="mine", total_agents=2, backend="async") as vec:
+with PythonVec(GymFactory("mine", Mine), total_agents=2, backend="async") as vec:
     print(*step(vec, started(vec), 1).rewards)
 """
 
@@ -483,7 +483,7 @@ def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
 UNCLOSED = (
     SCRIPT.partition("with ")[0]
     + """
-vec = GymVec(Mine, name="mine", total_agents=2, backend="async")
+vec = PythonVec(GymFactory("mine", Mine), total_agents=2, backend="async")
 print(*step(vec, started(vec), 1).rewards)
 """
 )
@@ -501,10 +501,11 @@ import signal, sys
 sys.path += sys.argv[3:5]
 from gym_faults import Faulty
 from stepping import started, step
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.python_vec import PythonVec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 env = {"fault": sys.argv[5], "at": int(sys.argv[2]), "who": 1, "path": sys.argv[1]}
-with GymVec(Faulty, name="faulty", total_agents=3, backend="async", env=env) as vec:
+with PythonVec(GymFactory("faulty", Faulty, env), total_agents=3, backend="async") as vec:
     rows = started(vec)
     print("pids", *(process.pid for process in vec._envs[0].processes), flush=True)
     while True:

@@ -12,7 +12,7 @@ import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec, flat
 from played import POLICY, files_play, live, trained
-from stepping import alike, played, started, step
+from stepping import alike, gym_vec, played, started, step, zoo_vec
 
 import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
@@ -24,10 +24,8 @@ from puffer_mlx.playing.episodes import AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
-from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
 from puffer_mlx.vec.rows import allocate_rows
-from puffer_mlx.vec.zoo.vec import ZooVec
 
 N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}
@@ -179,10 +177,10 @@ def normalised_clocks(kind, factory, backend="sync", **env):
     return Normalized(kind(factory, env=env, **settings), True, False, GAMMA)
 
 
-FORMS = [(GymVec, Clock, "sync"), (GymVec, Clock, "async"), (ZooVec, ClockOfTwo, "sync")]
+FORMS = [(gym_vec, Clock, "sync"), (gym_vec, Clock, "async"), (zoo_vec, ClockOfTwo, "sync")]
 
 
-@pytest.mark.parametrize(("kind", "factory", "backend"), [*FORMS, (GymVec, clocks, "vector")])
+@pytest.mark.parametrize(("kind", "factory", "backend"), [*FORMS, (gym_vec, clocks, "vector")])
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint32"])
 def test_a_clock_is_seen_as_fine_as_steps_are(kind, factory, backend, dtype):
     """The first number is the second one and 1.7e9, in float32 the same in all steps."""
@@ -198,7 +196,7 @@ def test_numbers_that_float32_holds_are_normalised_as_in_float32(dtype):
     """To the bit."""
     histories = []
     for each in "float32", dtype:
-        with normalised_clocks(GymVec, Clock, start=3, dtype=each) as env:
+        with normalised_clocks(gym_vec, Clock, start=3, dtype=each) as env:
             histories.append((played(env, 20), env.memory()))
     (ours, memory), (theirs, expected) = histories
     assert alike(ours, theirs)
@@ -206,7 +204,7 @@ def test_numbers_that_float32_holds_are_normalised_as_in_float32(dtype):
 
 
 def test_files_hold_the_mean_of_a_clock(tmp_path):
-    with normalised_clocks(GymVec, Clock) as env:
+    with normalised_clocks(gym_vec, Clock) as env:
         played(env, 20)
         memory = env.memory()
     file = tmp_path / "normalization.safetensors"
@@ -216,7 +214,7 @@ def test_files_hold_the_mean_of_a_clock(tmp_path):
     assert abs(found["observations.mean"] - memory["observations.mean"]).max() < 1e-3
     far = memory["observations.mean"] - memory["observations.mean"].astype(np.float32)
     assert abs(far).max() > 1  # what float32 alone would have been off by
-    with normalised_clocks(GymVec, Clock, start=3) as env:
+    with normalised_clocks(gym_vec, Clock, start=3) as env:
         played(env, 20)
         assert "observations.mean_rest" not in normalization.with_rest(env.memory())
 

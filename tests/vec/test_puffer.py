@@ -12,17 +12,16 @@ import emulated
 import numpy as np
 import pairs
 import pytest
-from stepping import alike, copied, played, started, step
+from stepping import alike, copied, played, puffer_vec, started, step
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.puffer.make import is_puffer_env
-from puffer_mlx.vec.puffer.vec import PufferVec
 
 Counting, Duel, Pairs, single = emulated.Counting, emulated.Duel, pairs.Pairs, pairs.single
 
 
 def make(factory: Any = Pairs, agents=8, **keywords):
-    return PufferVec(factory, **{"name": "pairs", "total_agents": agents, "seed": 5, **keywords})
+    return puffer_vec(factory, **{"name": "pairs", "total_agents": agents, "seed": 5, **keywords})
 
 
 def history(steps=20, **keywords):
@@ -51,7 +50,7 @@ def test_what_looks_like_one_is_one():
 
     for found in (Pairs, single, Counting, Inherits, Pairs(), functools.partial(Pairs, signs=4)):
         assert is_puffer_env(found), found
-    for found in (dict, PufferVec, lambda **keywords: None, 3, "buf", np.zeros(3)):
+    for found in (dict, puffer_vec, lambda **keywords: None, 3, "buf", np.zeros(3)):
         assert not is_puffer_env(found), found
 
 
@@ -119,8 +118,8 @@ def test_instances(keywords, description, environments):
 
 @pytest.mark.parametrize(("trip", "form"), [(0.0, "async: 4 instances in 2"), (10.0, "sync")])
 def test_slow_steps_are_worth_processes(monkeypatch, trip, form):
-    monkeypatch.setattr("puffer_mlx.vec.plan.cores", lambda: 2)
-    monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", trip)
+    monkeypatch.setattr("puffer_mlx.vec.backend_choice.cores", lambda: 2)
+    monkeypatch.setattr("puffer_mlx.vec.backend_choice.ROUND_TRIP", trip)
     with make(single, 8, num_threads=2) as vec:
         assert vec.description.startswith(form) and "; a step takes" in vec.description
 
@@ -269,7 +268,7 @@ def test_the_instance_that_failed_is_named():
     ],
 )
 def test_a_lost_process_is_noticed(fault, text, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.pool._GRACE", 0.1)
+    monkeypatch.setattr("puffer_mlx.vec.pool._CLOSE_TIMEOUT", 0.1)
 
     def second(buf=None, seed=0):
         return single(fault=fault if seed == 6 else "", buf=buf, seed=seed)

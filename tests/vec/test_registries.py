@@ -16,14 +16,12 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.envs.registration import registry
-from stepping import played, started, step
+from stepping import gym_vec, played, started, step, zoo_vec
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import plan, registries
-from puffer_mlx.vec.gym.make import GymRecipe
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec import backend_choice, registries
+from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.zoo.names import find
-from puffer_mlx.vec.zoo.vec import ZooVec
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +60,7 @@ def slope_env() -> Any:
 
 def shown(make: Any, backend: str, steps: int = 3) -> list[float]:
     """What the first of two environments shows, step by step."""
-    with GymVec(make, name="it", total_agents=2, backend=backend) as vec:
+    with gym_vec(make, name="it", total_agents=2, backend=backend) as vec:
         return [float(rows.observations[0, 0]) for rows in played(vec, steps)]
 
 
@@ -125,7 +123,7 @@ def test_the_programs_environment_is_stepped(case, backend):
 def test_wrappers_and_limits_of_a_registration_count(backend):
     entry = gymnasium.spec("CartPole-v1").entry_point
     gymnasium.register("CartPole-v1", entry_point=entry, max_episode_steps=4)
-    with GymVec("CartPole-v1", name="it", total_agents=2, backend=backend) as vec:
+    with gym_vec("CartPole-v1", name="it", total_agents=2, backend=backend) as vec:
         played(vec, 12)
         assert {record["episode_length"] for record in vec.episodes()} == {4}
 
@@ -163,8 +161,8 @@ def test_pettingzoos_registrations_count(backend, monkeypatch):
     monkeypatch.setattr(registration, "parallel_registry", {**registration.parallel_registry})
     monkeypatch.setattr(pettingzoo, "parallel_registry", registration.parallel_registry)
     pettingzoo.register("parallel", "mine/pair-v0", Pair)
-    made = find("mine/pair-v0")
-    with ZooVec(made, name="pair", total_agents=4, backend=backend) as vec:
+    made = find("mine/pair-v0").make
+    with zoo_vec(made, name="pair", total_agents=4, backend=backend) as vec:
         assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
 
 
@@ -183,9 +181,9 @@ def test_what_cant_be_sent_is_refused_or_stepped_here(monkeypatch):
     make = held_lock()
     with pytest.raises(UserError, match=r"can't be sent to another process: .*lock.*\n.*sync"):
         shown(make, "async")
-    monkeypatch.setattr(plan, "step_time", lambda *_: 1.0)
-    monkeypatch.setattr(plan, "cores", lambda: 2)
-    chosen = plan.plan(GymRecipe("it", make), 2, 1, "auto", 2, 0)
+    monkeypatch.setattr(backend_choice, "step_time", lambda *_: 1.0)
+    monkeypatch.setattr(backend_choice, "cores", lambda: 2)
+    chosen = backend_choice.choose_backend(GymFactory("it", make), 2, 1, "auto", 2, 0)
     assert chosen.form == "sync" and chosen.workers == 0
     said = "sync: a step takes 1 s, but what makes it can't be sent to another process: "
     assert chosen.description.startswith(said) and "\n" not in chosen.description
@@ -231,17 +229,18 @@ def test_a_module_that_registers_when_it_is_imported_changes_nothing(tmp_path, m
 
 
 def test_a_module_that_is_another_file_in_a_process_is_refused(monkeypatch):
-    later = registries.Later(GymRecipe)
-    assert later.load() is GymRecipe
-    monkeypatch.setattr(sys.modules[GymRecipe.__module__], "__file__", "/elsewhere/make.py")
-    with pytest.raises(UserError, match=r"GymRecipe is in .*make\.py, but a process imports /else"):
+    later = registries.Later(GymFactory)
+    assert later.load() is GymFactory
+    monkeypatch.setattr(sys.modules[GymFactory.__module__], "__file__", "/elsewhere/make.py")
+    with pytest.raises(UserError, match=r"GymFactory is in .*make\.py, but a process imports /"):
         later.load()
 
 
 ATARI = """
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.python_vec import PythonVec
 env = {"obs_type": "ram"}
-GymVec("Pong-v4", name="it", total_agents=2, env=env, backend="async").close()
+PythonVec(GymFactory("it", "Pong-v4", env), total_agents=2, backend="async").close()
 """
 
 
@@ -302,7 +301,7 @@ def test_an_environment_may_have_a_process(backend):
 
 @pytest.mark.parametrize("env", [{}, {"closes": False}, {"closes": False, "daemon": False}])
 def test_no_process_of_an_environment_is_left(env):
-    with GymVec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
+    with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
         step(vec, started(vec))
         forked = simulators(vec._envs[0].processes)  # type: ignore
         assert len(forked) == 2
@@ -314,7 +313,7 @@ def test_no_process_of_an_environment_is_left(env):
 def test_a_worker_that_dies_is_noticed_though_its_environments_process_lives(thread):
     """What a thread forked lives on: it would otherwise end with the thread."""
     env = {"thread": thread, "closes": False}
-    with GymVec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
+    with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
         rows = started(vec)
         worker = vec._envs[0].processes[0]  # type: ignore
         forked = simulators([worker])
@@ -330,8 +329,9 @@ SCRIPT = """
 import sys
 sys.path[:0] = {paths!r}
 import test_registries
-from puffer_mlx.vec.gym.vec import GymVec
-vec = GymVec(test_registries.Simulated, name="it", total_agents=2, backend="async")
+from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.python_vec import PythonVec
+vec = PythonVec(GymFactory("it", test_registries.Simulated), total_agents=2, backend="async")
 test_registries.started(vec)
 workers = vec._envs[0].processes
 pids = [each.pid for each in workers + test_registries.simulators(workers)]

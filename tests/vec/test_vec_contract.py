@@ -17,7 +17,9 @@ from stepping import (
     copied,
     filled,
     group_of,
+    gym_vec,
     played,
+    puffer_vec,
     same,
     send,
     started,
@@ -29,27 +31,26 @@ from puffer_mlx import vec as vectorised
 from puffer_mlx.config import Config, Vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows, ScoredVec, WholeRollouts
-from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
-from puffer_mlx.vec.puffer.vec import PufferVec
+from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 N = 12
-CARTPOLE = {"name": "CartPole-v1", "make": "CartPole-v1"}
-WALK = {"name": "walk", "make": gym_walk.Walk, "env": {"size": 2, "limit": 5}}
+CARTPOLE = {"name": "CartPole-v1", "constructor": "CartPole-v1"}
+WALK = {"name": "walk", "constructor": gym_walk.Walk, "env": {"size": 2, "limit": 5}}
 
 
 def native(name: str, **keywords: Any) -> NativeVec:
     return NativeVec(folder_of(name), env=parameters(name), total_agents=N, **keywords)
 
 
-def gym(**keywords: Any) -> GymVec:
-    return GymVec(**{"total_agents": N, **keywords})
+def gym(**keywords: Any) -> PythonVec:
+    return gym_vec(**{"total_agents": N, **keywords})
 
 
-def puffer(**keywords: Any) -> PufferVec:
-    return PufferVec(pairs.Pairs, name="pairs", total_agents=N, **keywords)
+def puffer(**keywords: Any) -> PythonVec:
+    return puffer_vec(pairs.Pairs, name="pairs", total_agents=N, **keywords)
 
 
 def factory(**keywords: Any) -> ScoredVec:

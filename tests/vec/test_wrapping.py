@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 from gymnasium.spaces import Box, Dict, Discrete
-from stepping import alike, played, started, step
+from stepping import alike, gym_vec, played, started, step
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -15,11 +15,10 @@ from puffer_mlx.cli.train_output import images_note
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import changed
-from puffer_mlx.vec import plan
+from puffer_mlx.vec import backend_choice
 from puffer_mlx.vec.base import TRUNCATED
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
-from puffer_mlx.vec.gym.make import GymRecipe
-from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.make import GymFactory
 
 HEIGHT, WIDTH = 6, 8
 pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
@@ -54,7 +53,7 @@ class Film(gymnasium.Env):
 
 
 def one(wrap: Wrap, **keywords):
-    return GymRecipe("film", Film, keywords, wrap=wrap)()
+    return GymFactory("film", Film, keywords, wrap=wrap).single()
 
 
 def picture(t: int) -> np.ndarray:
@@ -85,10 +84,10 @@ def test_frames_are_channels_the_oldest_first():
 def test_stacked_frames_are_read_as_they_were_stacked():
     """Also if there are more of them than a small image has rows."""
     stack = Wrap(frame_stack=3)
-    with GymVec(Film, name="film", total_agents=1, backend="sync", wrap=stack) as env:
+    with gym_vec(Film, name="film", total_agents=1, backend="sync", wrap=stack) as env:
         assert env.spec.observation_shape == (HEIGHT, WIDTH, 9)
         assert images_note(env) == "images: 6 x 8, 9 channels (channels last)"
-    with GymVec("CartPole-v1", name="x", total_agents=1, backend="sync") as env:
+    with gym_vec("CartPole-v1", name="x", total_agents=1, backend="sync") as env:
         assert images_note(env) is None
 
 
@@ -102,7 +101,7 @@ def test_a_stack_of_images_with_many_channels_first_is_one_of_their_channels():
 
     def shape(channels):
         keywords = {"total_agents": 1, "backend": "sync", "wrap": Wrap(frame_stack=2)}
-        with GymVec(Many, name="film", image_channels=channels, **keywords) as env:
+        with gym_vec(Many, name="film", image_channels=channels, **keywords) as env:
             return env.spec.observation_shape
 
     assert shape("smallest") == (HEIGHT, WIDTH, 10)
@@ -166,7 +165,9 @@ def test_every_backend_shows_the_same():
 
 
 def test_a_vectorised_form_gives_way_and_says_so(monkeypatch):
-    monkeypatch.setattr(plan, "step_time", lambda *_: 1e-6)  # not what a busy machine takes
+    monkeypatch.setattr(
+        backend_choice, "step_time", lambda *_: 1e-6
+    )  # not what a busy machine takes
     _, description = shown("auto")
     can = "its vectorised form can't be wrapped (wrap.max_episode_steps, wrap.frame_stack); "
     assert description.startswith(f"sync: {can}")
@@ -195,12 +196,12 @@ def test_a_run_keeps_them(tmp_path):
 )
 def test_one_message(make, wrap: Wrap, said: str):
     with pytest.raises(UserError, match=said):
-        GymRecipe("x", make, wrap=wrap)()
+        GymFactory("x", make, wrap=wrap).single()
 
 
 def test_a_limit_is_given_once():
     with pytest.raises(UserError, match="are both given"):
-        GymRecipe("x", "CartPole-v1", {"max_episode_steps": 9}, wrap=Wrap(max_episode_steps=8))
+        GymFactory("x", "CartPole-v1", {"max_episode_steps": 9}, wrap=Wrap(max_episode_steps=8))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_parts_of_dicts_are_stacked():
             return {"a": np.zeros(2, np.float32), "b": 1}
 
     wrap = Wrap(frame_stack=2)
-    with GymVec(Parts, name="x", total_agents=1, backend="sync", wrap=wrap) as env:
+    with gym_vec(Parts, name="x", total_agents=1, backend="sync", wrap=wrap) as env:
         assert env.spec.observation_size == 2 * 2 + 2 * 3
 
 
@@ -274,9 +275,9 @@ def test_the_preset_is_the_vectorised_forms_arguments(atari):
 def test_a_factorys_game_is_as_one_by_its_id(atari):
     """Of a game that doesn't begin by chance; FIRE and up to 30 frames do as in the other form."""
     preset = Wrap(preset="atari")
-    recipe = GymRecipe("x", PONG, {"repeat_action_probability": 0.0}, wrap=preset)
-    by_id, made = recipe(), GymRecipe("x", pong, wrap=preset)()
-    assert recipe.wrap == Wrap() and recipe.keywords["episodic_life"] is True
+    factory = GymFactory("x", PONG, {"repeat_action_probability": 0.0}, wrap=preset)
+    by_id, made = factory.single(), GymFactory("x", pong, wrap=preset).single()
+    assert factory.wrap == Wrap() and factory.keywords["episodic_life"] is True
     assert by_id.observation_space == made.observation_space
     ours, theirs = made.reset(seed=5)[0], by_id.reset(seed=5)[0]
     for action in np.random.default_rng(0).integers(0, 6, 60):
@@ -288,9 +289,9 @@ def test_a_factorys_game_is_as_one_by_its_id(atari):
 
 
 def test_the_preset_goes_before_arguments_of_the_game(atari):
-    recipe = GymRecipe("x", PONG, {"episodic_life": False, "stack_num": 4}, wrap=Wrap("atari"))
-    assert recipe.keywords["episodic_life"] is True
-    assert recipe.unread == ["episodic_life (wrap.preset atari: True)"]
+    factory = GymFactory("x", PONG, {"episodic_life": False, "stack_num": 4}, wrap=Wrap("atari"))
+    assert factory.keywords["episodic_life"] is True
+    assert factory.unread == ["episodic_life (wrap.preset atari: True)"]
 
 
 def test_an_id_of_atari_has_arguments_for_it(atari):
@@ -300,7 +301,7 @@ def test_an_id_of_atari_has_arguments_for_it(atari):
     ):
         said = rf"wrap\.{key} is not for Atari's games.*env\.{argument}"
         with pytest.raises(UserError, match=said):
-            GymRecipe("x", PONG, wrap=wrap)
+            GymFactory("x", PONG, wrap=wrap)
 
 
 def test_a_limit_of_steps_not_of_frames(atari):
@@ -318,8 +319,8 @@ ALIKE = {"noop_max": 0, "repeat_action_probability": 0.0, "reward_clipping": Fal
 
 @pytest.mark.parametrize("fire", [True, False])
 def test_one_game_is_as_the_vectorised_ones(atari, fire):
-    recipe = GymRecipe("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
-    many, one = recipe.vector(1), recipe()
+    factory = GymFactory("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
+    many, one = factory.vector(1), factory.single()
     assert many.single_observation_space == one.observation_space
     assert many.single_action_space.n == one.action_space.n
     seen, expected = one.reset(seed=5)[0], many.reset(seed=5)[0][0]
@@ -339,13 +340,13 @@ def test_one_game_is_as_the_vectorised_ones(atari, fire):
 
 def test_one_game_otherwise(atari):
     """It begins by chance; and without arguments of the vectorised form it is as it always was."""
-    game = GymRecipe("gym:" + GAME, GAME, {"noop_max": 30})()
+    game = GymFactory("gym:" + GAME, GAME, {"noop_max": 30}).single()
     starts = {game.reset(seed=seed)[1]["frame_number"] for seed in range(6)}
     assert len(starts) > 2 and max(starts) <= 31
     game.close()
     with pytest.raises(UserError, match=r"env\.life_loss_info True is for its vectorised form"):
-        GymRecipe("gym:" + GAME, GAME, {"life_loss_info": True})()
-    assert GymRecipe("gym:" + GAME, GAME)().observation_space.shape == (210, 160, 3)
+        GymFactory("gym:" + GAME, GAME, {"life_loss_info": True}).single()
+    assert GymFactory("gym:" + GAME, GAME).single().observation_space.shape == (210, 160, 3)
 
 
 def test_the_shipped_settings_make_it_and_draw_it(atari):
@@ -363,7 +364,7 @@ def test_the_shipped_settings_make_it_and_draw_it(atari):
 def test_minigrids_image():
     if importlib.util.find_spec("minigrid") is None:
         with pytest.raises(UserError, match="pip install minigrid"):
-            GymRecipe("", "MiniGrid-Empty-5x5-v0")
+            GymFactory("", "MiniGrid-Empty-5x5-v0")
         return
     words = ["--vec.backend", "sync", "--vec.total-agents", "8"]
     with vec.make(c.load("gym:MiniGrid-Empty-5x5-v0", words), 1, render=True) as made:

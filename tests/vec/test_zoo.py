@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zoo_relay
-from stepping import alike, played, started, step
+from stepping import alike, played, started, step, zoo_vec
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -18,14 +18,14 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import instances
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.zoo.names import find, needs, parallel_names
-from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
 
 
-def make(factory: Any = zoo_relay.Relay, agents=3, **keywords) -> ZooVec:
-    return ZooVec(
+def make(factory: Any = zoo_relay.Relay, agents=3, **keywords) -> PythonVec:
+    return zoo_vec(
         factory, **{"name": "relay", "total_agents": agents, "backend": "sync", **keywords}
     )
 
@@ -444,7 +444,7 @@ def test_close_that_fails_is_told_in_one_line(capsys, monkeypatch):
         def close(self):
             raise RuntimeError("no baton")
 
-    monkeypatch.setattr(instances, "_TOLD", set())
+    monkeypatch.setattr(instances, "_REPORTED", set())
     with make(Unclosed) as env:
         step(env, started(env))
     (line,) = capsys.readouterr().err.splitlines()

@@ -20,7 +20,7 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 # ruff: noqa: F401
 
 from puffer_mlx.config.key import ARGUMENT, COMMAND_LINE
-from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
+from puffer_mlx.config.schema.base import NO_TRACKER, Base
 from puffer_mlx.config.schema.config import (
     DECLARED,
     GOALS,

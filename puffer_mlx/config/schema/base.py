@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from puffer_mlx.config.families import AUTO, FAMILIES
 from puffer_mlx.config.key import Named, key
-from puffer_mlx.config.parts import log_formats, trackers
+from puffer_mlx.config.parts import trackers
 
-JSON_LINES = "jsonl"
 NO_TRACKER = "none"
 
 
@@ -29,12 +28,6 @@ class Base(Named):
     )
     checkpoint_dir: str = key("checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", "path")
     log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", "path")
-    log_format: str = key(
-        JSON_LINES,
-        "jsonl: a record for each epoch; puffer5, puffer4: when the run ends also its log in"
-        " PufferLib 5.0's or 4.0's form, RUN.ini or RUN.json, for their viewers. puffer_mlx only.",
-        choices=(JSON_LINES, *log_formats()),
-    )
     track: str = key(
         NO_TRACKER,
         "Trackers that are told of the run beside its log, several with commas between them:"

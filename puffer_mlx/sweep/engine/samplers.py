@@ -18,7 +18,15 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, OWNER, distributions, is_run, own_name
+from puffer_mlx.sweep.engine.study import (
+    DEFAULT,
+    GIVEN,
+    OWNER,
+    distributions,
+    is_run,
+    own_name,
+    storage_and_id,
+)
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.settings import OURS, SweepSettings
@@ -80,7 +88,8 @@ class SpaceSampler(BaseSampler):
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Say at once whose run it is: a suggestion may take a while, and a process may die."""
-        study._storage.set_trial_user_attr(trial._trial_id, OWNER, own_name())
+        storage, number = storage_and_id(study, trial)
+        storage.set_trial_user_attr(number, OWNER, own_name())
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial

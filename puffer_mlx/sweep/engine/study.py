@@ -9,19 +9,26 @@ is Optuna's PRUNED, and only its points tell what it found.
 Everything that is needed to go on is in the study: nothing is in a process's memory alone.
 """
 
+import json
 import os
 import socket
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from puffer_mlx.config import Config, to_dict
+from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.curve import (
     HeldOut,
@@ -33,8 +40,9 @@ from puffer_mlx.sweep.curve import (
     is_beaten,
     noise,
 )
+from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import FEW, HELD_OUT, SHORT, SweepSettings
-from puffer_mlx.sweep.space import COST, Parameter, Space
+from puffer_mlx.sweep.space import COST, Parameter, Space, Values
 
 RUN, POINT = "point_of", "point"  # a point's attributes: the number of its run, and which it is
 OWNER, CHILD = "owner", "process"  # a run's: the sweep that has it, and its own process
@@ -44,6 +52,12 @@ DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whos
 HELD = "held out"  # the study's, with a run's number and a held-out seed's: what came of that
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
 ALIVE = TrialState.COMPLETE, TrialState.RUNNING
+ABOUT = "puffer_mlx"  # attribute of a study: the description of its sweep
+MAY_DIFFER = {  # between the processes of one sweep
+    *("base.device", "base.checkpoint_dir", "base.log_dir", "base.profile"),
+    *("base.track", "base.wandb", "base.wandb_project", "base.wandb_group", "base.tag"),
+    *("vec.num_threads", "vec.max_threads", "base.checkpoint_interval", "base.checkpoint_keep"),
+}
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -53,17 +67,26 @@ def is_run(trial: FrozenTrial) -> bool:
     return RUN not in trial.user_attrs
 
 
-def distributions(space: Space) -> dict[str, BaseDistribution]:
+def distributions(space: Space) -> dict[str, Any]:
     """A space's parameters as Optuna knows them, with their real values."""
     return {parameter.name: _distribution(parameter) for parameter in space.parameters}
 
 
-def _distribution(parameter: Parameter) -> BaseDistribution:
+def _distribution(parameter: Parameter) -> IntDistribution | FloatDistribution:
     low, high = (parameter.to_value(unit) for unit in (-1, 1))
     log = parameter.distribution in ("log_normal", "uniform_pow2")
     if isinstance(low, int) and isinstance(high, int):
         return IntDistribution(low, high, log=log)
     return FloatDistribution(low, high, log=log)
+
+
+def storage_and_id(study: optuna.Study, run: FrozenTrial) -> tuple[BaseStorage, int]:
+    """Return a study's storage and the id of a run in it: the only private names of Optuna used.
+
+    Checked with Optuna 5.0; ``pyproject.toml`` excludes 6. Optuna has no public way to change the
+    state or an attribute of another process's trial.
+    """
+    return study._storage, run._trial_id
 
 
 def own_name() -> list[Any]:
@@ -314,7 +337,8 @@ class Study:
         for run in self.runs(TrialState.RUNNING):
             if run.user_attrs.get(OWNER) == mine:
                 self._set(run, OWNER, None)
-                self.optuna._storage.set_trial_state_values(run._trial_id, TrialState.WAITING)
+                storage, number = storage_and_id(self.optuna, run)
+                storage.set_trial_state_values(number, TrialState.WAITING)
         for name, known in self.optuna.user_attrs.items():
             if name.startswith(f"{HELD} ") and known.get(OWNER) == mine:
                 self.optuna.set_user_attr(name, {})
@@ -324,8 +348,8 @@ class Study:
         if OWNER not in run.user_attrs:  # it was never begun
             return False
         with suppress(UpdateFinishedTrialError):  # another sweep was faster
-            storage = self.optuna._storage
-            if storage.set_trial_state_values(run._trial_id, TrialState.RUNNING):
+            storage, number = storage_and_id(self.optuna, run)
+            if storage.set_trial_state_values(number, TrialState.RUNNING):
                 self.claim(run)
                 return True
         return False
@@ -334,9 +358,11 @@ class Study:
         """Begin a run again, with the same values."""
         with quiet():
             if run.params.keys() < self._distributions.keys():  # it died while that was suggested
-                trial = optuna.Trial(self.optuna, run._trial_id)
-                for name, distribution in self._distributions.items():
-                    trial._suggest(name, distribution)
+                trial = optuna.Trial(self.optuna, storage_and_id(self.optuna, run)[1])
+                for name, each in self._distributions.items():
+                    whole = isinstance(each, IntDistribution)
+                    suggest: Any = trial.suggest_int if whole else trial.suggest_float
+                    suggest(name, each.low, each.high, log=each.log)
         return self.find(run.number)
 
     def find(self, number: int) -> FrozenTrial:
@@ -348,7 +374,8 @@ class Study:
         self._set(run, f"{CHILD} {seed}" if seed else CHILD, list(process))
 
     def _set(self, run: FrozenTrial, name: str, value: Any) -> None:
-        self.optuna._storage.set_trial_user_attr(run._trial_id, name, value)
+        storage, number = storage_and_id(self.optuna, run)
+        storage.set_trial_user_attr(number, name, value)
 
     def tell(self, run: FrozenTrial, outcome: Outcome) -> None:
         """Keep what came of a run: its points first, so that a run that is told has all of them."""
@@ -380,9 +407,7 @@ class Study:
         ranges = self._distributions
         if COST in ranges:
             values[COST] = int(point.steps)
-        if not all(
-            ranges[name]._contains(ranges[name].to_internal_repr(values[name])) for name in ranges
-        ):
+        if not all(ranges[name].low <= values[name] <= ranges[name].high for name in ranges):
             return
         trial = create_trial(
             values=[point.score, point.cost],
@@ -391,3 +416,117 @@ class Study:
             user_attrs={RUN: run.number, POINT: i},
         )
         self.optuna.add_trial(trial)
+
+
+# ---- opening a study -----------------------------------------------------------------------------
+
+
+def open_study(
+    storage: BaseStorage,
+    name: str,
+    swept: Sweep,
+    described: Mapping[str, Any],
+    sampler: BaseSampler,
+    given: Mapping[str, Values] = {},
+) -> Study:
+    """Open a study, or create one whose first run has the configuration's own values.
+
+    Args:
+        storage: Storage of the trials.
+        name: Name of the study.
+        swept: Settings and ranges of the sweep.
+        described: The sweep as ``describe_sweep`` returns it.
+        sampler: Suggests the values of runs.
+        given: Values of the next runs, by the name of the file that has them.
+
+    Raises:
+        UserError: The study of this name is of another sweep.
+    """
+    if study_info(storage, name) is None:
+        space, goal = swept.space, "maximize" if swept.settings.sign > 0 else "minimize"
+        recorded = {p.name: p.recorded_default for p in space.parameters}
+        defaults = {name: value for name, value in recorded.items() if value is not None}
+        with quiet(), suppress(DuplicatedStudyError):  # another process begins it, too
+            study = optuna.create_study(
+                storage=storage, study_name=name, directions=[goal, "minimize"]
+            )
+            study.set_metric_names(["score", "cost"])
+            study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
+            for file, values in given.items():
+                study.enqueue_trial(values, user_attrs={GIVEN: file})
+            study.set_user_attr(ABOUT, json.dumps(described))
+    if line := difference(study_info(storage, name) or {}, described):
+        hint = "go on with the options it began with, or begin another one with another --name"
+        raise UserError(f"the sweep {name} is about something else: {line}", hint)
+    with quiet():
+        study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
+    return Study(study, swept.space, swept.settings)
+
+
+def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
+    """Return what all processes of one sweep must agree on, by names for messages."""
+    plain, space = to_dict(config), swept.space
+    ranges = {
+        f"the range of {p.name}": f"{p.distribution} {p.low:g} to {p.high:g}"
+        for p in space.parameters
+    }
+    keys = {
+        f"{section}.{key}": value
+        for section in ("base", "vec", "wrap", "policy", "torch", "train", "selfplay", "env")
+        for key, value in plain[section].items()
+    }
+    return {
+        "env": config.env_name,
+        "source": Path(plain["source"]).name,
+        "sweep.metric": swept.settings.metric,
+        "sweep.goal": swept.settings.goal,
+        "what is swept": ", ".join(space.names),
+        **ranges,
+        **{name: keys[name] for name in keys if name not in {*MAY_DIFFER, *space.names}},
+    }
+
+
+def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[str, Any] | None:
+    """Return the description of an existing study; None if there is no study of this name.
+
+    Args:
+        storage: Storage of the trials.
+        name: Name of the study.
+        timeout: Seconds to wait for the description of a study that another process just created.
+
+    Raises:
+        UserError: The study isn't a sweep's, or is damaged.
+    """
+    try:
+        number = storage.get_study_id_from_name(name)
+    except KeyError:
+        return None
+    deadline = time.monotonic() + timeout
+    while (text := storage.get_study_user_attrs(number).get(ABOUT)) is None:
+        if time.monotonic() > deadline:
+            raise UserError(f"the study {name} is no sweep of puffer_mlx", "choose another --name")
+        time.sleep(0.05)
+    try:
+        saved = json.loads(text)
+        words = saved.get("words", [])
+        right = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        right = False
+    if not right:
+        what = f"what the study {name} says of itself makes no sense"
+        raise UserError(what, "it is damaged: begin another one with another --name")
+    return saved
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the first difference between two descriptions of sweeps; "" if they are equal."""
+    now = json.loads(json.dumps(now))
+    for name in (name for name in before if name in now):
+        if before[name] != now[name]:
+            return f"{name} was {before[name]}, and is {now[name]}"
+    return ""
+
+
+def study_names(storage: BaseStorage) -> list[str]:
+    """Return the names of a storage's studies."""
+    return [study.study_name for study in storage.get_all_studies()]

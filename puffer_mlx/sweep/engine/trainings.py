@@ -9,23 +9,20 @@ from typing import NamedTuple
 from optuna.trial import FrozenTrial
 
 from puffer_mlx import vec
-from puffer_mlx.config import Config, ini_text, load, load_saved
+from puffer_mlx.config import Config, ini_text, load
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child, Place
 from puffer_mlx.sweep.curve import HeldOut
-from puffer_mlx.sweep.engine.study import DEFAULT, FINISHED, Study, curves
+from puffer_mlx.sweep.engine.study import DEFAULT, Study, curves
 from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import AGENTS, Space, Values, fit
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
-from puffer_mlx.tracking import formats
-from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.tracked_run import tracker_names
 
 BEST = "best.ini"
-FORMS = {"5.0": "puffer5"}  # of the records that a release's viewers read; else 4.0's
 BUFFERS = "vec.num_buffers"
 
 
@@ -125,23 +122,6 @@ class Trainings(NamedTuple):
 
     # ---- what is left of a run -------------------------------------------------------------------
 
-    def publish(self, run: FrozenTrial, seed: int = 0) -> None:
-        """Put a run's record where upstream's viewer finds it: ``logs/ENV`` of the sweep."""
-        folder = self.folder_of(run, seed)
-        logs = sorted((folder / "logs").rglob("*.jsonl"))
-        saved = sorted((folder / "checkpoints").rglob("config.ini"))
-        if not logs or not saved:
-            return
-        config = load_saved(saved[-1])
-        config.sweep = sections(self.config, self.space)
-        name = _name(run, seed)
-        form = formats.find(FORMS.get(config.facts.release, "puffer4"))
-        log = RunLog(config, name, logs[-1], overlap=config.train.overlap is True)
-        if not any(log.metric in record for record in log.epochs()):
-            return
-        with publish(self.folder / "logs" / config.slug / f"{name}{form.suffix}") as temporary:
-            temporary.write_text(form.text(log), encoding="utf-8")
-
     def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
         """Write the configuration of a run, and what it came to, as a file that ``train`` takes."""
         config = self.config_of(run)
@@ -180,7 +160,7 @@ def _forget(folder: Path) -> None:
 
 
 class Records:
-    """Writes runs' records for viewers, and the best run's configuration, as a sweep goes on.
+    """Writes the best run's configuration while a sweep runs.
 
     Args:
         study: the sweep's trials.
@@ -195,9 +175,6 @@ class Records:
     def ended(self, run: FrozenTrial) -> None:
         """A run is over with all of its seeds, or with one more held-out seed."""
         try:
-            if run.state in FINISHED:
-                for seed in curves(run) or [0]:
-                    self._trainings.publish(run, seed)
             self._write_best()
         except UserError as error:  # the sweep matters more
             self._faults.append(str(error))

@@ -1,8 +1,8 @@
-"""A run in other programs' trackers: one file of this folder for each.
+"""Trackers of other programs: one file of this folder for each.
 
 A name in ``base.track`` is a file's name here. A file's ``TRACKER`` is its ``TrackerKind``; nothing
-else needs to know of it. Each runs in a process of its own (``tracker_process``), so it may raise,
-block or die; the training doesn't notice.
+else needs to know of it. Each runs in a separate process (``tracker_process``), so it may raise,
+block or die without effect on the training.
 """
 
 from collections.abc import Callable
@@ -10,23 +10,25 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 VIDEO = "eval/video"  # its name there
-WELL = ("finished", "stopped")  # how a run ends that nothing was wrong with
+OK = ("finished", "stopped")  # statuses of a run without an error
 
 
 class TrackedRun(NamedTuple):
-    """What a tracker is told when it starts. All of it is JSON.
+    """Description of a run for a tracker. All values are JSON.
 
     Args:
-        run_id: the run's name, the same when it goes on.
-        environment: its name, as a file's name.
-        log_dir: where a tracker writes that has no place of its own.
-        project: of ``base.wandb_project``; likewise group and tag, whose ``none`` is no tag.
-        config: the whole configuration, nested, nothing left open.
-        machine: versions, device, cores, memory and the like, by name.
-        command: the words that started it, as a shell takes them.
-        step: where a run goes on, in environment steps; None: it begins.
-        known_to: the last step that this tracker was told of before that, which may be later than
-            ``step``: those in between come again. None: it knows nothing of the run.
+        run_id: Name of the run; a resumed run has the same.
+        environment: Name of the environment, as in file names.
+        log_dir: Folder for trackers that write files.
+        project: ``base.wandb_project``.
+        group: ``base.wandb_group``.
+        tag: ``base.tag``; ``none`` is no tag.
+        config: Complete configuration, nested, with every value resolved.
+        machine: Versions, device, cores and memory, by name.
+        command: Command line, quoted for a shell.
+        step: Environment steps at which the run resumes, or None for a new run.
+        known_to: Last step that this tracker has, which may be later than ``step``: steps between
+            them are sent again. None for a tracker without the run.
     """
 
     run_id: str
@@ -43,29 +45,29 @@ class TrackedRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What people see of it: environment and run."""
+        """Display name: environment and run."""
         return f"{self.environment}-{self.run_id}"
 
     @property
     def tags(self) -> list[str]:
-        """The tag, if there is one."""
+        """List of the tag; empty without one."""
         return [] if self.tag == "none" else [self.tag]
 
     @property
     def about(self) -> dict[str, str]:
-        """Where it was started, and how, by name."""
+        """Machine, command and tags, by name."""
         return {**self.machine, "command": self.command, "tag": ", ".join(self.tags)}
 
 
 class RunResult(NamedTuple):
-    """What a tracker is told when the run ends.
+    """Result of a run for a tracker.
 
     Args:
-        status: ``finished``; ``stopped`` before its last epoch, as it was asked to; ``failed`` by
-            an error; ``killed``, which nobody could tell the tracker.
-        scores: the final ones, ``final/NAME`` for each ``env/NAME``: of the evaluation after
-            training, else of the last epoch that has any, of its own evaluation if it had one.
-        weights: path of the last checkpoint's weights; empty if there is none.
+        status: ``finished``; ``stopped`` before the last epoch, by request; ``failed`` by an error;
+            or ``killed`` without a message to the tracker.
+        scores: Final scores, ``final/NAME`` for each ``env/NAME``: of the evaluation after
+            training, else of the last epoch that has scores.
+        weights: Path of the last checkpoint's weights; "" without a checkpoint.
     """
 
     status: str
@@ -73,44 +75,43 @@ class RunResult(NamedTuple):
     weights: str = ""
 
     @property
-    def well(self) -> bool:
-        """Whether nothing went wrong."""
-        return self.status in WELL
+    def ok(self) -> bool:
+        """True if the run ended without an error."""
+        return self.status in OK
 
 
 class Tracker(Protocol):
-    """One tracker's side of a run. Whatever a method raises, the tracker is dropped for it."""
+    """A run in a tracker. A tracker whose method raises an error is dropped."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin or go on with the run there; where a person finds it."""
+        """Start or resume the run. Returns where to find it."""
         ...
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record an epoch; all numbers are finite."""
+        """Record an epoch's metrics, all finite."""
         ...
 
     def finish(self, result: RunResult) -> None:
-        """End the run there; nothing comes after that."""
+        """End the run; no method is called afterwards."""
         ...
 
 
 @runtime_checkable
 class ShowsVideos(Protocol):
-    """A tracker that takes videos, too. If it raises, it is given no more, and keeps the run."""
+    """A tracker that takes videos. If ``show`` raises, the tracker gets no more videos."""
 
     def show(self, step: int, path: str) -> None:
-        """Record a GIF of that step, whose metrics it was told just before."""
+        """Record a GIF of the step whose metrics were logged just before."""
         ...
 
 
 class TrackerKind(NamedTuple):
-    """A tracker that there is.
+    """An available tracker.
 
     Args:
-        package: what is imported, which may not be installed; ``pip install 'puffer-mlx[NAME]'``
-            installs it.
-        make: makes its side of one run.
-        takes_again: whether it is told once more of steps that come again after a run was resumed.
+        package: Package that it imports; ``pip install 'puffer-mlx[NAME]'`` installs it.
+        make: Returns the tracker of one run.
+        takes_again: Log the steps that a resumed run repeats again.
     """
 
     package: str
@@ -119,12 +120,12 @@ class TrackerKind(NamedTuple):
 
 
 def find(name: str) -> TrackerKind:
-    """The tracker of that name: a file of this folder."""
+    """Return the tracker of that name: a file of this folder."""
     return import_module(f"{__name__}.{name}").TRACKER
 
 
 def flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with dotted names: train.gamma."""
+    """Return nested dictionaries as one, with dotted names: train.gamma."""
     flattened: dict[str, Any] = {}
     for name, value in nested.items():
         inner = isinstance(value, dict)

@@ -1,6 +1,6 @@
 """TensorBoard: event files in ``log_dir/ENV/RUN_ID/``; ``tensorboard --logdir logs`` shows them.
 
-Files only, no network. A run that goes on begins another file in the same folder, whose first event
+Files only, no network. A resumed run begins another file in the same folder, whose first event
 says from which step on what earlier files have is void: TensorBoard shows what comes again, once.
 """
 
@@ -36,7 +36,7 @@ class TensorBoard:
         lines = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
         self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
-        plain = {  # without lists of names, which nobody compares
+        plain = {  # without lists of names, which can't be compared
             name: value
             for name, value in flat(run.config).items()
             if isinstance(value, bool | int | float | str)
@@ -54,7 +54,7 @@ class TensorBoard:
         self._add(step, summary=Summary(value=values))
 
     def show(self, step: int, path: str) -> None:
-        """Write a GIF as an image, which browsers move; its size is in the file's bytes 6 to 9."""
+        """Write a GIF as an image, which browsers animate. Bytes 6 to 9 are its size."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         data = Path(path).read_bytes()
@@ -87,13 +87,13 @@ class TensorBoard:
 
 
 def _session_end(result: RunResult) -> Any:
-    """What HPARAMS shows as a run's status; the package's own function for it needs TensorFlow."""
+    """Return the event that sets a run's status in HPARAMS, as TensorFlow's function would."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import metadata
     from tensorboard.plugins.hparams.api_pb2 import Status
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
-    status = Status.STATUS_SUCCESS if result.well else Status.STATUS_FAILURE
+    status = Status.STATUS_SUCCESS if result.ok else Status.STATUS_FAILURE
     ended = SessionEndInfo(status=status, end_time_secs=time.time())
     data = HParamsPluginData(session_end_info=ended)
     value = Summary.Value(

@@ -14,10 +14,10 @@ from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKi
 
 
 class Trackio:
-    """A run there. trackio says of what it couldn't write no more than a warning."""
+    """A run in trackio. Failed writes are only warnings there."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin the run, or go on with it: it has our name."""
+        """Start or resume the run of this name."""
         import trackio
         from trackio.utils import TRACKIO_DIR
 
@@ -44,7 +44,7 @@ class Trackio:
         self._raise()
 
     def show(self, step: int, path: str) -> None:
-        """Record a video, a row of its own; trackio copies the file."""
+        """Record a video in a separate row. trackio copies the file."""
         import trackio
 
         self._run.log({VIDEO: trackio.Video(path)}, step=step)
@@ -61,7 +61,7 @@ class Trackio:
             self._faults.append(str(message))
 
     def _raise(self) -> None:
-        """Raise what it has warned of."""
+        """Raise an error for a captured warning."""
         if self._faults:
             raise OSError(self._faults[0])
 

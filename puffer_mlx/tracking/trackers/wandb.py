@@ -17,16 +17,16 @@ CONNECTING = 20.0  # seconds until it goes offline, so that a short run isn't lo
 
 
 class Wandb:
-    """A run there; the last checkpoint's weights are its artifact."""
+    """A run in W&B. The last checkpoint's weights are its artifact."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin the run, or go on with it: its id is ours."""
+        """Start or resume the run; its id is the run's name."""
         import wandb
 
         self._artifact = run.run_id
         folder = Path(os.environ.get("WANDB_DIR", run.log_dir))
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):  # it would go elsewhere, and say so in a log of its own
+        if not os.access(folder, os.W_OK):  # W&B would use another folder
             raise PermissionError(f"{folder} can't be written to")
         arguments: dict[str, Any] = {
             "id": run.run_id,
@@ -74,7 +74,7 @@ class Wandb:
             artifact = wandb.Artifact(self._artifact, type="model")
             artifact.add_file(result.weights)
             self._run.log_artifact(artifact)
-        self._run.finish(exit_code=0 if result.well else 1)
+        self._run.finish(exit_code=0 if result.ok else 1)
 
 
 TRACKER = TrackerKind("wandb", Wandb, takes_again=False)

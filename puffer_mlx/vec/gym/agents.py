@@ -1,4 +1,4 @@
-"""Gymnasium's environments as instances that the pool steps: one, or a vectorised form of many."""
+"""Gymnasium's environments as instances: a single one, or a vectorised form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import numbers_of
 from puffer_mlx.vec.gym.installed import gymnasium, quiet
-from puffer_mlx.vec.instances import Buffers, Fact
+from puffer_mlx.vec.instances import Buffers, EpisodeInfo
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import (
     RAISED,
@@ -34,37 +34,40 @@ HINT = (
 )
 
 
-class Agent:
+class GymInstance:
     """One ``gymnasium.Env``, whose agent writes its row.
 
     Args:
-        name: for messages.
-        env: the environment.
-        buffers: of its agent.
-        layout: of rows.
-        finals: whether an episode's last observation has a row of its own: then the next step
-            begins the next episode, else the same.
+        name: Name of the environment, for messages.
+        env: The environment.
+        buffers: Arrays of its agent.
+        layout: Layout of rows.
+        finals: True if an episode's last observation has a separate row: then the next step begins
+            the next episode, else the same step.
     """
 
     num_agents = 1
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout, finals: bool) -> None:
-        self._name, self._env, self._finals = name, env, finals
-        self._rewards, self._legal, self._tells = buffers.rewards, buffers.legal, buffers.tells
-        self._terminals, self._truncations = buffers.terminals, buffers.truncations
+        self._name = name
+        self._env = env
+        self._finals = finals
+        self._rewards = buffers.rewards
+        self._legal = buffers.legal
+        self._terminals = buffers.terminals
+        self._truncations = buffers.truncations
         self._write = layout.writer(buffers.observations[0])
-        self._masks: Masks | None = None
-        self._fresh = True
+        self._masks = Masks(name, env.action_space) if layout.spec.mask_size else None
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin an episode."""
+        """Start an episode."""
         self._over = False
         self._rewards[0] = 0
         self._terminals[0] = self._truncations[0] = False
         self._begin(**({} if seed is None else {"seed": seed}))
 
-    def step(self, actions: list[Any]) -> Sequence[Fact]:
+    def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
         """Step the environment, or begin its next episode if the last step ended one.
 
         Raises:
@@ -97,14 +100,14 @@ class Agent:
             self._legal[:] = 1  # no action counts
         else:
             self._begin()
-        return [Fact(0, numbers)] if (numbers := numbers_of(info)) else ()
+        return [EpisodeInfo(0, numbers)] if (numbers := numbers_of(info)) else ()
 
     def render(self) -> Any:
-        """What it draws."""
+        """Return its picture."""
         return drawn(self._name, self._env)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the environment."""
         self._env.close()
 
     def _begin(self, **keywords: Any) -> None:
@@ -112,13 +115,7 @@ class Agent:
             result = self._env.reset(**keywords)
         if fault := form_fault("reset", result):
             raise fault
-        seen, info = result[0], as_info(result[1])
-        if self._fresh:
-            self._fresh = False
-            if MASK in info:
-                self._masks = Masks(self._name, self._env.action_space)
-                self._tells[:] = True
-        self._show(seen, info)
+        self._show(result[0], as_info(result[1]))
 
     def _show(self, seen: Any, info: Mapping[str, Any]) -> None:
         self._write(seen)
@@ -126,27 +123,29 @@ class Agent:
             self._masks.write(info.get(MASK), self._legal[0])
 
 
-class VectorForm:
+class VectorInstance:
     """A ``gymnasium.vector.VectorEnv``, whose agents write their rows.
 
     Args:
-        name: for messages.
-        env: the environments.
-        buffers: of their agents.
-        layout: of rows.
-        finals: whether an episode's last observation has a row of its own.
+        name: Name of the environments, for messages.
+        env: The environments.
+        buffers: Arrays of their agents.
+        layout: Layout of rows.
+        finals: True if an episode's last observation has a separate row.
     """
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout, finals: bool) -> None:
-        self._name, self._env, self._finals = name, env, finals
-        self._buffers, self._layout = buffers, layout
+        self._name = name
+        self._env = env
+        self._finals = finals
+        self._buffers = buffers
+        self._layout = layout
         self.num_agents = env.num_envs
         self._last = [layout.writer(row) for row in buffers.last]
-        self._masks: Masks | None = None
-        self._fresh = True
+        self._masks = Masks(name, env.single_action_space) if layout.spec.mask_size else None
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin new episodes.
+        """Start new episodes.
 
         Raises:
             Fault: It failed, or returned something else than observations and infos.
@@ -159,14 +158,10 @@ class VectorForm:
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
-        if self._fresh and MASK in infos:
-            self._masks = Masks(self._name, self._env.single_action_space)
-            buffers.tells[:] = True
-        self._fresh = False
         self._layout.write(seen, buffers.observations)
         self._show_legal(infos, buffers.terminals)
 
-    def step(self, actions: Any) -> Sequence[Fact]:
+    def step(self, actions: Any) -> Sequence[EpisodeInfo]:
         """Step all environments.
 
         Raises:
@@ -193,15 +188,17 @@ class VectorForm:
         ended = infos if self._finals else infos.get("final_info")
         if not ended or not over.any():
             return ()
-        return [Fact(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()]
+        return [
+            EpisodeInfo(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()
+        ]
 
     def render(self) -> Any:
-        """What the first of them draws."""
+        """Return the picture of the first one."""
         frames = drawn(self._name, self._env)
         return None if frames is None else frames[0]
 
     def close(self) -> None:
-        """Close them."""
+        """Close the environments."""
         self._env.close()
 
     def _show_last(self, infos: Mapping[str, Any]) -> None:
@@ -220,7 +217,7 @@ class VectorForm:
             self._last[place](seen)
 
     def _show_legal(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
-        """Masks: everything is legal where an episode's last observation is shown."""
+        """Write masks; every action is legal at an episode's last observation."""
         if self._masks is None:
             return
         has = infos.get(f"_{MASK}", np.full(len(last), MASK in infos))
@@ -232,10 +229,10 @@ class VectorForm:
 
 
 def drawn(name: str, env: Any) -> Any:
-    """What an environment's ``render`` returns.
+    """Return the result of an environment's ``render``.
 
     Raises:
-        UserError: what it needs to draw isn't there.
+        UserError: A package that it needs to draw is missing.
     """
     try:
         with quiet():
@@ -249,14 +246,14 @@ def drawn(name: str, env: Any) -> Any:
 
 
 class Masks:
-    """Writes what environments say is legal.
+    """Writes the action masks of environments.
 
     Args:
-        name: for messages.
-        action_space: of one agent.
+        name: Name of the environment, for messages.
+        action_space: Action space of one agent.
 
     Raises:
-        UserError: the actions are no choices.
+        UserError: The actions aren't discrete.
     """
 
     def __init__(self, name: str, action_space: Any) -> None:
@@ -266,7 +263,7 @@ class Masks:
                 "masks are for Discrete and MultiDiscrete; leave it out",
             )
         sizes, _ = choices_of(action_space)
-        # a head of one choice is none to a policy
+        # a policy has no head for a single choice
         self._columns = np.flatnonzero(np.repeat(np.array(sizes) > 1, sizes))
         self._choices = sum(sizes)
 
@@ -274,12 +271,12 @@ class Masks:
         """Write the mask of one agent.
 
         Args:
-            mask: an array, or one for each head; None if there is none.
+            mask: Array, or a list of arrays by head; None is an error.
             out: (logits,) uint8.
-            index: of the agent, for messages.
+            index: Index of the agent, for messages.
 
         Raises:
-            Fault: it isn't there, or of another size.
+            Fault: The mask is missing, or has another size.
         """
         parts = mask if isinstance(mask, tuple | list) else (mask,)
         if mask is None or any(part is None for part in parts):
@@ -292,17 +289,17 @@ class Masks:
 
 
 def ended_infos(infos: Mapping[str, Any], over: np.ndarray) -> dict[int, dict[str, Any]]:
-    """What environments whose episode ended told, by place.
+    """Return the infos of environments whose episode ended, by index.
 
     Args:
-        infos: merged.
-        over: (n,) bool: where an episode ended.
+        infos: Merged infos of a vectorised form.
+        over: (n,) bool, True where an episode ended.
     """
     return {place: _of(infos, place) for place in np.flatnonzero(over).tolist()}
 
 
 def _of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """One environment's dict."""
+    """Return the info of one environment."""
     one = {}
     for key, values in infos.items():
         if f"_{key}" in infos and not infos[f"_{key}"][place]:

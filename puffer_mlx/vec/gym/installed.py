@@ -1,6 +1,6 @@
-"""Which Gymnasium is installed: 1.1 or newer, or 0.29, which PufferLib 3 needs.
+"""The installed Gymnasium: 1.1 or newer, or 0.29, which PufferLib 3 needs.
 
-Both have what this room uses. What only 1.1 has, ``need_newer`` refuses in words.
+``need_newer`` refuses features that only 1.1 has.
 """
 
 import re
@@ -15,10 +15,10 @@ _NEWER = "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, w
 
 
 def gymnasium() -> Any:
-    """The package.
+    """Return the package.
 
     Raises:
-        UserError: it isn't installed, or in a version that doesn't do.
+        UserError: It isn't installed, or its version isn't supported.
     """
     try:
         import gymnasium
@@ -37,15 +37,15 @@ def gymnasium() -> Any:
 
 
 def has_own_vector_forms() -> bool:
-    """Whether environments' own vectorised forms say when the next episode begins (1.1)."""
+    """Return True if vectorised forms report when the next episode begins (Gymnasium 1.1)."""
     return _version(gymnasium()) >= (1, 1)
 
 
 def need_newer(what: str) -> None:
-    """Refuse what 0.29 lacks.
+    """Refuse a feature that Gymnasium 0.29 lacks.
 
     Args:
-        what: is asked for, as in "wrap.grayscale".
+        what: Name of the feature, such as "wrap.grayscale".
 
     Raises:
         UserError: Gymnasium is older than 1.1.
@@ -57,9 +57,9 @@ def need_newer(what: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Gymnasium's advice (there is a newer version, say), which each copy would repeat.
+    """Suppress the warnings of Gymnasium, which each process would repeat, and of GLFW.
 
-    And without GLFW's, that there is no display: what comes of it is said by what fails.
+    GLFW warns of a missing display; drawing raises an error in that case.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(gymnasium|glfw)(\.|$)")

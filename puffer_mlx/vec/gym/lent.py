@@ -1,4 +1,4 @@
-"""A ``gymnasium.Env`` that its owner has made, lent to a run that takes one environment."""
+"""A constructor for an existing ``gymnasium.Env``, for a run with one environment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,10 @@ from puffer_mlx.errors import UserError
 
 
 def lend(env: Any) -> Callable[..., Any]:
-    """What "makes" the environment: it hands it out, to one at a time, and never closes it.
+    """Return a constructor that returns an existing environment, to one user at a time.
 
     Args:
-        env: a ``gymnasium.Env``, which stays its owner's.
+        env: A ``gymnasium.Env``. It is never closed.
     """
     import gymnasium
 

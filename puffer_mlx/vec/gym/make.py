@@ -1,11 +1,11 @@
-"""Making Gymnasium's environments, by id or by a function, and what may go wrong there."""
+"""The factory of Gymnasium's environments: by id or by a function, single or vectorised."""
 
 import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,134 +16,150 @@ from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, add_to_path
 from puffer_mlx.vec.gym import wrapping
-from puffer_mlx.vec.gym.agents import Agent, VectorForm
+from puffer_mlx.vec.gym.agents import MASK, GymInstance, VectorInstance
 from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer, quiet
 from puffer_mlx.vec.instances import (
     Buffers,
-    Recipe,
+    EnvFactory,
+    Probe,
     Shapes,
     close_if_possible,
     named_parameters,
     other_kind,
     parameters,
-    tell_unclosed,
 )
-from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.python_faults import UNKNOWN, Fault, as_info, failing, form_fault
 from puffer_mlx.vec.registries import Later, portable
 
 
 @dataclass
-class GymRecipe(Recipe):
-    """How an environment is made; picklable, whatever ``make`` is.
+class GymFactory(EnvFactory):
+    """Makes Gymnasium's environments.
 
-    ``make`` is a Gymnasium id, or what returns a ``gymnasium.Env`` or, given ``num_envs``, a
+    The constructor is a Gymnasium id, or returns a ``gymnasium.Env`` or, given ``num_envs``, a
     ``gymnasium.vector.VectorEnv``.
 
     Args:
-        finals: whether last observations are wanted, each in a row of its own.
-        wrap: Gymnasium's wrappers around it.
-        total: environments that will be made, for what their observations need of memory.
+        finals: True if an episode's last observation shall have a separate row.
+        wrap: Gymnasium's wrappers around each environment.
+        total: Number of environments to be made, to check the memory of their observations.
 
     Attributes:
-        specification: Gymnasium's, of an id, as it was registered when the recipe was made.
-        ready: what was looked at, the first instance in this process.
-        vectorised: whether instances are the vectorised form.
+        specification: Gymnasium's specification of an id; None for another constructor.
     """
 
     finals: bool = False
     wrap: Wrap = field(default_factory=Wrap)
     total: int = 1
     specification: Any = field(default=None, init=False)
-    ready: Any = field(default=None, init=False)
-    vectorised: bool = field(default=False, init=False)
     by_environment = True
+    reseeds = False
+    takes_wrappers = True
+    reward_dtype = np.float64  # as Gymnasium has them: scores are sums of rewards
 
     def __post_init__(self) -> None:
         gymnasium()
+        self._finals_wanted = self.finals
         for key in wrapping.changed(self.wrap):
             need_newer(f"{self.name}: wrap.{key}")
-        if isinstance(self.make, str):
+        if isinstance(self.constructor, str):
             with self.explained():
-                self.specification = _specification(self.make)
+                self.specification = _specification(self.constructor)
             if self.specification.namespace == "ALE":
                 self.wrap, self.keywords, self.unread = wrapping.of_game(
                     self.name, self.wrap, self.keywords
                 )
-            if self.wrap.max_episode_steps:  # in steps as an agent takes them: with the wrappers
+            if self.wrap.max_episode_steps:  # counted outside of the other wrappers
                 if "max_episode_steps" in self.keywords:
                     both = "env.max_episode_steps and wrap.max_episode_steps are both given"
                     raise UserError(f"{self.name}: {both}", "leave one of them out")
                 self.keywords = {**self.keywords, "max_episode_steps": -1}
 
-    def settle(self, form: str, environments: int) -> None:
-        """Make the first instance, which tells the layout."""
-        self.vectorised = form == "vector"
+    def open(self, seed: int, count: int | None, number: int) -> Any:
+        """Return a new environment, or a vectorised form of ``count``."""
         if self.vectorised:
-            env = self.ready = self.vector(environments)
-            wanted, self.finals = self.finals, _tells_finals(self.name, env)
-            self.shows_last = wanted and not self.finals
-            spaces = env.single_observation_space, env.single_action_space
-        else:
-            env = self.ready = self()
-            spaces = env.observation_space, env.action_space
-        self.layout = self.layout_of(*spaces)
-        if form == "async":
-            self.close()
+            return self.vector(count or 1)
+        return self.single(number, seed - number)
+
+    def describe(self, env: Any, seed: int) -> Probe:
+        """Return an environment's spaces, and whether it masks actions in its first reset.
+
+        Raises:
+            Fault: It failed.
+        """
+        index = UNKNOWN if self.vectorised else None
+        next_step = _tells_finals(self.name, env) if self.vectorised else True
+        kind = "single_" if self.vectorised else ""
+        spaces = getattr(env, f"{kind}observation_space"), getattr(env, f"{kind}action_space")
+        self.layout_of(*spaces)  # refuse spaces before the environment is reset
+        with failing("failed in reset", index):
+            result = env.reset(seed=seed)
+        if fault := form_fault("reset", result, index):
+            raise fault
+        masked = MASK in as_info(result[1], index)
+        return Probe(spaces, masked=masked, next_step=next_step)
+
+    def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
+        """Return the environment as an instance."""
+        kind = VectorInstance if self.vectorised else GymInstance
+        return kind(self.name, env, buffers, self.layout, self.finals)
+
+    def make(
+        self, seed: int, count: int | None, buffers: Buffers, number: int
+    ) -> GymInstance | VectorInstance:
+        """Make an instance with the spaces of the environment that was probed.
+
+        Raises:
+            UserError: It can't be made, or has other spaces.
+        """
+        env = self.open(seed, len(buffers.rewards), number)
+        if not self.vectorised:
+            for what, first in zip(("observation", "action"), self.layout.spaces, strict=True):
+                if (space := getattr(env, f"{what}_space")) != first:
+                    text = f"its {what} space is {space}, that of environment 0 {first}"
+                    fault = Fault("failed when it was made", text, number)
+                    raise fault.report(self.name, 0, seed - number)
+        return self.as_instance(env, buffers)
 
     def shapes(self, n: int) -> Shapes:
-        """Rewards are as Gymnasium has them: scores are sums of these."""
-        shapes = Buffers.row_shapes(n, self.layout, np.float64)
+        """Return the shapes of the buffers of n agents."""
+        shapes = super().shapes(n)
         if self.shows_last:
             shapes["last"] = shapes["observations"]
         return shapes
 
-    def instance(
-        self, buffers: Buffers, seed: int, num_envs: int | None, number: int
-    ) -> Agent | VectorForm:
-        """One that writes into ``buffers``, or a vectorised form of all of a group.
+    def actions(self, rows: np.ndarray) -> Any:
+        """Return actions as instances take them: a vectorised form takes one array."""
+        return self.layout.actions(rows) if self.vectorised else self.layout.each_action(rows)
 
-        Raises:
-            UserError: it can't be made, or is otherwise than the first one.
-        """
-        env, self.ready = self.ready, None
-        if self.vectorised:
-            env = self.vector(len(buffers.rewards)) if env is None else env
-            return VectorForm(self.name, env, buffers, self.layout, self.finals)
-        env = self(number, seed - number) if env is None else env
-        for what, first in zip(("observation", "action"), self.layout.spaces, strict=True):
-            if (space := getattr(env, f"{what}_space")) != first:
-                text = f"its {what} space is {space}, that of environment 0 {first}"
-                fault = Fault("failed when it was made", text, number)
-                raise fault.report(self.name, 0, seed - number)
-        return Agent(self.name, env, buffers, self.layout, self.finals)
+    def _key(self) -> Any:
+        key = super()._key()
+        return key and (*key, astuple(self.wrap), self.channels)
 
-    def actions(self, buffered: np.ndarray) -> Any:
-        """A vectorised form takes one array for all."""
-        layout = self.layout
-        return layout.actions(buffered) if self.vectorised else layout.each_action(buffered)
+    def _identity(self) -> Any:
+        return self.constructor if self.specification is None else self.specification
 
-    def close(self) -> None:
-        """Close what was looked at and isn't in use."""
-        if self.ready is not None:
-            tell_unclosed(self.name, close_if_possible(self.ready))
-            self.ready = None
+    def _apply(self, probe: Probe) -> None:
+        super()._apply(probe)
+        self.finals = probe.next_step if self.vectorised else self._finals_wanted
+        self.shows_last = self._finals_wanted and not self.finals
 
-    def __call__(self, number: int | None = None, seed: int = 0) -> Any:
-        """One ``gymnasium.Env``.
+    def single(self, number: int | None = None, seed: int = 0) -> Any:
+        """Return a new ``gymnasium.Env`` with its wrappers.
 
         Args:
-            number: which it is, for messages.
-            seed: of number 0, likewise.
+            number: Number of the environment, for messages.
+            seed: Seed of number 0, for messages.
 
         Raises:
-            UserError: it can't be made; the message says why.
+            UserError: It can't be made.
         """
         with self.explained(number, seed):
-            if isinstance(self.make, str):
+            if isinstance(self.constructor, str):
                 arguments = {"disable_env_checker": True, **self.arguments()}
                 env = wrapping.make(self.specification, **arguments)
             else:
-                env = self.make(**self.arguments())
+                env = self.constructor(**self.arguments())
             gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
                 self._refuse_spaces(env)
@@ -156,13 +172,13 @@ class GymRecipe(Recipe):
         raise other_kind(self.name, env, "gymnasium.Env", hint)
 
     def vector(self, num_envs: int) -> Any:
-        """The environment's own vectorised form: a ``gymnasium.vector.VectorEnv``.
+        """Return the environment's own vectorised form, a ``gymnasium.vector.VectorEnv``.
 
         Raises:
-            UserError: it can't be made, or isn't of that kind.
+            UserError: It can't be made, or is of another kind.
         """
         with self.explained():
-            if isinstance(self.make, str):
+            if isinstance(self.constructor, str):
                 env = gymnasium().make_vec(
                     self.specification,
                     num_envs=num_envs,
@@ -170,7 +186,7 @@ class GymRecipe(Recipe):
                     **self.arguments(),
                 )
             else:
-                env = self.make(num_envs=num_envs, **self.arguments())
+                env = self.constructor(num_envs=num_envs, **self.arguments())
         size = getattr(env, "num_envs", None)
         if isinstance(env, gymnasium().vector.VectorEnv) and size == num_envs:
             return env
@@ -181,10 +197,10 @@ class GymRecipe(Recipe):
         )
 
     def vector_form(self) -> tuple[str, str]:
-        """The vectorised form's name, and why it isn't there or doesn't take all the arguments."""
+        """Return the vectorised form's name, and why it can't be used ("" if it can)."""
         if not has_own_vector_forms():
             return "", f"Gymnasium {gymnasium().__version__} has none that say when episodes begin"
-        form: Any = self.make
+        form: Any = self.constructor
         if isinstance(form, str):
             specification = self.specification
             if specification.vector_entry_point is None:
@@ -194,7 +210,7 @@ class GymRecipe(Recipe):
             with self.explained():
                 form = _loaded(specification.vector_entry_point)
         known = parameters(form)
-        if "num_envs" not in known and not isinstance(self.make, str):
+        if "num_envs" not in known and not isinstance(self.constructor, str):
             return "", "it doesn't take num_envs"
         if keys := wrapping.changed(self.wrap):
             return "", f"its vectorised form can't be wrapped (wrap.{', wrap.'.join(keys)})"
@@ -205,14 +221,14 @@ class GymRecipe(Recipe):
         return f"{getattr(form, '__name__', type(form).__name__)}, its own vectorised form", ""
 
     def takes(self) -> list[str]:
-        """Those of the function or class that an id stands for."""
-        if not isinstance(self.make, str):
+        """Return the names of the arguments of the function or class that an id stands for."""
+        if not isinstance(self.constructor, str):
             return super().takes()
         return named_parameters(_loaded(self.specification.entry_point))
 
     @contextmanager
     def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """As of ``Recipe``; and Gymnasium's own errors."""
+        """Report what goes wrong as ``EnvFactory.explained``, and Gymnasium's own errors."""
         errors = gymnasium().error
         with super().explained(number, seed):
             try:
@@ -221,12 +237,12 @@ class GymRecipe(Recipe):
             except errors.DependencyNotInstalled as error:
                 raise UserError(f"{self.name}: {error}", "install what is missing") from None
             except errors.Error as error:  # there is no such environment, or it is out of date
-                raise UserError(f"{self.name}: {error}", _where(str(self.make))) from None
+                raise UserError(f"{self.name}: {error}", _where(str(self.constructor))) from None
 
     def _refuse_spaces(self, env: Any) -> None:
         """Refuse an environment without spaces, or with observations beyond this machine's memory.
 
-        Gymnasium would allocate them, with their bounds, before anything else sees the space.
+        Gymnasium would allocate an array of all observations before the space is read here.
         """
         for name in "observation_space", "action_space":
             if not isinstance(getattr(env, name, None), gymnasium().Space):
@@ -235,10 +251,10 @@ class GymRecipe(Recipe):
         refuse_observations(self.name, env.observation_space, self.total)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the recipe with what makes an environment, which isn't looked up again."""
-        state = {**self.__dict__, "ready": None}
+        """Return the factory with what makes an environment, which is not looked up again."""
+        state = dict(self.__dict__)
         if self.specification is None:
-            return {**state, "make": Later(self.make)}
+            return {**state, "constructor": Later(self.constructor)}
         return {**state, "specification": portable(self.specification)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -281,17 +297,17 @@ def _silence_ale() -> Any:
 
 
 def _loaded(entry_point: Any) -> Any:
-    """The function or class of a specification's entry point, which may be its name."""
+    """Return the function or class of an entry point, which may be its name."""
     from gymnasium.envs.registration import load_env_creator
 
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def _tells_finals(name: str, vector: Any) -> bool:
-    """Whether a vector environment gives an episode's last observation a row of its own.
+    """Return True if a vector environment has a separate row for an episode's last observation.
 
     Raises:
-        UserError: it doesn't begin the next episode by itself, or doesn't say when.
+        UserError: It doesn't begin the next episode itself, or doesn't report when.
     """
     autoreset = vector.metadata.get("autoreset_mode")
     mode = getattr(autoreset, "value", autoreset)
@@ -304,7 +320,7 @@ def _tells_finals(name: str, vector: Any) -> bool:
 
 
 def _where(make: str) -> str:
-    """Where an id that isn't registered may be."""
+    """Return a hint on an id that isn't registered."""
     if make.startswith("ALE/") and not importlib.util.find_spec("ale_py"):
         return "pip install 'puffer-mlx[atari]'"
     if make.startswith("MiniGrid-") and not importlib.util.find_spec("minigrid"):

@@ -1,4 +1,4 @@
-"""Gymnasium's environments with what is around them: section [wrap], and families with their own.
+"""Wrappers of Gymnasium's environments: section [wrap], and those of some families.
 
 Section [wrap] asks for wrappers in this order, the innermost first, which is that of Gymnasium's
 ``AtariPreprocessing`` and of the field: ``StickyAction``, ``TimeLimit``, ``GrayscaleObservation``,
@@ -32,7 +32,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.space_parts import CHANNELS_LAST, SMALLEST, image_of
 from puffer_mlx.vec.spaces import kind_of
 
-_FORM = {  # the vectorised form's own arguments, with what it takes them to be
+_FORM = {  # arguments of the vectorised form, with their defaults
     "stack_num": 4,
     "img_height": 84,
     "img_width": 84,
@@ -56,7 +56,7 @@ ImageOf = Callable[[Any], tuple[tuple[int, ...], bool]]  # `image_of` by vec.ima
 
 
 def changed(wrap: Wrap) -> list[str]:
-    """Names of the keys that ask for a wrapper."""
+    """Return the names of the keys that ask for a wrapper."""
     plain = Wrap()
     return [f.name for f in fields(wrap) if getattr(wrap, f.name) != getattr(plain, f.name)]
 
@@ -64,18 +64,18 @@ def changed(wrap: Wrap) -> list[str]:
 def of_game(
     name: str, wrap: Wrap, arguments: Mapping[str, Any]
 ) -> tuple[Wrap, dict[str, Any], list[str]]:
-    """What is left to wrap around an ID of Atari's games, and the arguments that do the rest.
+    """Split section [wrap] for an Atari id into wrappers and arguments of the game.
 
     Args:
-        name: for messages.
-        wrap: as it was asked for.
-        arguments: of the game, which the preset goes before.
+        name: Name of the environment, for messages.
+        wrap: The requested wrappers.
+        arguments: Arguments of the game; the preset replaces them.
 
     Returns:
-        Wrappers, arguments, and those of ``arguments`` that the preset has otherwise, in words.
+        Remaining wrappers, arguments, and a text for each of ``arguments`` that the preset changed.
 
     Raises:
-        UserError: a key asks for what arguments of the game's own are there for.
+        UserError: A key asks for something that an argument of the game does.
     """
     for _, message, hint in settled_wrappers(wrap, changed(wrap), by_id=True):
         raise UserError(f"{name}: {message}", hint)
@@ -88,12 +88,12 @@ def of_game(
 
 
 def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
-    """Return an environment with its wrappers; as it is if none is asked for.
+    """Return an environment with the requested wrappers.
 
     Args:
-        name: Of the environment, for messages.
+        name: Name of the environment, for messages.
         env: A ``gymnasium.Env``.
-        wrap: The wrappers that are asked for.
+        wrap: The requested wrappers.
         channels: ``vec.image_channels``.
 
     Raises:
@@ -135,7 +135,7 @@ def _resized(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
 
 
 def _with_channel(env: Any, *_: Any) -> Any:
-    """An image (height, width) as one of a channel."""
+    """Add a channel to an image (height, width)."""
     shape = env.observation_space.shape
     return _shown(env, (*shape, 1), lambda seen: seen[..., None]) if len(shape) == 2 else env
 
@@ -178,15 +178,15 @@ _WRAPPERS: dict[
 
 
 def make(specification: Any, **arguments: Any) -> Any:
-    """One ``gymnasium.Env``.
+    """Return a new ``gymnasium.Env``.
 
     Args:
-        specification: Gymnasium's, of an environment.
-        arguments: that it is to be made with.
+        specification: Gymnasium's specification of the environment.
+        arguments: Arguments of its constructor.
 
     Raises:
-        UserError: its wrappers can't do what an argument asks for.
-        gymnasium.error.DependencyNotInstalled: what they need is missing.
+        UserError: No wrapper can do what an argument asks for.
+        gymnasium.error.DependencyNotInstalled: A package is missing.
     """
     import gymnasium
 
@@ -201,7 +201,10 @@ def make(specification: Any, **arguments: Any) -> Any:
 
 
 def _atari_game(specification: Any, arguments: dict[str, Any]) -> Any:
-    """A game with the vectorised form's arguments: (``stack_num``, height, width) uint8."""
+    """Return a game with the arguments of the vectorised form.
+
+    Its observations are (``stack_num``, height, width) uint8.
+    """
     import gymnasium
 
     form = {**_FORM, **{key: arguments[key] for key in _FORM if key in arguments}}
@@ -217,12 +220,12 @@ def _atari_game(specification: Any, arguments: dict[str, Any]) -> Any:
 
 
 def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
-    """What the vectorised form does, around a game that shows every frame.
+    """Return a game with the preprocessing of the vectorised form.
 
     Args:
-        game: a ``gymnasium.Env`` of ale-py's.
-        form: the vectorised form's arguments, but for what Gymnasium's wrappers can't do.
-        skip: frames of a step.
+        game: A ``gymnasium.Env`` of ale-py that shows every frame.
+        form: Arguments of the vectorised form that Gymnasium's wrappers support.
+        skip: Frames of a step.
     """
     from gymnasium import wrappers
 
@@ -240,9 +243,9 @@ def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
 
 
 def _begun(game: Any, most: int, fire: bool) -> Any:
-    """With up to ``most`` frames of doing nothing at the start, then FIRE, which begins some games.
+    """Add up to ``most`` frames without an action at the start, then FIRE, which begins some games.
 
-    Frames, not steps, as in the vectorised form.
+    These are frames, not steps, as in the vectorised form.
     """
     import gymnasium
 

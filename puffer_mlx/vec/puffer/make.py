@@ -1,16 +1,21 @@
-"""PufferLib 3.x's Python environments: which objects they are, making them, and stepping one.
+"""The factory of PufferLib 3.x's Python environments, with or without PufferLib.
 
-Nothing of PufferLib is imported: an environment is what looks like one. It has the attributes
-``single_observation_space``, ``single_action_space`` and ``num_agents``, and writes what its agents
-see and get into arrays ``observations, rewards, terminals, truncations, masks`` of its own or of a
-dict ``buf`` that it was made with. ``masks`` says which agents are there; it is no action mask.
+PufferLib isn't imported: an environment is recognised by its attributes
+``single_observation_space``, ``single_action_space`` and ``num_agents`` and its arrays
+``observations, rewards, terminals, truncations``. ``masks`` marks the agents that are present; it
+isn't an action mask. Instance i is made and reset with ``seed + i``.
 
-Two kinds differ in when an episode ends:
+``pufferlib.vector`` isn't used: it needs subclasses of PufferEnv, waits without end for a process
+that died, and ends episodes of emulated environments a step later than those of native ones.
 
-* native ones (``pufferlib.PufferEnv``) begin the next episode within the step that ends one, and
-  never show the last observation;
-* emulated ones (``pufferlib.emulation``) show it, set ``done`` and wait for a reset. Here they get
-  it within the step too, so that both kinds give the same rows.
+**Episode ends.** Native environments (``pufferlib.PufferEnv``) begin the next episode in the step
+that ends one, and never show the last observation: an episode that a time limit ended counts as
+over. Emulated ones (``pufferlib.emulation``) show it, set ``done`` and wait for a reset. They are
+reset in the same step here, so both kinds give the same rows.
+
+**Absent agents.** The rows of an agent that has left are passed on as they are, as PufferLib's
+trainer does: the agent acts without effect, and its reward is what the environment writes. Such
+steps belong to no episode.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +28,13 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.instances import (
     Buffers,
-    Fact,
-    Recipe,
-    Shapes,
+    EnvFactory,
+    EpisodeInfo,
+    Probe,
     close_if_possible,
     parameters,
-    tell_unclosed,
 )
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
@@ -40,10 +45,10 @@ _OURS = ("buf", "seed")  # arguments that aren't the user's
 
 
 def is_puffer_env(candidate: Any) -> bool:
-    """Whether an object is an environment of PufferLib 3.x, its class or a function that makes one.
+    """Return True for an environment of PufferLib 3.x, its class, or a function that returns one.
 
-    Classes and functions are told by their parameter ``buf``, which PufferLib hands to all of them,
-    or by a base class named PufferEnv.
+    Classes and functions have a parameter ``buf``, which PufferLib passes to all of them, or a base
+    class named PufferEnv.
     """
     if isinstance(candidate, type) and any(c.__name__ == "PufferEnv" for c in candidate.__mro__):
         return True
@@ -53,23 +58,23 @@ def is_puffer_env(candidate: Any) -> bool:
 
 
 @dataclass
-class PufferRecipe(Recipe):
-    """How an environment is made, by its class or a function that returns one.
+class PufferFactory(EnvFactory):
+    """Makes environments of PufferLib 3.x, from their class or a function that returns one.
 
     Raises:
-        UserError: ``make`` doesn't take one of the arguments.
+        UserError: The constructor doesn't take one of the arguments.
     """
 
     finals: bool = field(default=False, init=False)
-    _packing: tuple[Any, np.dtype] | None = field(default=None, init=False)  # space and dtype
+    _probe: Probe | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.make):
+        if not callable(self.constructor):
             raise UserError(
                 f"{self.name}: it is an environment already, expected what makes one",
                 "name its class, or a function that returns an environment",
             )
-        known = parameters(self.make)
+        known = parameters(self.constructor)
         takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
         for key in self.keywords:
             if key in _OURS:
@@ -78,96 +83,90 @@ class PufferRecipe(Recipe):
                 raise self.unknown(key)
 
     def takes(self) -> list[str]:
-        """Without those that aren't the user's."""
-        return [name for name in parameters(self.make) if name not in _OURS]
+        """Return the names of the arguments that a user can set."""
+        return [name for name in parameters(self.constructor) if name not in _OURS]
 
     @property
     def scales(self) -> bool:
-        """Whether one instance can hold as many environments as there shall be."""
-        return "num_envs" in parameters(self.make) and "num_envs" not in self.keywords
+        """True if one instance can hold any number of environments."""
+        return "num_envs" in parameters(self.constructor) and "num_envs" not in self.keywords
 
     def vector_form(self) -> tuple[str, str]:
-        """One that takes ``num_envs`` is its own vectorised form."""
+        """Return the vectorised form's name, and why it can't be used ("" if it can)."""
         if "num_envs" in self.keywords:
             return "", "env.num_envs is given"
         return ("it takes num_envs", "") if self.scales else super().vector_form()
 
-    def look(self, seed: int) -> None:
-        """Make an instance, of one environment if it can have any number."""
-        env = self.one(None, seed, 1 if self.scales else None)
-        try:
-            self.agents = int(env.num_agents)
-            inside = self.keywords.get("num_envs", 1)
-            if isinstance(inside, int) and inside > 0 and self.agents % inside == 0:
-                self.environments = inside
-            self._spaces = env.single_observation_space, env.single_action_space
-            seen = self._spaces[0]
-            packed = np.dtype(getattr(env, "obs_dtype", np.uint8))
-            if getattr(env, "is_obs_emulated", False) and packed.names is not None:
-                # PufferLib's emulation packs the parts of a Dict or Tuple into bytes.
-                seen = getattr(env, "env_single_observation_space", None)
-                seen = env.env.observation_space if seen is None else seen
-                self._packing = seen, packed
-            self.layout = self.layout_of(seen, self._spaces[1])
-        finally:
-            tell_unclosed(self.name, close_if_possible(env))
+    def describe(self, env: Any, seed: int) -> Probe:
+        """Return an environment's spaces and agents."""
+        agents = int(env.num_agents)
+        inside = self.keywords.get("num_envs", 1)
+        counted = isinstance(inside, int) and inside > 0 and agents % inside == 0
+        environments = inside if counted else 1
+        seen = env.single_observation_space
+        packed = np.dtype(getattr(env, "obs_dtype", np.uint8))
+        buffered = seen, env.single_action_space
+        if not getattr(env, "is_obs_emulated", False) or packed.names is None:
+            return Probe(buffered, agents, environments, buffered=buffered)
+        # PufferLib's emulation packs the parts of a Dict or Tuple into bytes.
+        seen = getattr(env, "env_single_observation_space", None)
+        spaces = env.env.observation_space if seen is None else seen, env.single_action_space
+        return Probe(spaces, agents, environments, packed=packed, buffered=buffered)
 
-    def unpack(self, observations: np.ndarray) -> Any:
-        """What rows are written from, of an instance's observations."""
-        if self._packing is None:
-            return observations
-        space, dtype = self._packing
-        return _unpacked(space, observations.view(dtype).reshape(len(observations)))
+    def _apply(self, probe: Probe) -> None:
+        super()._apply(probe)
+        self._probe = probe
 
-    def shapes(self, n: int) -> Shapes:
-        """Buffers are as the spaces have them."""
-        space, action = self._spaces
+    def _buf(self, count: int | None) -> dict[str, np.ndarray] | None:
+        """Return arrays for a new instance to write into, or None before the first probe."""
+        if self._probe is None:
+            return None
+        n = self.agents * (count or 1)
+        seen, action = self._probe.buffered
         chosen = action.dtype if kind_of(action) == "Box" else np.int32
-        return Buffers.shapes(n, (space.shape, space.dtype), (action.shape, chosen))
+        return {
+            "observations": np.zeros((n, *seen.shape), seen.dtype),
+            "actions": np.zeros((n, *action.shape), chosen),
+            "rewards": np.zeros(n, np.float32),
+            "terminals": np.zeros(n, bool),
+            "truncations": np.zeros(n, bool),
+            "masks": np.ones(n, bool),
+        }
 
-    def instance(
-        self, buffers: Buffers, seed: int, num_envs: int | None, number: int
-    ) -> "PufferInstance":
-        """One whose agents write into ``buffers``."""
-        arrays = {key: getattr(buffers, key) for key in (*_ARRAYS, "actions")}
-        arrays["masks"] = buffers.present
-        return PufferInstance(self.one(arrays, seed, num_envs, number), buffers, arrays)
+    def _measured(self, env: Any, seed: int) -> float:
+        """Measure an environment that has buffers, unlike the first one."""
+        env = self.open(seed, 1 if self.scales else None, 0)
+        try:
+            return super()._measured(env, seed)
+        finally:
+            close_if_possible(env)
 
-    def buffered(self, actions: np.ndarray) -> Any:
-        """They lie in the buffers as the space has them."""
-        return self.layout.actions(actions)
+    def actions(self, rows: np.ndarray) -> np.ndarray:
+        """Return the actions as the space has them."""
+        actions = self.layout.actions(rows)
+        return actions if self.layout.spec.action.continuous else actions.astype(np.int32)
 
-    def actions(self, buffered: np.ndarray) -> np.ndarray:
-        """Environments read the buffers."""
-        return buffered
+    def as_instance(self, env: Any, buffers: Buffers) -> "PufferInstance":
+        """Return the environment as an instance."""
+        assert self._probe is not None
+        return PufferInstance(env, buffers, self.layout, self._probe.packed)
 
-    def one(
-        self,
-        buf: dict[str, np.ndarray] | None,
-        seed: int,
-        num_envs: int | None = None,
-        number: int = 0,
-    ) -> Any:
-        """One environment.
-
-        Args:
-            buf: arrays for it to write into; its own if None.
-            seed: of its generator.
-            num_envs: how many environments in it, if it ``scales``.
-            number: of the instance, for messages.
+    def open(self, seed: int, count: int | None, number: int) -> Any:
+        """Return a new environment of ``count`` environments.
 
         Raises:
-            UserError: it can't be made, or isn't such an environment.
+            UserError: It can't be made, or isn't such an environment.
         """
         arguments = dict(self.keywords)
-        known = parameters(self.make)  # by name: what takes **kwargs may hand them on
-        if num_envs is not None:
-            arguments["num_envs"] = num_envs
+        known = parameters(self.constructor)  # by name: a function may pass on its **kwargs
+        if count is not None and self.scales:
+            arguments["num_envs"] = count
         if self.render and "render_mode" in known:
             arguments.setdefault("render_mode", "rgb_array")
-        arguments |= {key: value for key, value in (("buf", buf), ("seed", seed)) if key in known}
+        given = ("buf", self._buf(count)), ("seed", seed)
+        arguments |= {key: value for key, value in given if key in known}
         with self.explained(number, seed - number):
-            env = self.make(**arguments)
+            env = self.constructor(**arguments)
         missing = [key for key in (*_ATTRIBUTES, *_ARRAYS, *_METHODS) if not hasattr(env, key)]
         if missing:
             raise UserError(
@@ -178,7 +177,7 @@ class PufferRecipe(Recipe):
 
 
 def _unpacked(space: Any, packed: np.ndarray) -> Any:
-    """The parts of a structured array, (n,), nested as a space is."""
+    """Return the parts of a structured array, (n,), nested as a space is."""
     kind = kind_of(space)
     if kind == "Dict":
         return {key: _unpacked(part, packed[key]) for key, part in space.spaces.items()}
@@ -188,73 +187,101 @@ def _unpacked(space: Any, packed: np.ndarray) -> Any:
 
 
 class PufferInstance:
-    """An environment, or as many in one as it was made with.
+    """An environment object of PufferLib 3.x, which may hold several environments.
 
     Args:
-        env: the environment.
-        buffers: of its agents.
-        buf: what it was given to write into.
+        env: The environment.
+        buffers: Arrays of its agents.
+        layout: Layout of one agent's rows.
+        packed: Dtype of packed observations, or None for plain arrays.
     """
 
-    def __init__(self, env: Any, buffers: Buffers, buf: dict[str, np.ndarray]) -> None:
-        self._env, self._buffers = env, buffers
-        self._shown = [(name, buf[name]) for name in (*_ARRAYS, "masks")]
-        self._begun: list[np.ndarray] = []  # what a reset within the last step wrote, see ``step``
+    def __init__(self, env: Any, buffers: Buffers, layout: Layout, packed: np.dtype | None) -> None:
+        self._env = env
+        self._buffers = buffers
+        self._layout = layout
+        self._packed = packed
         self.num_agents = int(env.num_agents)
+        self._running = np.zeros(self.num_agents, bool)  # agents whose episode has begun
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin new episodes."""
-        self._begun = []
-        with failing("failed in reset"):
-            self._env.reset(**({} if seed is None else {"seed": seed}))
-            self._collect()
+        """Start new episodes."""
+        self._reset(seed)
+        buffers = self._buffers
+        buffers.rewards[:] = self._array("rewards")
+        buffers.terminals[:] = self._array("terminals")
+        buffers.truncations[:] = self._array("truncations")
+        buffers.present[:] = self._present()
+        self._running[:] = False
+        self._show()
 
-    def step(self, actions: np.ndarray) -> Sequence[Fact]:
-        """A step of all agents, and the reset that an emulated one waits for.
-
-        Of that only observations are shown now. The other arrays show the step, and get what the
-        reset wrote before the next one: the environment may count on it.
-        """
-        if self._begun:
-            for (_, target), begun in zip(self._shown[1:], self._begun, strict=True):
-                target[:] = begun
-            self._begun = []
+    def step(self, actions: np.ndarray) -> Sequence[EpisodeInfo]:
+        """Step all agents, and reset an emulated environment that is done."""
         result = self._env.step(actions)
         if fault := form_fault("step", result):
             raise fault
-        infos = result[4]
-        self._collect()
-        facts = list(self._facts(infos)) if infos else ()
+        buffers = self._buffers
+        buffers.rewards[:] = self._array("rewards")
+        buffers.terminals[:] = self._array("terminals")
+        buffers.truncations[:] = self._array("truncations")
+        stepped = self._present() | self._running
+        infos = list(self._reported(result[4])) if result[4] else ()
         if getattr(self._env, "done", False):
-            self._buffers.terminals[:] = True
-            stepped = [target.copy() for _, target in self._shown[1:]]
-            self.reset()
-            self._begun = [target.copy() for _, target in self._shown[1:]]
-            for (_, target), was in zip(self._shown[1:], stepped, strict=True):
-                target[:] = was
-        return facts
+            buffers.terminals[:] = True
+            self._reset(None)
+        over = buffers.terminals | buffers.truncations
+        self._running = stepped & ~over
+        buffers.present[:] = stepped
+        self._show()
+        return infos
 
     def render(self) -> Any:
-        """What it draws."""
-        return self._env.render()
+        """Return its picture, or True if it draws in its own window."""
+        picture = self._env.render()
+        if isinstance(picture, np.ndarray | list):
+            array = np.asarray(picture)
+            if array.ndim == 3 and array.dtype == np.uint8:
+                return array
+        return True
 
     def close(self) -> None:
         """Close it, if it can be closed."""
         if callable(close := getattr(self._env, "close", None)):
             close()
 
-    def _collect(self) -> None:
-        """Copy what the environment wrote elsewhere than into its buffers."""
-        for name, target in self._shown:
-            written = getattr(self._env, name, None)
-            if written is target or written is None:
-                continue
-            if np.shape(written) != target.shape:
-                raise ValueError(f"{name}: expected {target.shape}, found {np.shape(written)}")
-            target[:] = written
+    def _reset(self, seed: int | None) -> None:
+        with failing("failed in reset"):
+            self._env.reset(**({} if seed is None else {"seed": seed}))
+            self._array("rewards")
 
-    def _facts(self, infos: Any) -> Iterable[Fact]:
-        """What a step's ``infos`` say: a list of dicts, or what emulation passes on."""
+    def _array(self, name: str) -> np.ndarray:
+        """Return one of the environment's arrays of numbers, (n,).
+
+        Raises:
+            ValueError: It has another shape.
+        """
+        array = getattr(self._env, name)
+        if np.shape(array) != (self.num_agents,):
+            raise ValueError(f"{name}: expected {(self.num_agents,)}, found {np.shape(array)}")
+        return array
+
+    def _present(self) -> np.ndarray:
+        """Return which agents are present, (n,) bool."""
+        if getattr(self._env, "masks", None) is None:
+            return np.ones(self.num_agents, bool)
+        return np.asarray(self._array("masks"), bool)
+
+    def _show(self) -> None:
+        """Write the observations into rows."""
+        seen = np.asarray(self._env.observations)
+        if self._packed is not None:
+            seen = _unpacked(
+                self._layout.spaces[0], seen.view(self._packed).reshape(self.num_agents)
+            )
+        self._layout.write(seen, self._buffers.observations)
+
+    def _reported(self, infos: Any) -> Iterable[EpisodeInfo]:
+        """Return what a step's ``infos`` report: a list of dicts, or what emulation passes on."""
         if not isinstance(infos, Mapping):
             each = [(-1, info) for info in infos]
         else:
@@ -266,4 +293,4 @@ class PufferInstance:
             ]
         for place, info in each:
             if numbers := means_of(info):
-                yield Fact(place, numbers)
+                yield EpisodeInfo(place, numbers)

@@ -23,7 +23,7 @@ _MODULE = "pufferlib.ocean.environment"
 
 
 def names() -> list[str]:
-    """Those of the PufferLib that is installed, ``puffer_breakout``; none if it isn't."""
+    """Return the names in the installed PufferLib, such as ``puffer_breakout``; [] without it."""
     spec = importlib.util.find_spec("pufferlib")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "ocean", "environment.py")
@@ -33,10 +33,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """What makes the environment ``pufferlib:NAME``: a class, or a function of its emulation.
+    """Return the constructor of ``pufferlib:NAME``: a class, or a function of its emulation.
 
     Args:
-        name: NAME, ``puffer_breakout``.
+        name: NAME, such as ``puffer_breakout``.
 
     Raises:
         UserError: PufferLib isn't installed, has no such environment, or can't import it.
@@ -65,7 +65,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def _keys(text: str) -> list[str]:
-    """The keys of the table in a module's text."""
+    """Return the keys of the table in a module's text."""
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue

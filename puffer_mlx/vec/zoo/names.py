@@ -1,6 +1,6 @@
 """PettingZoo's parallel environments by name: which are installed, and what makes one.
 
-What is installed is read from folders alone: importing PettingZoo takes half a second, and its
+Installed environments are found in folders alone: importing PettingZoo takes half a second, and its
 environments more.
 """
 
@@ -30,13 +30,13 @@ _NEEDED = {  # groups of PettingZoo that need more: a module of it
 
 
 class ParallelFactory(NamedTuple):
-    """What makes a parallel environment: so much is known of it."""
+    """A constructor of parallel environments."""
 
     make: Callable[..., Any]
 
 
 def takes_turns(name: str) -> UserError:
-    """What to say of an environment of PettingZoo's other kind, AEC."""
+    """Return the error for an environment of PettingZoo's other kind, AEC."""
     return UserError(
         f"{name}: its agents take turns (AEC), expected a parallel one, in which all act at once",
         "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
@@ -63,13 +63,13 @@ def parallel_names() -> dict[str, list[str]]:
 
 
 def needs(group: str) -> str:
-    """What is to be installed for a group; empty if it is there."""
+    """Return the package to install for a group; "" if it is installed."""
     module = _NEEDED.get(group)
     return f"pettingzoo[{group}]" if module and not importlib.util.find_spec(module) else ""
 
 
 def find(name: str) -> ParallelFactory:
-    """What makes the environment ``pettingzoo:NAME``.
+    """Return the constructor of ``pettingzoo:NAME``.
 
     Args:
         name: NAME: a module with ``parallel_env`` in it, of any package, ``mpe2.simple_spread_v3``,
@@ -145,7 +145,7 @@ def _near(name: str) -> str:
 
 
 def _is_there(top: str) -> bool:
-    """Whether there is a module of that name, installed or in this folder."""
+    """Return True if a module of that name is installed or in the working directory."""
     local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
     return (importlib.util.find_spec(top) or local) is not None
 

@@ -1,4 +1,4 @@
-"""PettingZoo's parallel environments as a ``VecEnv``: A agents each, one policy for all.
+"""The factory of PettingZoo's parallel environments: A agents each, one policy for all.
 
 Environments step one after another, or in several processes. Environment i is reset with
 ``seed + i``.
@@ -40,11 +40,11 @@ from puffer_mlx.vec.gym.agents import MASK, Masks
 from puffer_mlx.vec.instances import (
     DRAWS,
     Buffers,
-    Fact,
-    Recipe,
+    EnvFactory,
+    EpisodeInfo,
+    Probe,
     close_if_possible,
     other_kind,
-    tell_unclosed,
 )
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import (
@@ -58,15 +58,15 @@ from puffer_mlx.vec.python_faults import (
     one_number,
     shown,
 )
-from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.spaces import kind_of
-from puffer_mlx.vec.zoo.names import ParallelFactory, quiet, takes_turns
+from puffer_mlx.vec.zoo.names import quiet, takes_turns
 
 _RETURNED = "observations", "rewards", "terminations", "truncations", "infos"  # by step
 SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
 
 
-def _looks_parallel(env: Any) -> bool:
+def looks_parallel(env: Any) -> bool:
+    """Return True for an object with the attributes of a parallel environment."""
     has = ("possible_agents", "observation_space", "action_space", "reset", "step")
     return all(hasattr(env, name) for name in has) and not _looks_aec(env)
 
@@ -76,19 +76,20 @@ def _looks_aec(env: Any) -> bool:
     return hasattr(env, "possible_agents") and any(hasattr(env, name) for name in names)
 
 
-def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
-    """Whether a function makes a parallel environment, by having it make one.
+def makes_parallel(name: str, constructor: Any, keywords: dict[str, Any]) -> bool:
+    """Make an environment; returns True if it is a parallel one.
 
     Raises:
-        UserError: it makes one of PettingZoo's whose agents take turns.
+        UserError: Its agents take turns.
     """
-    if not callable(make):
+    if not callable(constructor):
         return False
     try:
-        env = make(**keywords)
+        env = constructor(**keywords)
     except RAISED:
         return False
-    parallel, aec = _looks_parallel(env), _looks_aec(env)
+    parallel = looks_parallel(env)
+    aec = _looks_aec(env)
     close_if_possible(env)
     if aec:
         raise takes_turns(name)
@@ -96,62 +97,55 @@ def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
 
 
 @dataclass
-class ZooRecipe(Recipe):
-    """How an environment is made: by what returns a parallel one, or by a ``ParallelFactory``."""
+class ZooFactory(EnvFactory):
+    """Makes PettingZoo's parallel environments, from a function that returns one."""
 
-    def __post_init__(self) -> None:
-        if isinstance(self.make, ParallelFactory):
-            self.make = self.make.make
-
-    def look(self, seed: int) -> None:
-        """Make an environment: whether there are masks shows when it is reset."""
-        env = self.one(0, seed)
-        try:
-            spaces = Spaces(self.name, env)
-            _, infos = _reset(env, seed)
-            masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
-        except Fault as fault:
-            first = Fault(fault.what, fault.text, 0, fault.hint)
-            raise first.report(self.name, 0, seed) from fault
-        finally:
-            tell_unclosed(self.name, close_if_possible(env))
-        self.agents = len(spaces.agents)
-        self.layout = self.layout_of(spaces.observation, spaces.action, masked)
-
-    def one(self, number: int, seed: int) -> Any:
-        """The parallel environment of a number, for messages; ``seed``: of number 0.
+    def open(self, seed: int, count: int | None, number: int) -> Any:
+        """Return a new parallel environment.
 
         Raises:
-            UserError: it can't be made, or isn't one.
+            UserError: It can't be made, or is of another kind.
         """
-        with self.explained(number, seed), quiet():
-            env = self.make(**self.arguments())
-        if _looks_parallel(env):
+        with self.explained(number, seed - number), quiet():
+            env = self.constructor(**self.arguments())
+        if looks_parallel(env):
             return env
         if _looks_aec(env):
             raise takes_turns(self.name)
         raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
-    def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> "Agents":
-        """An environment whose agents write into ``buffers``."""
-        return Agents(self.name, self.one(number, seed - number), buffers, self.layout)
+    def describe(self, env: Any, seed: int) -> Probe:
+        """Return an environment's agents, their spaces, and whether it masks actions.
+
+        Raises:
+            Fault: It failed.
+            UserError: Its agents have different spaces.
+        """
+        spaces = Spaces(self.name, env)
+        _, infos = _reset(env, seed)
+        masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
+        return Probe((spaces.observation, spaces.action), len(spaces.agents), masked=masked)
+
+    def as_instance(self, env: Any, buffers: Buffers) -> "ParallelInstance":
+        """Return the environment as an instance."""
+        return ParallelInstance(self.name, env, buffers, self.layout)
 
 
 class Spaces:
-    """What all agents of an environment see and do.
+    """The spaces that all agents of an environment share.
 
     Args:
-        name: for messages.
-        env: the parallel environment.
+        name: Name of the environment, for messages.
+        env: The parallel environment.
 
     Attributes:
-        agents: all there may be.
-        observation: of one agent, without its mask.
-        action: of one agent.
-        masked: whether observations hold masks.
+        agents: All possible agents.
+        observation: Observation space of one agent, without its mask.
+        action: Action space of one agent.
+        masked: True if observations contain masks.
 
     Raises:
-        UserError: agents see or do different things.
+        UserError: Agents have different spaces.
     """
 
     def __init__(self, name: str, env: Any) -> None:
@@ -176,17 +170,17 @@ class Spaces:
             self.observation = self.observation[SEEN]
 
 
-class Agents:
+class ParallelInstance:
     """One environment and its A agents.
 
     Args:
-        name: for messages.
-        env: the parallel environment.
-        buffers: of its agents.
-        layout: of rows; with ``mask_size`` if the environment says which actions are legal.
+        name: Name of the environment, for messages.
+        env: The parallel environment.
+        buffers: Arrays of its agents.
+        layout: Layout of rows, with ``mask_size`` if the environment masks actions.
 
     Attributes:
-        num_agents: A.
+        num_agents: Number of agents A.
     """
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
@@ -212,7 +206,7 @@ class Agents:
         self._write(seen, infos)
         self._over = False
 
-    def step(self, actions: list[Any]) -> Sequence[Fact]:
+    def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
         """Step the agents that are there, or begin the next episode if none was left.
 
         Raises:
@@ -233,7 +227,8 @@ class Agents:
         there = set(self._env.agents)
         self._done -= there - before  # these are back
         seen = {agent: each for agent, each in seen.items() if agent not in self._done}
-        buffers, facts = self._buffers, []
+        buffers = self._buffers
+        reported: list[EpisodeInfo] = []
         for i, agent in enumerate(self._agents):
             counts = agent in rewards and (agent in acting or agent in seen)
             what = f"a reward for agent {agent}"
@@ -249,9 +244,9 @@ class Agents:
         for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
             info = as_info(infos.get(self._agents[place]))
             if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
-                facts.append(Fact(place, numbers))
+                reported.append(EpisodeInfo(place, numbers))
         self._over = there <= self._done
-        return facts
+        return reported
 
     def _check(self, seen: Mapping[Any, Any]) -> None:
         """Refuse agents that are there without an observation, or aren't possible ones."""
@@ -280,10 +275,10 @@ class Agents:
             ) from error
 
     def render(self) -> Any:
-        """What the environment draws.
+        """Return its picture.
 
         Raises:
-            UserError: it draws nothing: PettingZoo asks for no ``render``.
+            UserError: It can't be drawn: PettingZoo asks for no ``render``.
         """
         if hasattr(self._env, "render"):
             with suppress(NotImplementedError):
@@ -328,7 +323,7 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
 
 
 def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
-    """Return the dictionaries by agent that ``step`` or ``reset`` returned; None is an empty one.
+    """Return the dictionaries by agent that ``step`` or ``reset`` returned, {} for None.
 
     Raises:
         Fault: There are more or fewer of them, or another value is among them.
@@ -341,15 +336,3 @@ def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
             what = f"returned {name} of {shown(each)}, expected a dict by agent"
             raise Fault(what, "", None, "return a dict with an entry for each agent that acted")
     return [{} if each is None else each for each in result]
-
-
-class ZooVec(PythonVec):
-    """N agents of parallel environments in Q groups; implements ``ScoredVec``.
-
-    Arguments as those of ``PythonVec``.
-
-    Raises:
-        UserError: the environment can't be made, its agents differ, or don't add up to N.
-    """
-
-    recipe = ZooRecipe

@@ -1,0 +1,118 @@
+"""The choice of a backend: how many instances a group has, and where they step."""
+
+from typing import NamedTuple
+
+from puffer_mlx.config.fit import Misfit
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.instances import EnvFactory
+from puffer_mlx.vec.pool import pickled
+from puffer_mlx.vec.processes import ROUND_TRIP, cores
+
+
+class BackendChoice(NamedTuple):
+    """The backend of each group of agents."""
+
+    form: str  # ``vector``, ``sync`` or ``async``
+    description: str  # of all groups, one line
+    count: int  # instances of a group
+    num_envs: int | None  # environments of an instance, or None if that can't be chosen
+    workers: int  # processes of a group; 0 if it steps in this process
+
+
+def choose_backend(
+    factory: EnvFactory, agents: int, groups: int, backend: str, processes: int, seed: int
+) -> BackendChoice:
+    """Return how the groups of a probed environment step.
+
+    Args:
+        factory: Makes the instances; was probed.
+        agents: Number of agents N.
+        groups: Number of groups Q.
+        backend: ``vector``, ``sync``, ``async`` or ``auto``.
+        processes: Most processes; each of Gymnasium's environments has its own.
+        seed: Seed of instance 0, to measure a step.
+
+    Raises:
+        UserError: The backend isn't possible.
+        Misfit: The instances don't fill the groups exactly.
+    """
+    each = factory.agents
+    smallest = groups * each
+    if agents % smallest:
+        fitting = max(1, agents // smallest) * smallest
+        times = f" times the {each} agents of an instance" if each > 1 else ""
+        raise Misfit(
+            f"{factory.name}: vec.total_agents {agents} is not a multiple of vec.num_buffers "
+            f"{groups}{times}",
+            f"{fitting} or {fitting + smallest} is",
+            [each] * (agents // each or 1),
+        )
+    parts = agents // smallest  # instances like the probed one, in a group
+    if factory.by_environment:
+        processes = agents
+    form, reason = _form(factory, backend, agents // each, processes, seed)
+    count = parts
+    num_envs = 1 if factory.scales else None
+    workers = 0
+    if form == "vector":
+        count = 1
+        num_envs = parts
+    elif form == "async":
+        most = max(1, processes // groups)
+        workers = max(w for w in range(1, min(most, parts) + 1) if parts % w == 0)
+        if factory.scales:
+            count = workers
+            num_envs = parts // workers
+    number = count * groups
+    running = f"{workers * groups} processes"
+    text = f"{form}: "
+    if not factory.by_environment:
+        text += f"{number} instance{'s' if number > 1 else ''}"
+        text += f" in {running}; " if workers else "; "
+    elif workers:
+        text += f"{running}; "
+    return BackendChoice(form, text + reason, count, num_envs, workers)
+
+
+def _form(
+    factory: EnvFactory, backend: str, instances: int, processes: int, seed: int
+) -> tuple[str, str]:
+    """Return the form and a short reason."""
+    if backend in ("sync", "async"):
+        return backend, "as vec.backend says"
+    form, reason = factory.vector_form()
+    if not reason:
+        return "vector", form
+    lost = f"{reason}; " if "(wrap." in reason else ""  # wrappers cost the vectorised form
+    processes = min(processes, instances, cores())
+    if processes < 2:
+        return "sync", lost + ("there is only one" if instances == 1 else "there is one core")
+    seconds = step_time(factory, seed)
+    text = f"{lost}a step takes {_duration(seconds)}"
+    at_once = seconds if factory.by_environment else seconds * instances
+    if at_once - at_once / processes > ROUND_TRIP:
+        try:
+            pickled(factory)
+        except UserError as error:
+            return "sync", f"{text}, but {error.message.removeprefix(f'{factory.name}: ')}"
+        return "async", text
+    return "sync", f"{text}, which processes wouldn't make faster"
+
+
+def step_time(factory: EnvFactory, seed: int = 0) -> float:
+    """Return the seconds that a step of one instance takes, measured once per environment.
+
+    Raises:
+        UserError: The environment fails.
+    """
+    if factory.step_seconds is None:
+        factory.probe(seed=seed, measure=True)
+    assert factory.step_seconds is not None
+    return factory.step_seconds
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds * 1e6:.0f} us"

@@ -1,0 +1,100 @@
+"""What a sweep prints, in a terminal and on a pipe, and its pictures."""
+
+import io
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
+
+from rich.console import Console
+from swept import Formula, drive, formula, open_study, settings
+
+from puffer_mlx.sweep.engine import progress
+from puffer_mlx.sweep.engine.progress import Progress
+
+SHOWN = "total_timesteps", "gamma"
+
+
+def swept(terminal: bool):
+    """Sweep six runs, the third failing and the fifth ended early. Returns the printed lines.
+
+    In a terminal: the last status line.
+    """
+    numbers = iter(range(100))
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, no_color=True)
+
+    def start(run, place, seed) -> Any:
+        number = next(numbers)
+        return Formula(
+            run,
+            place,
+            fault="it [broke]" if number == 2 else "",
+            stopped="too little" if number == 4 else "",
+        )
+
+    study = open_study("j.log", settings(method="Random", max_runs=5))
+    with Progress(study, "a sweep", 5, 1, console, SHOWN) as shown:
+        drive(study, settings(max_runs=5), start, draw=shown.draw, ended=shown.ended)
+        status = shown.status(())
+    if terminal:
+        assert "\x1b[" in file.getvalue() and "run 3: failed" in file.getvalue()
+        return study, [status]
+    return study, file.getvalue().splitlines()
+
+
+def test_on_a_pipe_a_line_for_each_run(here):
+    study, lines = swept(terminal=False)
+    score, cost, steps = formula(study.runs()[0].params)[-1]
+    assert lines[:2] == [
+        "a sweep",
+        f"run 1: score {score:.4g}, {cost:.1f} s, {steps / 1000:.1f}K steps"
+        f" | the configuration's own values | best {score:.4g} (run 1) | 1 of 5",
+    ]
+    assert lines[3].startswith("run 3: failed: it [broke] | best ")
+    assert lines[3].endswith(" | 2 of 5")
+    assert ", ended early: too little | total_timesteps " in lines[5] and "gamma 0." in lines[5]
+    assert lines[6].endswith("5 of 5") and len(lines) == 7
+
+
+def test_in_a_terminal_a_status_line(here):
+    study, lines = swept(terminal=True)
+    total = sum(run.values[1] for run in study.runs() if run.values)
+    total += next(r.user_attrs["last"][1] for r in study.runs() if "last" in r.user_attrs)
+    minutes, seconds = divmod(int(total), 60)
+    assert lines == [f"5 of 5 runs, 1 ended early, 1 failed, {minutes}m {seconds}s of training"]
+
+
+def test_held_out_seeds_are_in_the_lines(here):
+    how = settings(method="Random", max_runs=3, confirm=2)
+    study = open_study("j.log", how)
+    file = io.StringIO()
+    with Progress(study, "a sweep", 3, 1, Console(file=file, width=120), SHOWN) as shown:
+        drive(study, how, draw=shown.draw, ended=shown.ended)
+    lines = file.getvalue().splitlines()
+    assert [line.split("|")[-1].strip() for line in lines[4:]] == [
+        f"{n} to go" for n in range(5, -1, -1)
+    ]
+    best = study.few()[0]
+    (score,) = {f"{each:.4g}" for each in study.held_out(best).scores}
+    words = f"median {score}, lowest {score} of"
+    assert lines[4] == f"run {study.ordinal(best)}, held-out seeds: {words} 1 | 5 to go"
+
+
+def test_pictures_and_what_mattered(here, monkeypatch):
+    how = settings(method="Random", max_runs=8, num_random_samples=8)
+    study = open_study("j.log", how)
+    assert progress.importances(study) == {}
+    drive(study, how)
+    parts = [*progress.importances(study).values()]
+    assert sum(parts) == pytest.approx(1) and parts == sorted(parts, reverse=True)
+    if progress.can_draw():
+        assert [path.name for path in progress.draw(study, here)] == [
+            "front.png",
+            "importances.png",
+        ]
+        for name in progress.FRONT, progress.IMPORTANCES:
+            assert (here / name).read_bytes()[:4] == b"\x89PNG"
+    monkeypatch.setattr(progress, "can_draw", lambda: False)
+    assert progress.draw(study, here) == []
