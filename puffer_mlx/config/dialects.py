@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from puffer_mlx.config.compatibility import ENV_OF_5
-from puffer_mlx.config.ini_files import CONTROL, Setting, read_ini, read_ini_5, uncommented
+from puffer_mlx.config.ini_files import file_texts, read_ini, read_ini_5
+from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import of_release
-from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import read_text
 
 Version = Literal["4.0", "5.0"]
 VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
@@ -88,11 +87,8 @@ class FileVersion(NamedTuple):
 
 
 def file_version(path: Path) -> FileVersion:
-    """Which PufferLib a file is of; empty if its keys don't tell, or it can't be read."""
-    try:
-        texts = file_texts(read_text(path, "replace"))
-    except OSError:  # reading its settings will say what is wrong
-        return FileVersion()
+    """Return a file's release; empty if its keys don't tell, or it can't be read."""
+    texts = file_texts(path)
     says = ALGORITHM in texts
     version = _told_by({name for name in texts if not (says and _any({name}, SHARED))})
     if says:
@@ -121,19 +117,6 @@ def _told_by(names: Set[str]) -> FileVersion:
 
 def _any(names: Set[str], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
-def file_texts(text: str) -> dict[str, str]:
-    """Keys with their sections, in lower case, and their texts; [torch] counts without keys."""
-    texts: dict[str, str] = {}
-    section = ""
-    for line in map(uncommented, CONTROL.sub(" ", text).split("\n")):
-        if line.startswith("[") and line.endswith("]"):
-            section = line[1:-1].strip()
-            texts[f"{section}."] = ""
-        elif at := min((line.find(sign) for sign in "=:" if sign in line), default=0):
-            texts[f"{section}.{line[:at].strip().lower()}"] = unquoted(line[at + 1 :].strip())
-    return texts
 
 
 # ---- folders -------------------------------------------------------------------------------------

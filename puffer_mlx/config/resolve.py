@@ -41,20 +41,19 @@ from puffer_mlx.config.dialects import (
     DIALECTS,
     Dialect,
     FileVersion,
-    file_texts,
     file_version,
     folder_version,
     main_source,
 )
 from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, PARTS
-from puffer_mlx.config.ini_files import relative_path
+from puffer_mlx.config.ini_files import file_texts, ini_file, relative_path
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import algorithms, facts, of_release
 from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import read_text, reading, shipped
+from puffer_mlx.system.files import reading, shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
@@ -99,40 +98,36 @@ def plain_path(path: Path) -> str:
 
 
 def env_names(path: Path) -> list[str]:
-    """Return the environments a file is about: the words of its env_name, else its own name.
-
-    A literal, ``env_name := 'my envs/boat.py:Boat'``, is one name.
-    """
+    """Return the environments that a file is about: those of its env_name, else its own name."""
     try:
-        text = read_text(path, "replace")
-    except OSError:  # reading its settings will say what is wrong
+        return ini_file(path).names or [path.stem]
+    except OSError:  # reading its settings reports why
         return [path.stem]
-    line = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
-    text = line[1].strip() if line else ""
-    if text.startswith("=") and (name := unquoted(text)) != text:
-        return [name]
-    words = [word.strip("'\"") for word in re.split("[#;]", line[1])[0].split()] if line else []
-    return words if words and words != ["None"] else [path.stem]
 
 
 def variants() -> dict[str, Path]:
-    """Further files about an environment, named like ``breakout-a``, by these names."""
+    """Return further files about an environment, named like ``breakout-a``, by these names."""
     paths: dict[str, Path] = {}
     for path in all_files():
-        name, dash, _ = path.stem.partition("-")
-        if dash and env_names(path) == [name]:
-            paths.setdefault(path.stem, path)
+        if path.stem not in paths and _is_variant(path):
+            paths[path.stem] = path
     return paths
 
 
+def _is_variant(path: Path) -> bool:
+    """Return True for a file about the environment that its name begins with, before a dash."""
+    name, dash, _ = path.stem.partition("-")
+    return bool(dash) and env_names(path) == [name]
+
+
 def known_envs() -> list[str]:
-    """Every environment that has a file."""
+    """Return all environments that have a file."""
     files = (path for path in all_files() if path.name not in ("default.ini", *LAYERS))
     return sorted({name for path in files for name in env_names(path)})
 
 
 def known_words() -> list[str]:
-    """All that may be named and has a file: environments, and variants of them."""
+    """Return the names of all environments and variants that have a file."""
     return sorted({*known_envs(), *variants()})
 
 
@@ -177,25 +172,17 @@ def words_hint() -> str:
 
 
 def last_text(key: str, files: Iterable[Path]) -> str:
-    """A key's text in the last of the files that has it; empty if none has."""
-    texts = [_texts(path).get(key, "") for path in files]
+    """Return a key's text in the last file that contains it; empty if none does."""
+    texts = [file_texts(path).get(key, "") for path in files]
     return next((text for text in reversed(texts) if text), "")
 
 
 def is_complete(path: Path) -> bool:
-    """Whether a file is a run's own configuration, saved with all the keys of its time.
+    """Return True for a run's saved configuration, which sets every key.
 
-    That is assumed if it sets at least half of today's keys.
+    A file counts as one if it sets at least half of the keys: older runs had fewer.
     """
-    return 2 * len(DECLARED.keys() & _texts(path).keys()) >= len(DECLARED)
-
-
-def _texts(path: Path) -> dict[str, str]:
-    """A file's keys and texts; none if it can't be read: reading its settings says why."""
-    try:
-        return file_texts(read_text(path, "replace"))
-    except OSError:
-        return {}
+    return 2 * len(DECLARED.keys() & file_texts(path).keys()) >= len(DECLARED)
 
 
 # ---- the environment, and the files that are about it --------------------------------------------
@@ -252,8 +239,9 @@ def resolve(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
         return _python(word, _files_about(word), choice)
     if "/" in word or word in (".", ".."):
         return _folder(word)
-    if word in (paths := variants()):
-        return resolve_file(paths[word])
+    for path in all_files() if "-" in word else []:
+        if path.stem == word and _is_variant(path):
+            return resolve_file(path)
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
@@ -307,12 +295,15 @@ def _python(name: str, own: list[Path], choice: FamilyChoice) -> NamedEnvironmen
 def _files_about(word: str) -> list[Path]:
     """Return the files of an environment in Python: one about several environments, then its own.
 
-    The package's come first. If it has the environment's own file, other folders have no say.
+    The package's files come first: those about ``gym:ID`` are in its folder ``configs/gym``. Files
+    of ./configs are read only if the package has no file for the environment alone.
     """
-    files = all_files()
+    kind = word.partition(":")[0]
+    files = sorted((shipped("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
+    if not any(word in env_names(path) for path in files):
+        others = [folder for folder in config_folders() if folder != shipped("configs")]
+        files += [path for folder in others for path in sorted(folder.rglob("*.ini"))]
     own = [path for path in files if word in env_names(path)]
-    if own and own[0].is_relative_to(shipped("configs")):
-        files = [path for path in files if path.is_relative_to(shipped("configs"))]
     several = [path for path in files if _is_one_of(word, path)]
     return [*several[:1], *own[:1]]
 
