@@ -12,7 +12,7 @@ from typing import Any
 from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
-from puffer_mlx.config.command_line import COMMON, Parser
+from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.resolve import known_words
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
@@ -65,7 +65,8 @@ def whole_parser() -> argparse.ArgumentParser:
 def _complete(action: argparse.Action, shtab: Any) -> None:
     """Tell shtab what a value of an option may be, and in few words what it is for."""
     if action.help and action.help != argparse.SUPPRESS:
-        words = COMMON.get(action.dest) or re.split(r"[.;:] ", action.help)[0]
+        declared = DECLARED.get(action.dest)
+        words = (declared and declared.brief) or re.split(r"[.;:] ", action.help)[0]
         action.help = textwrap.shorten(words, SHOWN, placeholder=" …")
     if declared := DECLARED.get(action.dest):
         action.choices = declared.choices or None

@@ -14,7 +14,14 @@ from rich.console import Console
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.sweep_options import LATEST, OBEYED, add_options, split, without_sweep
+from puffer_mlx.cli.sweep_options import (
+    LATEST,
+    OBEYED,
+    add_options,
+    refuse_unknown_method,
+    split,
+    without_sweep,
+)
 from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
@@ -55,6 +62,7 @@ def option_parser() -> argparse.ArgumentParser:
 @reported
 def main(argv: list[str]) -> int:
     config, _ = parse_command_line(argv, add_options, obeyed=OBEYED)
+    refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
     refuse_full()  # else each of its runs is, one after the other

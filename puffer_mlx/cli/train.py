@@ -12,7 +12,7 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, number, refuse_idle
 from puffer_mlx.config import Config, parse_command_line, trust
-from puffer_mlx.config.command_line import build_parser, first_look
+from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program, voice
@@ -122,9 +122,10 @@ def main(argv: list[str]) -> int | None:
     with contextlib.ExitStack() as held:
         if launched_rank():
             held.enter_context(voice.speaking(voice.QUIET))
-        given = first_look(argv[1:], "--resume", *OF_RESUMED)
-        if (which := given.pop("--resume", None)) is not None:
-            words = [name if text is None else f"{name}={text}" for name, text in given.items()]
+        typed = typed_options(argv[1:])
+        which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
+        if which is not None:
+            words = [word for each in typed if each.full in OF_RESUMED for word in each.argv]
             resumed, newest = find_resumed(which, [argv[0], *words], held)
         config, options = configured(argv, resumed and resumed.folder / "config.ini")
         options.newest = newest

@@ -11,6 +11,7 @@ INT_MAX = 2**31 - 1  # the environments' C int
 CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # module:Class
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 ARGUMENT = "keyword or dictionary"  # the same in a program
+EVERY_KEY = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
 FLOAT_MAX = (2 - 2.0**-23) * 2.0**127  # of float32, in which training computes
 
 
@@ -34,6 +35,7 @@ class Key:
         words: of a bool or a number, texts that are legal too. If the default is one of them, other
             values are numbers.
         advice: what to say besides of a value that isn't of its type.
+        brief: a few words about a common key, for the first page of help; empty for other keys.
     """
 
     default: int | float | bool | str
@@ -50,6 +52,7 @@ class Key:
     suffix: str = ""
     words: tuple[str, ...] = ()
     advice: str = ""
+    brief: str = ""
 
     @property
     def kind(self) -> type:
@@ -160,17 +163,31 @@ def sections_of(cls: Any) -> dict[str, type]:
 
 
 class Setting(NamedTuple):
-    """One key as a file or the command line gives it, not yet understood."""
+    """One key with its value as a file, a command line or a program gives it.
 
-    section: str  # "base", "train", "sweep.train.gamma", …
+    Args:
+        section: "base", "train", "sweep.train.gamma", …
+        key: the key.
+        text: the value as text; of a program's value, as messages show it.
+        origin: "configs/breakout.ini:12", ``COMMAND_LINE`` or ``ARGUMENT``.
+        value: a program's value; ``...`` if there is only text.
+    """
+
+    section: str
     key: str
     text: str
-    origin: str  # "configs/breakout.ini:12" or "command line"
+    origin: str
+    value: Any = ...
 
     @property
     def name(self) -> str:
         """The key with its section: `train.gamma`."""
         return f"{self.section}.{self.key}"
+
+    @property
+    def typed(self) -> bool:
+        """Whether a person or a program gave it, not a file."""
+        return self.origin in (COMMAND_LINE, ARGUMENT)
 
     def __str__(self) -> str:
         """For messages: `train.gamma 0.9`, always one line."""

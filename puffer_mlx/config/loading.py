@@ -7,19 +7,23 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 """
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from puffer_mlx.config.command_line import (
+    Extra,
+    Typed,
     build_parser,
-    env_options,
-    first_look,
+    key_options,
     obeys,
     option,
+    own_parser,
     parse_options,
+    typed_options,
+    typed_texts,
 )
 from puffer_mlx.config.compatibility import (
     BOT_EVAL,
@@ -34,18 +38,18 @@ from puffer_mlx.config.dialects import ALGORITHM, SCRIPT
 from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
 from puffer_mlx.config.ini_files import relative_path
-from puffer_mlx.config.key import Setting
+from puffer_mlx.config.key import ARGUMENT, EVERY_KEY, Setting
 from puffer_mlx.config.resolve import (
     FAMILY,
     NETWORK,
     FamilyChoice,
     FileSettings,
     NamedEnvironment,
+    find,
     is_complete,
     last_text,
     plain_path,
     read_files,
-    resolve,
     resolve_file,
     shadow_note,
     words_hint,
@@ -63,13 +67,10 @@ from puffer_mlx.config.values import (
     unquoted,
     without_comment,
 )
+from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading, shipped
 from puffer_mlx.system.import_string import note_folder
-
-ALLOW_CODE = """\
-compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
-this machine's command line: it may do anything that you may"""
 
 
 def load(
@@ -79,30 +80,63 @@ def load(
     family: str = "",
     allow_code: bool = False,
     training: bool = True,
+    keywords: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The checked configuration of an environment.
+    """Return the checked configuration of an environment.
 
     Args:
         name: an environment, or the path of an .ini file.
         argv: options, as on the command line.
         files: further .ini files; they win over the environment's, options win over them.
-        family: of an environment in Python, as its spaces tell (`families.py`). Empty: what its
-            files say of it, else `vec.make` finds out, and the configuration follows.
-        allow_code: compile and import what the files name, whatever it is. What ``name`` and
-            ``argv`` name needs no permission: see ``puffer_mlx.config.trust``.
-        training: whether it is to train with it: what only training needs is checked.
+        family: the family of an environment in Python (`families.py`). Empty: the one that its
+            files name, else `vec.make` finds it out and adapts the configuration.
+        allow_code: allow all code that files name. Code that ``name``, ``argv`` and ``keywords``
+            name is always allowed: see ``puffer_mlx.config.trust``.
+        training: False if the configuration won't be trained with: what only training needs isn't
+            checked.
+        keywords: a program's values by ``section.key``; they win over everything. None: no program
+            calls, and messages are for a command line.
 
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    words = [name, *argv]
-    config = parse_command_line(words, None, files, family, training=training)[0]
-    config.allow_code = config.allow_code or allow_code
+    if not name or name.startswith("-"):
+        raise UserError(f"the first word must be an environment ({COMMAND_LINE})", words_hint())
+    typed = typed_options(argv)
+    settings = [_from_program(key, value) for key, value in (keywords or {}).items()]
+    early = typed_texts(typed) | {setting.name: unquoted(setting.text) for setting in settings}
+    request = Request(name, early, tuple(map(Path, files)), None, training, keywords is not None)
+    scanned = scan(request, family)
+    keys = _key_options(scanned, typed)
+    arguments, _ = parse_options(own_parser(), typed, keys)
+    if not scanned.named.python:
+        _refuse_unknown(settings, keys.values())
+    config = resolve(scanned, [*arguments, *settings])
+    config.allow_code = allow_code or "--allow-code" in early
     return config
 
 
+def _from_program(name: str, value: Any) -> Setting:
+    """Return a program's value as a setting."""
+    section, _, key = name.partition(".")
+    return Setting(section, key, parameter_text(value, True), ARGUMENT, value)
+
+
+def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None:
+    """Refuse a program's keys that don't exist.
+
+    Raises:
+        UserError: with the closest one.
+    """
+    for setting in settings:
+        if setting.name not in names:
+            near = closest(setting.name, [*names])
+            hint = f"did you mean {near}?" if near else EVERY_KEY
+            raise UserError(f"there is no setting {setting} ({ARGUMENT})", hint)
+
+
 def load_saved(path: Path, allow_code: Allowed = False) -> Config:
-    """The configuration that a run wrote, which may be a stranger's; not to train with.
+    """Return a saved run's configuration, which may be a stranger's; not for training.
 
     Args:
         path: the file.
@@ -121,14 +155,14 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
 
 def parse_command_line(
     argv: Sequence[str],
-    extra: Callable[[argparse.ArgumentParser], object] | None = None,
+    extra: Extra | None = None,
     files: Sequence[str | Path] = (),
     family: str = "",
     run: Path | None = None,
     obeyed: Sequence[str] | None = None,
     training: bool = True,
 ) -> tuple[Config, argparse.Namespace]:
-    """A script's whole command line, `ENV [options]`; `--help` prints and exits.
+    """Read a script's command line, `ENV [options]`; `--help` prints and exits.
 
     Args:
         argv: the words after the script's name.
@@ -136,8 +170,8 @@ def parse_command_line(
         files: as in `load`.
         family: as in `load`.
         run: a run's own configuration, which takes the place of ENV's.
-        obeyed: sections and keys that the script obeys, besides [env]; None for all. A note names
-            others that are typed.
+        obeyed: sections and keys that have an effect in the script, besides [env]; None for all. A
+            note names others that are typed.
         training: as in `load`.
 
     Returns:
@@ -147,49 +181,164 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
-    further = [Path(file) for file in files]
-    early = first_look(words, FAMILY, NETWORK, ALGORITHM, "env.source")
-    choice = FamilyChoice(
-        family,
-        typed=early.get(FAMILY) or last_text(FAMILY, further),
-        network=early.get(NETWORK) or last_text(NETWORK, further),
-        complete=any(map(is_complete, further)),
-    )
-    with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        named = resolve(name, choice) if name else NamedEnvironment("", "", [])
-    if not name and "-h" not in words and "--help" not in words:
+    typed = typed_options(words)
+    early = typed_texts(typed)
+    help_asked = not early.keys().isdisjoint(("-h", "--help"))
+    if not name and not help_asked:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
-    shadowed = shadow_note(name, named)
-    typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
-    named = named if run is None else resolve_file(run, choice)
-    read = read_files(
-        named, further if name else [], early.get("env.source") or "", early.get(ALGORITHM) or ""
+    scanned = scan(Request(name, early, tuple(map(Path, files)), run, training), family)
+    settings = scanned.read.settings
+    parser = build_parser(settings, extra, obeyed) if help_asked else own_parser(extra)
+    arguments, options = parse_options(
+        parser, typed, _key_options(scanned, typed, parser.keys), obeyed
     )
-    others = env_options(words) if ":" in named.env_name else []
-    others += [f"env.{key}" for key in read.dialect.env]
-    parser = build_parser(read.settings, others, extra, obeyed)
-    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    arguments, options = parse_options(parser, words, obeyed)
-    config = _assemble(named, read, training, arguments)
-    config.files = [plain_path(path) for path in read.files]
-    config.notes += [shadowed] * bool(shadowed)
-    _note_code(config, [*read.settings, *arguments], typed_names)
+    config = resolve(scanned, arguments)
     config.allow_code = vars(options).pop("allow_code")
-    if named.layered:
-        config.again = partial(_read_again, argv, extra, files, run, obeyed, training)
-    elif config.python and typed(config, FAMILY):
-        config.notes.append(
-            f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
-        )
-    if config.source:
-        settings = relative_path([*named.files, *further][-1])
-        where = f"{relative_path(Path(config.source))}, settings in {settings}"
-        config.notes.insert(0, f"{config.env_name}: sources in {where}")
     idle = [setting.name for setting in arguments if not obeys(obeyed, setting.name)]
     if idle and obeyed is not None:
         config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
     return config, options
+
+
+def _key_options(
+    scanned: "Scanned", typed: Iterable[Typed], further: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the options that set keys of an environment, and the names of these keys.
+
+    Args:
+        scanned: what its files say.
+        typed: a command line. Environments in Python take any key of [env].
+        further: names of keys that a script adds.
+    """
+    others = [f"env.{key}" for key in scanned.read.dialect.env]
+    if scanned.named.python:
+        words = (each.option.removeprefix("--env.") for each in typed)
+        others += (f"env.{key.replace('-', '_')}" for key in words if not key.startswith("-"))
+    return key_options(scanned.read.settings, [*others, *further])
+
+
+# ---- from names to settings, from settings to a configuration ------------------------------------
+
+
+class Request(NamedTuple):
+    """What a person or a program asks for.
+
+    Args:
+        name: the environment, or the path of an .ini file; empty for none.
+        early: texts of what was typed, by ``section.key``: some choose files.
+        files: further .ini files.
+        run: a run's own configuration, which takes the place of the environment's.
+        training: as in `load`.
+        program: whether a program asks: messages name no options then.
+    """
+
+    name: str
+    early: Mapping[str, str | None]
+    files: tuple[Path, ...] = ()
+    run: Path | None = None
+    training: bool = True
+    program: bool = False
+
+
+class Scanned(NamedTuple):
+    """What the files of a request say.
+
+    Args:
+        request: the request.
+        named: its environment and files.
+        read: their settings.
+        typed_names: code that the person named: the environment, or a folder of sources.
+        shadowed: a note about files of the working directory that aren't used; may be empty.
+    """
+
+    request: Request
+    named: NamedEnvironment
+    read: FileSettings
+    typed_names: Collection[str]
+    shadowed: str = ""
+
+
+class Again(NamedTuple):
+    """A request that is resolved again when the environment's family is known.
+
+    Args:
+        request: the request.
+        arguments: settings that were typed.
+        values: those of the configuration before, by section.
+        notes: those of the configuration before.
+    """
+
+    request: Request
+    arguments: tuple[Setting, ...]
+    values: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    def __call__(self, family: str) -> Config:
+        """Return the configuration with a family's settings."""
+        return resolve(scan(self.request, family), self.arguments)
+
+    def changed(self, values: Mapping[str, Any], training: bool) -> "Again":
+        """Return the request with further values of a program, by ``section.key``."""
+        further = [_from_program(name, value) for name, value in values.items()]
+        request = self.request._replace(training=training)
+        return self._replace(request=request, arguments=(*self.arguments, *further))
+
+
+def scan(request: Request, family: str = "") -> Scanned:
+    """Find the files of a request and read them.
+
+    Args:
+        request: the request.
+        family: as in `load`.
+
+    Raises:
+        UserError: there is no such environment, or a file can't be read.
+    """
+    name, early = request.name, request.early
+    choice = FamilyChoice(
+        family,
+        typed=early.get(FAMILY) or last_text(FAMILY, request.files),
+        network=early.get(NETWORK) or last_text(NETWORK, request.files),
+        complete=any(map(is_complete, request.files)),
+    )
+    with reading(name, "name an environment, a folder or an .ini file that you may read"):
+        named = find(name, choice) if name else NamedEnvironment("", "", [])
+    shadowed = shadow_note(name, named)
+    typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
+    named = named if request.run is None else resolve_file(request.run, choice)
+    files = request.files if name else ()
+    read = read_files(named, files, early.get("env.source") or "", early.get(ALGORITHM) or "")
+    return Scanned(request, named, read, typed_names, shadowed)
+
+
+def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
+    """Return the checked configuration that files and typed settings describe.
+
+    Args:
+        scanned: what the files say.
+        arguments: settings that were typed; they win.
+
+    Raises:
+        UserError: anything wrong, all of it in one message.
+    """
+    request, named, read = scanned.request, scanned.named, scanned.read
+    config = _assemble(named, read, request.training, arguments, request.program)
+    config.files = [plain_path(path) for path in read.files]
+    config.notes += [scanned.shadowed] * bool(scanned.shadowed)
+    _note_code(config, [*read.settings, *arguments], scanned.typed_names)
+    if not named.layered and config.python and typed(config, FAMILY):
+        config.notes.append(
+            f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
+        )
+    if config.source:
+        settings = relative_path([*named.files, *request.files][-1])
+        where = f"{relative_path(Path(config.source))}, settings in {settings}"
+        config.notes.insert(0, f"{config.env_name}: sources in {where}")
+    if named.layered:
+        values = {section: replace(getattr(config, section)) for section in KEYS}
+        config.again = Again(request, tuple(arguments), values, tuple(config.notes))
+    return config
 
 
 def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
@@ -200,18 +349,29 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
         settings: in the order in which they win.
         typed: code that the person named, as the configuration names it.
     """
-    origins = {setting.name: setting.origin for setting in settings}
+    given = {setting.name: setting for setting in settings}
     for key, name in code_names(config).items():
         note_folder(name)
-        origin = origins.get(key, COMMAND_LINE)
-        if origin != COMMAND_LINE and name not in typed:
-            config.named_by[name] = origin
+        if key in given and not given[key].typed and name not in typed:
+            config.named_by[name] = given[key].origin
 
 
 def _assemble(
-    named: NamedEnvironment, read: FileSettings, training: bool, arguments: Sequence[Setting] = ()
+    named: NamedEnvironment,
+    read: FileSettings,
+    training: bool,
+    arguments: Sequence[Setting] = (),
+    program: bool = False,
 ) -> Config:
-    """Understand settings, of which the last one for a key wins, and check the result."""
+    """Put settings into a configuration, the last one for a key, and check it.
+
+    Args:
+        named: the environment.
+        read: settings of files.
+        training: as in `load`.
+        arguments: settings that win over the files'.
+        program: as in `Request`.
+    """
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
     config.env = dict(read.dialect.env)
     config.rate_for = _rate_for(filter(read.takes, read.settings))
@@ -228,7 +388,8 @@ def _assemble(
     for setting in chosen.values():
         try:
             # A suggestion takes a millisecond; a file may have any number of unknown keys.
-            _place(config, setting, texts or config.python, len(problems) < MAX_PROBLEMS)
+            suggest = len(problems) < MAX_PROBLEMS
+            _place(config, setting, texts or config.python, suggest, program)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
@@ -292,11 +453,11 @@ def _under_our_name(setting: Setting) -> Setting:
         return plain
     if (word := without_comment(setting.text).lower()) not in BOOLS:
         raise UserError(f"{setting} is neither true nor false ({setting.origin})", "true or false")
-    on = new.typed_on if setting.origin == COMMAND_LINE and new.typed_on else new.on
+    on = new.typed_on if setting.typed and new.typed_on else new.on
     return plain._replace(text=on if BOOLS[word] else new.off)
 
 
-def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None:
+def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program: bool) -> None:
     """Put one setting into a configuration.
 
     Args:
@@ -304,13 +465,14 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         setting: to put there.
         texts: whether the environment takes more than numbers.
         suggest: whether the error for an unknown key names the most similar key.
+        program: as in `Request`.
 
     Raises:
         UserError: the key is unknown, or its value is wrong.
     """
-    section, key, text, origin = setting
+    section, key, text, origin, _ = setting
     name = setting.name
-    if origin == COMMAND_LINE:
+    if setting.typed:
         config.origins[name] = origin
     if declared := DECLARED.get(name):
         value = read_value(setting, declared)
@@ -318,22 +480,19 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         if value != declared.default:
             config.origins[name] = origin
     elif name == "env.source":
-        beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
+        beside = Path() if setting.typed else Path(origin.rpartition(":")[0]).parent
         with reading(text):
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
     elif section == "env" and texts:
-        was_typed = origin == COMMAND_LINE
-        config.env[key] = (
-            parse_argument(text, was_typed) if config.python else parse_parameter(text)
-        )
-        if config.python and not was_typed and parse_argument(text, True) != config.env[key]:
+        config.env[key] = _parameter(setting, config.python)
+        if config.python and not setting.typed and parse_argument(text, True) != config.env[key]:
             note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
             config.notes.append(note)
         if not config.python and text.startswith("= ") and config.env[key] == text:
             message = f"{name} is {text[2:]}, and environments in C take numbers and texts"
             raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
-    elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
+    elif section == "env" and parse_number(text) is None and not setting.typed:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
         config.env[key] = float(read_number(setting, 1.0))
@@ -343,7 +502,7 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
         config.origins[name] = origin
-        if origin == COMMAND_LINE and name not in ("sweep.metric", "sweep.goal"):
+        if setting.typed and name not in ("sweep.metric", "sweep.goal"):
             config.unused.append(f"{name} (nothing is swept)")
     elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
         config.bot_eval[key] = parse_parameter(text)
@@ -356,26 +515,21 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         config.unused.append(name)
     elif name != "base.env_name":
         near = closest(name, [*DECLARED, *RENAMES]) if suggest else ""
-        hint = f"did you mean {near}?" if near else "--help all explains every key"
+        every = EVERY_KEY if program else "--help all explains every key"
+        hint = f"did you mean {near}?" if near else every
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 
-def _read_again(
-    argv: Sequence[str],
-    extra: Callable[[argparse.ArgumentParser], object] | None,
-    files: Sequence[str | Path],
-    run: Path | None,
-    obeyed: Sequence[str] | None,
-    training: bool,
-    family: str,
-) -> Config:
-    """``parse_command_line`` with the family last; a partial of it can be pickled."""
-    return parse_command_line(argv, extra, files, family, run, obeyed, training)[0]
+def _parameter(setting: Setting, python: bool) -> Any:
+    """Return an environment's parameter; of a program its value as it is."""
+    if not python:
+        return parse_parameter(setting.text)
+    return parse_argument(setting.text, setting.typed) if setting.value is ... else setting.value
 
 
 def undecided(config: Config) -> bool:
-    """Whether the environment's spaces will decide which family's settings count."""
+    """Return True if the environment's spaces decide which family's settings count."""
     return config.python and config.base.family == AUTO and config.again is not None
 
 
@@ -391,9 +545,10 @@ def take_family(config: Config, family: str) -> None:
     """
     if config.again is None:  # not read from files
         return
-    before, after = config.again(""), config.again(family)
+    before, after = config.again, config.again(family)
     for section, keys in KEYS.items():
-        now, was, new = (getattr(each, section) for each in (config, before, after))
+        now, new = getattr(config, section), getattr(after, section)
+        was = before.values[section]
         changed = {key: getattr(new, key) for key in keys if getattr(now, key) == getattr(was, key)}
         setattr(config, section, replace(now, **changed))  # whoever shares the old one keeps it
     still = [note for note in config.notes if note in after.notes]

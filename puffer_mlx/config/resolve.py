@@ -198,6 +198,11 @@ class NamedEnvironment(NamedTuple):
     layered: bool = False  # whether the files of its family are among them
     partly: frozenset[Path] = frozenset()  # files of which only the keys in ``PARTS`` count
 
+    @property
+    def python(self) -> bool:
+        """Whether the environment is in Python: ``gym:ID`` or ``module:factory``."""
+        return ":" in self.env_name
+
 
 class FamilyChoice(NamedTuple):
     """What is known of an environment in Python before its files are looked for.
@@ -220,8 +225,8 @@ class FamilyChoice(NamedTuple):
 NOTHING = FamilyChoice()
 
 
-def resolve(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
-    """What the first word of a command line means.
+def find(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
+    """Return the environment that a word names, with its files.
 
     Args:
         word: one of those above.

@@ -8,7 +8,7 @@ import ast
 import math
 from typing import Any
 
-from puffer_mlx.config.key import COMMAND_LINE, Key, Setting
+from puffer_mlx.config.key import FLOAT_MAX, Key, Setting
 from puffer_mlx.errors import UserError
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True}
@@ -16,11 +16,15 @@ BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
-    """A setting's text as its key's type.
+    """Return a setting's value as its key's type.
 
-    Upstream's rule for an integer key in a file: a fraction is cut off, 4.07 is 4.
+    A fraction in a file is cut off for an integer key, as upstream does: 4.07 is 4.
     """
-    _, _, text, origin = setting
+    if _is_exact(setting.value, declared):
+        return float(setting.value) if declared.kind is float else setting.value
+    if declared.kind is str and isinstance(setting.value, str):
+        return declared.aliases.get(setting.value, setting.value)
+    text, origin = setting.text, setting.origin
     if declared.kind is str:
         word = unquoted(text)
         return declared.aliases.get(word, word)
@@ -36,10 +40,18 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
     number = read_number(setting, f"{declared.default}{declared.advice}")
     if declared.kind is float:
         return float(number)
-    if number != int(number) and origin == COMMAND_LINE:
+    if number != int(number) and setting.typed:
         message = f"{setting} is not a whole number ({origin})"
         raise UserError(message, f"{math.floor(number)} or {math.ceil(number)}")
     return int(number)
+
+
+def _is_exact(value: Any, declared: Key) -> bool:
+    """Return True for a program's value that has its key's type already."""
+    kind = declared.kind
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= FLOAT_MAX  # False for nan
+    return type(value) is kind and kind in (bool, int)
 
 
 def read_number(setting: Setting, example: float | str) -> int | float:

@@ -1,4 +1,4 @@
-"""A configuration out of keywords and dictionaries, and an environment as a program has it.
+"""Configurations from keywords and dictionaries, and environments as programs give them.
 
 ``learning_rate=1e-3`` is a keyword; ``{"train.learning_rate": 1e-3}`` and
 ``{"train": {"learning_rate": 1e-3}}`` are dictionaries. All mean what options mean on a command
@@ -6,19 +6,17 @@ line: they win over every file, and are never changed silently. An environment i
 function that makes one, or one.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
-from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, KEYS, NO_TRACKER, SECTIONS
+from puffer_mlx.config.key import ARGUMENT, EVERY_KEY
+from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
-from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import rate_at
 from puffer_mlx.vec.gym.lent import lend
@@ -26,7 +24,6 @@ from puffer_mlx.vec.puffer.make import is_puffer_env
 
 ENV = "env."  # whose keys are the environment's own
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
-EVERY_KEY = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
 ARGUMENTS = {  # what other libraries have, and here is said in another way
     "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
     "env_kwargs": '{"env": {…}}',
@@ -107,41 +104,6 @@ def collected(*sources: Mapping[str, Any]) -> Settings:
         for name, value in _flat(source):
             settings[_full_name(name)] = _plain(name, value)
     return settings
-
-
-def words(settings: Settings) -> list[str]:
-    """Settings as a command line's words."""
-    return [f"--{name}={parameter_text(value, True)}" for name, value in settings.items()]
-
-
-def called(make: Callable[[], Config]) -> Config:
-    """A configuration of a program's arguments, read as a command line's words.
-
-    Raises:
-        UserError: as ``make`` does, in words for who called a function.
-    """
-    try:
-        config = make()
-    except UserError as error:
-        raise UserError(_for_callers(error.message), _for_callers(error.hint)) from None
-    typed = {name: ARGUMENT for name, origin in config.origins.items() if origin == COMMAND_LINE}
-    config.origins |= typed
-    if again := config.again:
-        config.again = partial(_called_again, again)
-    return config
-
-
-def _called_again(again: Callable[[str], Config], family: str) -> Config:
-    """``called`` of what reads a configuration with the settings of a family."""
-    return called(partial(again, family))
-
-
-def _for_callers(text: str) -> str:
-    """A message without command lines and their options."""
-    if "--help" in text:
-        return EVERY_KEY
-    text = text.replace(COMMAND_LINE, ARGUMENT).replace("unknown option", "there is no setting")
-    return re.sub(r"--([a-z][\w.-]*)", lambda match: match[1].replace("-", "_"), text)
 
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -263,8 +225,7 @@ def configured(
         raise UserError("there is no environment", FORMS)
     settings = collected(config or {}, keywords)
     one = source_of(env)
-    load = partial(configuration.load, one.name, words(settings), training=training)
-    loaded = called(load)
+    loaded = configuration.load(one.name, training=training, keywords=settings)
     loaded.factory = one.factory
     return loaded
 
@@ -328,13 +289,6 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
             setattr(getattr(copy, section), key, int(value) if whole else value)
         copy.origins[name] = ARGUMENT
     validate(copy, training)
-    if again := config.again:
-        copy.again = partial(_changed_again, again, settings, training)
+    if config.again:
+        copy.again = config.again.changed(settings, training)
     return copy
-
-
-def _changed_again(
-    again: Callable[[str], Config], settings: Settings, training: bool, family: str
-) -> Config:
-    """``changed`` of what reads a configuration with the settings of a family."""
-    return changed(again(family), settings, training)

@@ -1,5 +1,7 @@
 """The keys of a script: it shows and takes those that it obeys, and says which it doesn't."""
 
+import argparse
+
 import pytest
 from running import cli
 
@@ -34,6 +36,57 @@ def test_a_scripts_own_option_comes_before_a_key_of_its_name():
     config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, obeyed=SOME)
     assert own.episodes == 7 and config.notes == []
     assert config.base.eval_episodes == c.Base().eval_episodes
+
+
+def test_keys_are_no_options_of_argparse(monkeypatch):
+    added = []
+    add = argparse.ArgumentParser.add_argument
+    monkeypatch.setattr(
+        argparse._ActionsContainer,
+        "add_argument",
+        lambda self, *names, **how: added.append(names) or add(self, *names, **how),
+    )
+    config = c.load("breakout", ["--train.gamma=0.5", "--env.paddle-width", "3"])
+    assert config.train.gamma == 0.5 and config.env["paddle_width"] == 3
+    assert added == [("-h", "--help"), ("--allow-code",)]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("--total-timesteps 1e6", "train.total_timesteps", 1_000_000),
+        ("--learning_rate=0.5", "train.learning_rate", 0.5),
+        ("--anneal-lr --gamma 0.5", "train.anneal_lr", True),
+        ("--train.gamma 0.3 --gamma 0.5", "train.gamma", 0.5),
+        ("--gamma 0.3 --train.gamma 0.5", "train.gamma", 0.5),
+        ("--seed 5", "base.seed", 5),  # of [base], although [vec] has one
+        ("--hidden-size 32", "policy.hidden_size", 32),
+        ("--network LSTM", "torch.network", "LSTM"),  # which also chooses files
+    ],
+)
+def test_a_key_of_one_section_needs_no_section(words, name, value):
+    config = c.load("squared", words.split())
+    assert config.value(name) == value and config.origins[name] == "command line"
+    assert not name.startswith("base.seed") or config.vec.seed == c.load("squared").vec.seed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--train.gamma 0.5 0.6", "unexpected '0.6'"),
+        ("--anneal-lr 1 --gamma 0.5 x --horizon 8", "unexpected 'x'"),
+        ("x --gamma 0.5", "unexpected 'x'"),
+        ("--gamma", "argument --gamma: expected one argument"),
+        ("--gamma --seed 3", "argument --gamma: expected one argument"),
+        ("--base.gamma 0.5", "unknown option --base.gamma 0.5"),
+        ("--gama 0.5", "unknown option --gama 0.5"),
+        ("-- 0.5", "unknown option -- 0.5"),
+    ],
+)
+def test_what_is_no_option_of_a_key_is_refused(words, message):
+    with pytest.raises(UserError) as caught:
+        c.load("squared", words.split())
+    assert caught.value.message == f"{message} (command line)" and caught.value.hint
 
 
 def test_a_suggestion_does_something():
