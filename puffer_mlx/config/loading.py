@@ -7,7 +7,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 """
 
 import argparse
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -72,6 +72,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading, shipped
 from puffer_mlx.system.import_string import note_folder
 
+FindFamily = Callable[[Config], str]
+
 
 def load(
     name: str,
@@ -81,6 +83,8 @@ def load(
     allow_code: bool = False,
     training: bool = True,
     keywords: Mapping[str, Any] | None = None,
+    factory: Callable[..., Any] | None = None,
+    find_family: FindFamily | None = None,
 ) -> Config:
     """Return the checked configuration of an environment.
 
@@ -96,6 +100,10 @@ def load(
             checked.
         keywords: a program's values by ``section.key``; they win over everything. None: no program
             calls, and messages are for a command line.
+        factory: makes the environment in Python that ``name`` names; None: the name says where it
+            is found.
+        find_family: returns the family of a configuration's environment, by making it. It is called
+            if no file names the family. None: `vec.make` finds it out, as above.
 
     Raises:
         UserError: anything wrong, all of it in one message.
@@ -105,15 +113,22 @@ def load(
     typed = typed_options(argv)
     settings = [_from_program(key, value) for key, value in (keywords or {}).items()]
     early = typed_texts(typed) | {setting.name: unquoted(setting.text) for setting in settings}
-    request = Request(name, early, tuple(map(Path, files)), None, training, keywords is not None)
+    request = Request(
+        name,
+        early,
+        tuple(map(Path, files)),
+        training=training,
+        program=keywords is not None,
+        allow_code=allow_code or "--allow-code" in early,
+        factory=factory,
+    )
     scanned = scan(request, family)
     keys = _key_options(scanned, typed)
     arguments, _ = parse_options(own_parser(), typed, keys)
     if not scanned.named.python:
         _refuse_unknown(settings, keys.values())
-    config = resolve(scanned, [*arguments, *settings])
-    config.allow_code = allow_code or "--allow-code" in early
-    return config
+    arguments = [*arguments, *settings]
+    return resolve(with_family(scanned, arguments, find_family), arguments)
 
 
 def _from_program(name: str, value: Any) -> Setting:
@@ -147,7 +162,7 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     """
     named = resolve_file(path)
     read = read_files(named)
-    config = _assemble(named, read, training=False)
+    config = _fitted(_placed(named, read), training=False)
     _note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
     return config
@@ -187,14 +202,16 @@ def parse_command_line(
     if not name and not help_asked:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
-    scanned = scan(Request(name, early, tuple(map(Path, files)), run, training), family)
+    allow_code = "--allow-code" in early
+    request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
+    scanned = scan(request, family)
     settings = scanned.read.settings
     parser = build_parser(settings, extra, obeyed) if help_asked else own_parser(extra)
     arguments, options = parse_options(
         parser, typed, _key_options(scanned, typed, parser.keys), obeyed
     )
     config = resolve(scanned, arguments)
-    config.allow_code = vars(options).pop("allow_code")
+    vars(options).pop("allow_code")  # the configuration has it
     idle = [setting.name for setting in arguments if not obeys(obeyed, setting.name)]
     if idle and obeyed is not None:
         config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
@@ -231,6 +248,8 @@ class Request(NamedTuple):
         run: a run's own configuration, which takes the place of the environment's.
         training: as in `load`.
         program: whether a program asks: messages name no options then.
+        allow_code: as in `load`.
+        factory: as in `load`.
     """
 
     name: str
@@ -239,6 +258,8 @@ class Request(NamedTuple):
     run: Path | None = None
     training: bool = True
     program: bool = False
+    allow_code: bool = False
+    factory: Callable[..., Any] | None = None
 
 
 class Scanned(NamedTuple):
@@ -257,6 +278,11 @@ class Scanned(NamedTuple):
     read: FileSettings
     typed_names: Collection[str]
     shadowed: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the environment's spaces decide which family's settings count."""
+        return self.named.layered and not self.named.family
 
 
 class Again(NamedTuple):
@@ -312,6 +338,30 @@ def scan(request: Request, family: str = "") -> Scanned:
     return Scanned(request, named, read, typed_names, shadowed)
 
 
+def with_family(
+    scanned: Scanned, arguments: Sequence[Setting], find_family: FindFamily | None
+) -> Scanned:
+    """Return what files say with the settings of the family that the environment's spaces decide.
+
+    Args:
+        scanned: what they say without knowing the family.
+        arguments: settings that were typed.
+        find_family: makes the environment to see its spaces; None leaves the family open.
+
+    Raises:
+        UserError: a setting is wrong, or the environment can't be made, or isn't trusted.
+    """
+    if find_family is None or not scanned.undecided:
+        return scanned
+    request = scanned.request
+    config = _placed(scanned.named, scanned.read, arguments, request.program).config
+    validate(config, training=False)
+    _note_code(config, [*scanned.read.settings, *arguments], scanned.typed_names)
+    config.allow_code = request.allow_code
+    config.factory = request.factory
+    return scan(request, find_family(config))
+
+
 def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
     """Return the checked configuration that files and typed settings describe.
 
@@ -323,7 +373,9 @@ def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
         UserError: anything wrong, all of it in one message.
     """
     request, named, read = scanned.request, scanned.named, scanned.read
-    config = _assemble(named, read, request.training, arguments, request.program)
+    config = _fitted(_placed(named, read, arguments, request.program), request.training)
+    config.factory = request.factory
+    config.allow_code = request.allow_code
     config.files = [plain_path(path) for path in read.files]
     config.notes += [scanned.shadowed] * bool(scanned.shadowed)
     _note_code(config, [*read.settings, *arguments], scanned.typed_names)
@@ -356,21 +408,36 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
             config.named_by[name] = given[key].origin
 
 
-def _assemble(
+class Placed(NamedTuple):
+    """A configuration with all settings in place, before its numbers are fitted and checked.
+
+    Args:
+        config: the configuration.
+        chosen: the settings that count, by name.
+        passed: settings of the other release's files that the trainer doesn't take.
+    """
+
+    config: Config
+    chosen: Mapping[str, Setting]
+    passed: Mapping[str, Setting]
+
+
+def _placed(
     named: NamedEnvironment,
     read: FileSettings,
-    training: bool,
     arguments: Sequence[Setting] = (),
     program: bool = False,
-) -> Config:
-    """Put settings into a configuration, the last one for a key, and check it.
+) -> Placed:
+    """Put settings into a configuration, the last one for a key.
 
     Args:
         named: the environment.
         read: settings of files.
-        training: as in `load`.
         arguments: settings that win over the files'.
         program: as in `Request`.
+
+    Raises:
+        UserError: unknown keys and values of a wrong type, all in one message.
     """
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
     config.env = dict(read.dialect.env)
@@ -398,12 +465,26 @@ def _assemble(
         config.bot_eval = {}
     if config.python and config.base.family == AUTO:
         config.base.family = named.family or AUTO
-    _note_passed(config, passed.values())
+    return Placed(config, chosen, passed)
+
+
+def _fitted(placed: Placed, training: bool) -> Config:
+    """Return a configuration with its numbers fitted to one another, and checked.
+
+    Args:
+        placed: the configuration, and where its settings are from.
+        training: as in `load`.
+
+    Raises:
+        UserError: what doesn't fit, all in one message.
+    """
+    config = placed.config
+    _note_passed(config, placed.passed.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
-        config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
+        config.vec.max_threads = max(1, config.vec.num_threads)  # a file's number is no limit
     fit_buffers(config)
     fit_minibatch(config)
-    if not (episodes := chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
+    if not (episodes := placed.chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
         fit_evaluations(config)
     if not training:  # and nothing else depends on these numbers
         config.notes.clear()

@@ -207,14 +207,16 @@ def configured(
     env: Any,
     keywords: Mapping[str, Any],
     training: bool = True,
+    find_family: Callable[[Config], str] | None = None,
 ) -> Config:
-    """The checked configuration of a run.
+    """Return the checked configuration of a run.
 
     Args:
         config: all of it; or settings, see ``settings``; None: as the environment's files say.
         env: the environment (``source_of``); None if the configuration names it.
         keywords: further settings, which win.
         training: whether it is to train with it.
+        find_family: as of ``config.load``.
 
     Raises:
         UserError: anything wrong.
@@ -225,9 +227,13 @@ def configured(
         raise UserError("there is no environment", FORMS)
     settings = collected(config or {}, keywords)
     one = source_of(env)
-    loaded = configuration.load(one.name, training=training, keywords=settings)
-    loaded.factory = one.factory
-    return loaded
+    return configuration.load(
+        one.name,
+        training=training,
+        keywords=settings,
+        factory=one.factory,
+        find_family=find_family,
+    )
 
 
 def with_environment(config: Config, env: Any) -> Config:

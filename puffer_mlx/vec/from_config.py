@@ -83,7 +83,16 @@ def settle_family(config: Config) -> None:
         UserError: as ``make``, or options don't go with the family's settings.
     """
     if undecided(config):
-        take_family(config, family_of(look_up_spec(config)))
+        take_family(config, find_family(config))
+
+
+def find_family(config: Config) -> str:
+    """Return the family of an environment in Python; makes as few environments as possible.
+
+    Raises:
+        UserError: as ``make``.
+    """
+    return family_of(look_up_spec(config))
 
 
 def look_up_spec(config: Config) -> EnvSpec:

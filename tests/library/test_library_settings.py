@@ -38,6 +38,17 @@ def test_a_family_that_is_found_out_later_blames_no_command_line_either():
     assert typed(again, "train.gamma") and again.origins["train.gamma"] == "keyword or dictionary"
 
 
+def test_wrong_settings_are_refused_before_an_environment_is_made():
+    def find_family(_):
+        raise AssertionError("an environment was made")
+
+    for wrong in {"gamma": 2}, {"horizon": "long"}:
+        with pytest.raises(UserError, match="keyword or dictionary"):
+            configured(wrong, "somewhere:Env", {}, find_family=find_family)
+    for decided in ("gym:CartPole-v1", {}), ("somewhere:Env", {"family": "images"}):
+        configured(decided[1], decided[0], {}, find_family=find_family)
+
+
 def test_a_whole_configuration_is_copied():
     before = config.load("squared", [])
     found = configured(before, None, {"gamma": 0.25, "env.x": 3})
