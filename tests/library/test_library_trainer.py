@@ -80,7 +80,12 @@ def test_one_configuration_is_assembled(monkeypatch, env, family):
     resolved = []
     resolve = loading.resolve
     monkeypatch.setattr(loading, "resolve", lambda *how: resolved.append(how) or resolve(*how))
-    sizes: dict[str, Any] = {"total_agents": 2, "horizon": 32, "minibatch_size": 64, "hidden_size": 8}
+    sizes: dict[str, Any] = {
+        "total_agents": 2,
+        "horizon": 32,
+        "minibatch_size": 64,
+        "hidden_size": 8,
+    }
     if env != "squared":
         sizes["vec.backend"] = "sync"
     with puffer_mlx.Trainer(sizes, env, total_timesteps=64) as trainer:
