@@ -96,19 +96,14 @@ def option(section: str, key: str) -> str:
     return "--" + f"{section}.{key}".removeprefix("base.").replace("_", "-")
 
 
-SHORT = {  # keys that may be typed without their section, and their names
-    key: f"{section}.{key}"
-    for section, keys in KEYS.items()
-    for key in keys
-    if section != "base" and sum(key in others for others in KEYS.values()) == 1
-}
 KEY_OPTIONS = {  # every option that sets a key, whatever the environment, and the key's name
     option(*name.split(".", 1)): name
     for name in [*DECLARED, *UNUSED, *RENAMES, *SWEEP, "env.source"]
 }
-KEY_OPTIONS |= {
-    word: name for key, name in SHORT.items() if (word := option("base", key)) not in KEY_OPTIONS
-}
+for _name in DECLARED:  # a key that only one section has needs no section
+    _key = _name.partition(".")[2]
+    if sum(_key in keys for keys in KEYS.values()) == 1:
+        KEY_OPTIONS.setdefault(option("base", _key), _name)
 
 
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
@@ -320,9 +315,9 @@ def spelled(argv: Sequence[str]) -> list[str]:
             words[-1] += f"={word}"
         elif word.startswith("--"):
             name = name.replace("_", "-")
-            if name.removeprefix("--base.").replace("-", "_") not in SHORT:
-                name = name.replace("--base.", "--")
-            words.append(name + equals + value)
+            plain = re.sub("^--base[.]", "--", name)
+            other = KEY_OPTIONS.get(plain, "base.").partition(".")[0] != "base"
+            words.append((name if other else plain) + equals + value)
         else:
             words.append(word)
     return words

@@ -62,6 +62,7 @@ def test_keys_are_no_options_of_argparse(monkeypatch):
         ("--seed 5", "base.seed", 5),  # of [base], although [vec] has one
         ("--hidden-size 32", "policy.hidden_size", 32),
         ("--network LSTM", "torch.network", "LSTM"),  # which also chooses files
+        ("--base.overlap 0 --base.seed 5", "train.overlap", False),  # another release's name
     ],
 )
 def test_a_key_of_one_section_needs_no_section(words, name, value):
