@@ -24,7 +24,7 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
-OBEYED = (  # it trains for a few epochs, and writes nothing
+USED = (  # it trains for a few epochs, and writes nothing
     *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "wrap"),
     *("policy", "torch"),
     *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=OBEYED)
+    return build_parser(extra=add_options, used=USED)
 
 
 # ---- what is shown -------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def without_only(argv: list[str]) -> list[str]:
 
 @reported
 def main(argv: list[str]) -> int:
-    config, options = parse_command_line(argv, add_options, obeyed=OBEYED, training=False)
+    config, options = parse_command_line(argv, add_options, used=USED, training=False)
     items = known(ITEMS, options.only)
     select_device(config.base.device)
     if options.worker is not None:

@@ -45,7 +45,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
 def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: signals.Watch) -> int:
     try:
         try:
-            level, words = taken_out(list(argv))
+            level, words = pop_verbosity(list(argv))
             with voice.speaking(level):
                 return main(words) or 0
         except UserError as error:
@@ -91,7 +91,7 @@ def _refused(error: UserError) -> int:
     return 2
 
 
-def taken_out(argv: list[str]) -> tuple[int, list[str]]:
+def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
     """How much is to be said, and the other words.
 
     Raises:

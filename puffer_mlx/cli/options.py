@@ -92,7 +92,7 @@ def _taking(word: str, kind: Type | None) -> dict[str, Any]:
     return how
 
 
-def refuse_idle(
+def reject_unused(
     options: argparse.Namespace, names: Iterable[str], why: str, hint: str = "leave it out"
 ) -> None:
     """Refuse options that were given and would do nothing.

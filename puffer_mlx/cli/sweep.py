@@ -16,7 +16,7 @@ from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.sweep_options import (
     LATEST,
-    OBEYED,
+    USED,
     add_options,
     refuse_unknown_method,
     split,
@@ -56,12 +56,12 @@ class StoredSweep(NamedTuple):
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=OBEYED)
+    return build_parser(extra=add_options, used=USED)
 
 
 @reported
 def main(argv: list[str]) -> int:
-    config, _ = parse_command_line(argv, add_options, obeyed=OBEYED)
+    config, _ = parse_command_line(argv, add_options, used=USED)
     refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
@@ -158,7 +158,7 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
         UserError: anything wrong; or the study names code, or a file to write, that the person
             doesn't know. Runs get all words as if they were typed, so that it is asked here.
     """
-    config, _ = parse_command_line([env, *words], add_options, obeyed=OBEYED)
+    config, _ = parse_command_line([env, *words], add_options, used=USED)
     trust.note_origin(config, typed, study)
     trust.permit(config, "base", "env", "torch")
     trust.permit_profile(config)

@@ -1,4 +1,4 @@
-"""Options of ``sweep.py``: its own, those of [sweep], and the words that its runs get of them."""
+"""Options of the command sweep, and the words of a command line that its runs get."""
 
 import argparse
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
 --sweep.train.gamma.min 0.9. --help all explains those of [sweep]. A key that is
 typed, as --train.gamma 0.99, stays fixed unless its range is typed, too."""
-OBEYED = (  # keys and sections that a sweep's runs obey
+USED = (  # keys and sections that a sweep's runs obey
     *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )
@@ -71,10 +71,10 @@ def refuse_unknown_method(config: Config) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The sweep's own options, and the other words.
+    """Return the sweep's own options and the other words.
 
     Raises:
-        UserError: options that say the same twice, or where a sweep's runs are kept.
+        UserError: two options contradict each other, or a folder for runs is given.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(parser)
@@ -91,7 +91,7 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def without_sweep(words: Sequence[str]) -> list[str]:
-    """Words of a configuration without those for [sweep], which a single run doesn't need."""
+    """Return the words of a configuration without options for [sweep]."""
     kept: list[str] = []
     option = ""  # the one whose value a word may be
     for word in words:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, refuse_idle
+from puffer_mlx.cli.options import add_table, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.errors import UserError
@@ -58,12 +58,12 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
         trust.permit_profile(config)
         options.trace, config.base.profile = Path(config.base.profile).absolute(), True
     if not options.trace:
-        refuse_idle(options, ["profile_epochs"], "without --profile FILE.json", "add it")
+        reject_unused(options, ["profile_epochs"], "without --profile FILE.json", "add it")
     options.profile_epochs = options.profile_epochs or PROFILED
     if options.gpu_capture:
         options.gpu_capture = options.gpu_capture.absolute()
     else:
-        refuse_idle(options, ["gpu_capture_epochs"], "without --gpu-capture", "add it")
+        reject_unused(options, ["gpu_capture_epochs"], "without --gpu-capture", "add it")
     return config, options
 
 

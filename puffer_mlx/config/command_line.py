@@ -1,6 +1,6 @@
-"""Options: every key of a configuration, and those that a script adds, into a list of `Setting`.
+"""Command lines: options that set keys become a list of `Setting`, argparse parses the others.
 
-``--help`` shows a page, of the keys that most people set; ``--help all`` shows all.
+``--help`` shows a page with the common keys, ``--help all`` shows every key.
 """
 
 import argparse
@@ -34,11 +34,11 @@ WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help show
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UserErrors, and that guesses at no option.
+    """An ArgumentParser that raises UserErrors and accepts no abbreviated options.
 
     Args:
-        texts: of keys, what an environment's files say, for ``--help``.
-        how: ArgumentParser's own arguments.
+        texts: values of keys in an environment's files, for ``--help``.
+        how: arguments of ArgumentParser.
     """
 
     def __init__(self, texts: Mapping[str, str] | None = None, **how: Any) -> None:
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         self.keys: dict[str, str] = {}  # a script's keys of other sections, and their help
 
     def add_argument_group(self, title: str, description: str | None = None) -> Any:
-        """Argparse's, with lines that fit a terminal."""
+        """Add a group; lines of its description fit a terminal."""
         return super().add_argument_group(title, _filled(description or "") or None)
 
     def error(self, message: str) -> NoReturn:
@@ -57,10 +57,10 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} ({COMMAND_LINE})", ALL_HINT)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options of a program that has no configuration.
+        """Parse the options of a command that has no configuration.
 
         Raises:
-            UserError: anything wrong; of an unknown option with the closest one.
+            UserError: a wrong option; the hint for an unknown one is the closest name.
         """
         namespace, rest = self.parse_known_args(argv)
         if rest and rest[0].startswith("--"):
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _epilog() -> str:
-    """What PufferLib's files may say besides: keys that do nothing here, by reason; other names."""
+    """Return the end of ``--help all``: unused keys by reason, and other names of keys."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in UNUSED.items():
         by_reason.setdefault(reason, []).append(name)
@@ -106,13 +106,18 @@ for _name in DECLARED:  # a key that only one section has needs no section
         KEY_OPTIONS.setdefault(option("base", _key), _name)
 
 
-def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
-    """Whether a script that obeys these sections and keys, None for all, obeys a key."""
+def is_used(used: Sequence[str] | None, name: str) -> bool:
+    """Return True if a key has an effect in a script.
+
+    Args:
+        used: the sections and keys that the script uses, besides [env]; None for all.
+        name: the key with its section.
+    """
     if name in UNUSED:
         return False
     if name in RENAMES:
         name = RENAMES[name].name
-    return obeyed is None or name in obeyed or name.partition(".")[0] in ("env", *obeyed)
+    return used is None or name in used or name.partition(".")[0] in ("env", *used)
 
 
 def own_parser(extra: Extra | None = None, texts: Mapping[str, str] | None = None) -> Parser:
@@ -120,7 +125,7 @@ def own_parser(extra: Extra | None = None, texts: Mapping[str, str] | None = Non
 
     Args:
         extra: called with the parser to add them.
-        texts: of keys, what an environment's files say, for ``--help``.
+        texts: values of keys in an environment's files, for ``--help``.
     """
     usage = "%(prog)s ENV [options]"
     parser = Parser(texts, usage=usage, description=ENVIRONMENT, epilog=_epilog())
@@ -133,21 +138,20 @@ def own_parser(extra: Extra | None = None, texts: Mapping[str, str] | None = Non
 def build_parser(
     files: Sequence[Setting] = (),
     extra: Extra | None = None,
-    obeyed: Sequence[str] | None = None,
+    used: Sequence[str] | None = None,
 ) -> Parser:
     """Return a parser with an option for every key, for help and completion.
 
     Args:
         files: an environment's settings: the defaults that help shows, and its [env] keys.
-        extra: as of ``own_parser``.
-        obeyed: sections and keys that have an effect in the script, besides [env]; None for all.
-            Help doesn't show the others.
+        extra: called with the parser to add the script's own options.
+        used: sections and keys that help shows, besides [env]; None for all.
     """
     texts = {setting.name: setting.text for setting in files}
     parser = own_parser(extra, texts)
     own = parser._option_string_actions.keys() - {"-h", "--help"}
     for section, keys in KEYS.items():
-        shown_keys = {key: k for key, k in keys.items() if obeys(obeyed, f"{section}.{key}")}
+        shown_keys = {key: k for key, k in keys.items() if is_used(used, f"{section}.{key}")}
         if not shown_keys:
             continue
         group = parser.add_argument_group(f"[{section}]", SECTIONS[section].__doc__)
@@ -178,7 +182,7 @@ def build_parser(
 
 
 def _add(group: argparse._ArgumentGroup, name: str, metavar: str, bare: bool, help: str) -> None:
-    """Add the option of a key; ``bare``: without a value it is true, as in PufferLib 5.0."""
+    """Add a key's option; if ``bare``, it means true without a value, as in PufferLib 5.0."""
     group.add_argument(
         option(*name.split(".", 1)),
         dest=name,
@@ -191,7 +195,7 @@ def _add(group: argparse._ArgumentGroup, name: str, metavar: str, bare: bool, he
 
 
 def _may_be_bare(name: str) -> bool:
-    """Whether a key that isn't shown, or the environment's, may be true."""
+    """Return True if a key's option without a value means true."""
     if name in RENAMES and not RENAMES[name].off:
         name = RENAMES[name].name
     declared = DECLARED.get(name)
@@ -202,10 +206,11 @@ class Typed(NamedTuple):
     """An option as it was typed.
 
     Args:
-        option: with its dashes, ``-`` for ``_``, and ``--seed`` for ``--base.seed``; empty for
-            words before the first option.
-        words: the text after ``=`` if there is one, then the words up to the next option.
-        argv: the same as the words of a command line.
+        option: the option with its dashes, ``-`` for ``_``, and ``--seed`` for ``--base.seed``;
+            empty for words before the first option.
+        words: its values: the text after ``=`` if there is one, then the words up to the next
+            option.
+        argv: option and values as words of a command line.
     """
 
     option: str
@@ -220,7 +225,7 @@ class Typed(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """The first word, stripped; None if there is none."""
+        """The first value without outer white space; None without a value."""
         return self.words[0].strip() if self.words else None
 
 
@@ -260,17 +265,17 @@ def parse_options(
     parser: argparse.ArgumentParser,
     typed: Sequence[Typed],
     keys: Mapping[str, str],
-    obeyed: Sequence[str] | None = None,
+    used: Sequence[str] | None = None,
 ) -> tuple[list[Setting], argparse.Namespace]:
     """Return the settings of a command line and the values of a script's own options.
 
     An option of the script wins over a key with the same name. The last option for a key counts.
 
     Args:
-        parser: of the script's own options.
-        typed: the command line.
-        keys: options of keys, and their names.
-        obeyed: see ``obeys``.
+        parser: the parser of the script's own options.
+        typed: the options of the command line.
+        keys: options that set keys, and the names of these keys.
+        used: sections and keys that hints may name; None for all.
 
     Raises:
         UserError: an unknown option, with the closest one; a missing or an empty value.
@@ -284,7 +289,7 @@ def parse_options(
         if each.option in parser._option_string_actions or not each.option.startswith("--"):
             own += each.argv
         elif name is None:
-            problems.append(_unknown(parser, each, keys, obeyed))
+            problems.append(_unknown(parser, each, keys, used))
         elif each.text is None and not _may_be_bare(name):
             text = f"argument {each.option}: expected one argument ({COMMAND_LINE})"
             problems.append(UserError(text, ALL_HINT))
@@ -341,19 +346,19 @@ def _unknown(
     parser: argparse.ArgumentParser,
     typed: Typed,
     keys: Mapping[str, str],
-    obeyed: Sequence[str] | None,
+    used: Sequence[str] | None,
 ) -> UserError:
     """Return the error for an unknown option; its hint names only options that have an effect.
 
     Args:
-        parser: of the script's own options.
-        typed: the option.
-        keys: options of keys, and their names.
-        obeyed: see ``obeys``.
+        parser: the parser of the script's own options.
+        typed: the unknown option.
+        keys: options that set keys, and the names of these keys.
+        used: sections and keys that the hint may name; None for all.
     """
     name, key = typed.option, typed.option.rpartition(".")[2].lstrip("-").replace("-", "_")
     full = (each for each, name in keys.items() if each == option(*name.split(".", 1)))
-    options = [word[2:] for word in full if obeys(obeyed, keys[word])]
+    options = [word[2:] for word in full if is_used(used, keys[word])]
     options += [word[2:] for word in parser._option_string_actions if word.startswith("--")]
     hint = ALL_HINT
     if name.startswith("--sweep."):  # its last words, min and max, name no key
@@ -382,13 +387,13 @@ WIDTH, HELP_COLUMN = 80, 34
 
 
 def _filled(text: str) -> str:
-    """Paragraphs with lines that fit a terminal, indented as argparse does."""
+    """Return paragraphs with lines that fit a terminal with argparse's indentation."""
     each = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     return "\n\n".join(textwrap.fill(words, WIDTH - 4) for words in each)
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Argparse's, which breaks lines at hyphens and so options in two."""
+    """A formatter that doesn't break lines at hyphens: options stay whole."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         text = " ".join(text.split())
@@ -398,10 +403,10 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Help(argparse.Action):
-    """``--help`` and ``--help all``.
+    """The actions of ``--help`` and ``--help all``.
 
     Args:
-        texts: of keys, what an environment's files say.
+        texts: values of keys in an environment's files.
     """
 
     def __init__(self, option_strings, dest, texts: Mapping[str, str], **how: Any) -> None:
@@ -410,7 +415,7 @@ class Help(argparse.Action):
         self.texts = texts
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        """Print, and end the program."""
+        """Print the help and exit."""
         text = page(parser, self.texts)
         if values == ALL:
             parser.description = _filled(parser.description or "")
@@ -420,11 +425,11 @@ class Help(argparse.Action):
 
 
 def page(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> str:
-    """Usage, a script's own options, and the common keys.
+    """Return the page with usage, a script's own options and the common keys.
 
     Args:
-        parser: with everything.
-        texts: of keys, what an environment's files say.
+        parser: the parser with an option for every key.
+        texts: values of keys in an environment's files.
     """
     width = min(WIDTH, shutil.get_terminal_size().columns) - 2
     formatter = _Formatter(parser.prog, max_help_position=HELP_COLUMN, width=width)
@@ -454,7 +459,7 @@ def _section(
 
 
 def _shown(action: argparse.Action) -> bool:
-    """Whether the page shows an option of a script, or what stands without one."""
+    """Return True for a script's option that the page shows."""
     key = "." in action.dest
     return not key and action.help != argparse.SUPPRESS and not RARE & {*action.option_strings}
 
@@ -476,7 +481,7 @@ def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) ->
 
 
 def _brief(text: str) -> str:
-    """A value in a few characters: 0.9721246598992744 is 0.9721, 10000000 is 10_000_000."""
+    """Return a short form of a value: 0.9721 for 0.9721246598992744, 10_000_000 for 10000000."""
     number = parse_number(text)
     if isinstance(number, float):
         return f"{number:.4g}"
@@ -484,7 +489,7 @@ def _brief(text: str) -> str:
 
 
 def _environment(options: list[str], texts: Mapping[str, str]) -> str:
-    """The keys of an environment in a paragraph."""
+    """Return a paragraph with the keys of an environment."""
     values = {name: texts.get(name.lstrip("-").replace("-", "_")) for name in options}
     known = [f"{name} {text}" for name, text in values.items() if text is not None]
     return f"its own: {', '.join(known)}".replace("%", "%%") if known else ""

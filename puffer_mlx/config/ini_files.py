@@ -1,7 +1,7 @@
 """`.ini` files of PufferLib 4.0 and 5.0, read into a list of `Setting`.
 
 `dialects.py` decides which release a file belongs to. Files of 4.0 are read as Python's
-`configparser` reads them: a comment is a line of its own, ``=`` and ``:`` separate, indented lines
+`configparser` reads them: a comment fills a line, ``=`` and ``:`` separate, indented lines
 continue a value, and neither a section nor a key may be given twice. In files of 5.0
 
 - a comment begins at ``#`` or ``;`` anywhere outside of quotes,
@@ -34,7 +34,7 @@ CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([pP][+-]?\d+)?")
 OPTION = re.compile(r"(.*?)\s*[=:]\s*(.*)")
-RECENT = 2e9  # nanoseconds: a younger file may change again without a new time of its own
+RECENT = 2e9  # nanoseconds: a younger file may change again and keep its time
 BEGIN = "begin with a section, for example [train]"
 
 
@@ -66,7 +66,7 @@ class IniFile:
 
     @cached_property
     def raw(self) -> dict[str, str]:
-        """Values by section and key in lower case, without comments; a header's value is ""."""
+        """The values by section and key in lower case; a header has the value ""."""
         values: dict[str, str] = {}
         text = CONTROL.sub(" ", self.text).encode("utf-8", "surrogateescape")
         for line in rows(text.decode("utf-8", "replace"), "=:"):
@@ -81,7 +81,7 @@ class IniFile:
 
     @cached_property
     def names(self) -> list[str]:
-        """The environments of [base] env_name; none if it isn't given, or is None.
+        """The environments that [base] env_name lists; empty if it is absent or None.
 
         A literal, ``env_name := 'my envs/boat.py:Boat'``, is one name.
         """
@@ -184,8 +184,8 @@ def _lines_of_4(text: str, name: str) -> list[Line]:
     """Return headers, and keys with their values, as ``configparser`` parses them.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: the file's text.
+        name: the file's name in messages.
 
     Raises:
         UserError: a line is neither, or is before the first header.
@@ -266,8 +266,8 @@ def rows(text: str, separators: str) -> Iterator[Line]:
     """Yield the lines of a text in 5.0's form that aren't empty, without comments.
 
     Args:
-        text: of a file.
-        separators: characters of which the first one in a line ends the key.
+        text: the file's text.
+        separators: characters; the first one in a line ends the key.
     """
     section = ""
     for number, line in enumerate(text.split("\n"), 1):

@@ -28,14 +28,14 @@ class Key:
         above: legal numbers are larger than this.
         below: legal numbers are smaller than this.
         choices: the legal texts; empty if any text is legal.
-        several: whether more than one choice is legal, with commas between them.
-        custom: how an object of the user's own is named, which is legal too: `module:Class`.
+        several: True if several choices are legal, separated by commas.
+        custom: the form of a legal name of a custom object: `module:Class`.
         aliases: other spellings of choices.
-        suffix: of a bool, the ending of a file's name that is legal too.
-        words: of a bool or a number, texts that are legal too. If the default is one of them, other
-            values are numbers.
-        advice: what to say besides of a value that isn't of its type.
-        brief: a few words about a common key, for the first page of help; empty for other keys.
+        suffix: the ending of file names that a bool may have as its value.
+        words: texts that a bool or a number may have as its value. If the default is one of them,
+            other values are numbers.
+        advice: added to the hint for a value of a wrong type.
+        brief: a short help for the first page of help; empty for keys that aren't common.
     """
 
     default: int | float | bool | str
@@ -56,12 +56,12 @@ class Key:
 
     @property
     def kind(self) -> type:
-        """Of which type a value is that isn't one of ``words``, or a file."""
+        """The type of values that are neither in ``words`` nor files."""
         return float if self.default in self.words else type(self.default)
 
     @property
     def bounds(self) -> str:
-        """The legal values in words; empty if only the type limits them."""
+        """The legal values as text; empty if only the type limits them."""
         if self.minimum is not None and self.maximum is not None:
             return f"{self.minimum:g} to {self.maximum:g}"
         sides = ("at least", self.minimum), ("above", self.above)
@@ -75,7 +75,7 @@ class Key:
         return limits or " or ".join(words)
 
     def fault(self, value: object) -> tuple[str, str] | None:
-        """What is wrong with a value, and a legal one; None if it is legal."""
+        """Return what is wrong with a value, and a legal value; None for a legal value."""
         kind = self.kind
         if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
             return None
@@ -111,13 +111,13 @@ LIMITS = {">=": "minimum", "<=": "maximum", ">": "above", "<": "below"}
 
 
 def key(default: Any, help: str, numbers: str = "", **more: Any) -> Any:
-    """A dataclass field that carries its `Key`.
+    """Return a dataclass field that carries its `Key`.
 
     Args:
-        default: the Key's, as all but one.
-        help: see above.
-        numbers: their unit and limits: "steps >= 1", "0 to 1", "seconds > 0".
-        more: further ones of the Key's.
+        default: the default.
+        help: what the key does.
+        numbers: unit and limits of numbers: "steps >= 1", "0 to 1", "seconds > 0".
+        more: further arguments of `Key`.
     """
     text = re.sub(r"(\S+) to (\S+)$", r">= \1 <= \2", numbers)
     unit, *limits = re.split(r"(?:^| )([<>]=?) ", text)
@@ -186,7 +186,7 @@ class Setting(NamedTuple):
 
     @property
     def typed(self) -> bool:
-        """Whether a person or a program gave it, not a file."""
+        """True if a person or a program gave the value, not a file."""
         return self.origin in (COMMAND_LINE, ARGUMENT)
 
     def __str__(self) -> str:

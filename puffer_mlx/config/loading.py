@@ -1,4 +1,4 @@
-"""Configurations out of files and a command line, checked.
+"""Configurations from files, command lines and programs, checked.
 
 Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
 files, the command line. Files are PufferLib's `.ini` files, unchanged: those of 4.0 and of 5.0,
@@ -17,8 +17,8 @@ from puffer_mlx.config.command_line import (
     Extra,
     Typed,
     build_parser,
+    is_used,
     key_options,
-    obeys,
     option,
     own_parser,
     parse_options,
@@ -151,11 +151,11 @@ def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None
 
 
 def load_saved(path: Path, allow_code: Allowed = False) -> Config:
-    """Return a saved run's configuration, which may be a stranger's; not for training.
+    """Return a saved run's configuration, which may be another person's; not for training.
 
     Args:
         path: the file.
-        allow_code: compile and import what it names, or what of it is named here.
+        allow_code: True allows all code that the file names; or the names of allowed code.
 
     Raises:
         UserError: anything wrong, all of it in one message.
@@ -174,7 +174,7 @@ def parse_command_line(
     files: Sequence[str | Path] = (),
     family: str = "",
     run: Path | None = None,
-    obeyed: Sequence[str] | None = None,
+    used: Sequence[str] | None = None,
     training: bool = True,
 ) -> tuple[Config, argparse.Namespace]:
     """Read a script's command line, `ENV [options]`; `--help` prints and exits.
@@ -182,12 +182,12 @@ def parse_command_line(
     Args:
         argv: the words after the script's name.
         extra: called with the parser to add the script's own options.
-        files: as in `load`.
-        family: as in `load`.
-        run: a run's own configuration, which takes the place of ENV's.
-        obeyed: sections and keys that have an effect in the script, besides [env]; None for all. A
+        files: further .ini files.
+        family: the family of an environment in Python, see `load`.
+        run: a saved run's configuration, used instead of ENV's.
+        used: sections and keys that have an effect in the script, besides [env]; None for all. A
             note names others that are typed.
-        training: as in `load`.
+        training: False if only what evaluations need is checked.
 
     Returns:
         The checked configuration, and the values of the script's own options.
@@ -206,14 +206,14 @@ def parse_command_line(
     request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
     scanned = scan(request, family)
     settings = scanned.read.settings
-    parser = build_parser(settings, extra, obeyed) if help_asked else own_parser(extra)
+    parser = build_parser(settings, extra, used) if help_asked else own_parser(extra)
     arguments, options = parse_options(
-        parser, typed, _key_options(scanned, typed, parser.keys), obeyed
+        parser, typed, _key_options(scanned, typed, parser.keys), used
     )
     config = resolve(scanned, arguments)
     vars(options).pop("allow_code")  # the configuration has it
-    idle = [setting.name for setting in arguments if not obeys(obeyed, setting.name)]
-    if idle and obeyed is not None:
+    idle = [setting.name for setting in arguments if not is_used(used, setting.name)]
+    if idle and used is not None:
         config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
     return config, options
 
@@ -224,8 +224,8 @@ def _key_options(
     """Return the options that set keys of an environment, and the names of these keys.
 
     Args:
-        scanned: what its files say.
-        typed: a command line. Environments in Python take any key of [env].
+        scanned: the environment's files.
+        typed: the options of the command line: environments in Python take any key of [env].
         further: names of keys that a script adds.
     """
     others = [f"env.{key}" for key in scanned.read.dialect.env]
@@ -239,17 +239,17 @@ def _key_options(
 
 
 class Request(NamedTuple):
-    """What a person or a program asks for.
+    """A request for a configuration.
 
     Args:
-        name: the environment, or the path of an .ini file; empty for none.
-        early: texts of what was typed, by ``section.key``: some choose files.
+        name: the environment, or the path of an .ini file; may be empty for ``--help``.
+        early: typed texts by ``section.key``: some of them choose files.
         files: further .ini files.
-        run: a run's own configuration, which takes the place of the environment's.
-        training: as in `load`.
-        program: whether a program asks: messages name no options then.
-        allow_code: as in `load`.
-        factory: as in `load`.
+        run: a saved run's configuration, used instead of the environment's.
+        training: False if only what evaluations need is checked.
+        program: True if a program calls: messages don't name options.
+        allow_code: True allows all code that files name.
+        factory: makes the environment in Python; None: its name says where it is found.
     """
 
     name: str
@@ -263,14 +263,14 @@ class Request(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What the files of a request say.
+    """The files of a request, read.
 
     Args:
         request: the request.
-        named: its environment and files.
-        read: their settings.
+        named: the environment and its files.
+        read: the settings of these files.
         typed_names: code that the person named: the environment, or a folder of sources.
-        shadowed: a note about files of the working directory that aren't used; may be empty.
+        shadowed: a note about unused files of the working directory; may be empty.
     """
 
     request: Request
@@ -281,7 +281,7 @@ class Scanned(NamedTuple):
 
     @property
     def undecided(self) -> bool:
-        """Whether the environment's spaces decide which family's settings count."""
+        """True if the environment's spaces decide which family's settings count."""
         return self.named.layered and not self.named.family
 
 
@@ -290,9 +290,9 @@ class Again(NamedTuple):
 
     Args:
         request: the request.
-        arguments: settings that were typed.
-        values: those of the configuration before, by section.
-        notes: those of the configuration before.
+        arguments: typed settings.
+        values: sections of the first configuration, by name.
+        notes: notes of the first configuration.
     """
 
     request: Request
@@ -316,7 +316,7 @@ def scan(request: Request, family: str = "") -> Scanned:
 
     Args:
         request: the request.
-        family: as in `load`.
+        family: the family of an environment in Python; empty if it isn't known.
 
     Raises:
         UserError: there is no such environment, or a file can't be read.
@@ -341,12 +341,12 @@ def scan(request: Request, family: str = "") -> Scanned:
 def with_family(
     scanned: Scanned, arguments: Sequence[Setting], find_family: FindFamily | None
 ) -> Scanned:
-    """Return what files say with the settings of the family that the environment's spaces decide.
+    """Return the files with those of the family that the environment's spaces decide.
 
     Args:
-        scanned: what they say without knowing the family.
-        arguments: settings that were typed.
-        find_family: makes the environment to see its spaces; None leaves the family open.
+        scanned: the files for an unknown family.
+        arguments: typed settings.
+        find_family: makes the environment to look up its spaces; None leaves the family open.
 
     Raises:
         UserError: a setting is wrong, or the environment can't be made, or isn't trusted.
@@ -366,8 +366,8 @@ def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
     """Return the checked configuration that files and typed settings describe.
 
     Args:
-        scanned: what the files say.
-        arguments: settings that were typed; they win.
+        scanned: the files.
+        arguments: typed settings, which win.
 
     Raises:
         UserError: anything wrong, all of it in one message.
@@ -397,9 +397,9 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
     """Note which code only a file names, and the working directory for relative names of code.
 
     Args:
-        config: made of the settings.
-        settings: in the order in which they win.
-        typed: code that the person named, as the configuration names it.
+        config: the configuration of these settings; is changed.
+        settings: all settings; the last one for a key counts.
+        typed: code that the person named.
     """
     given = {setting.name: setting for setting in settings}
     for key, name in code_names(config).items():
@@ -433,8 +433,8 @@ def _placed(
     Args:
         named: the environment.
         read: settings of files.
-        arguments: settings that win over the files'.
-        program: as in `Request`.
+        arguments: settings that win over these.
+        program: True if a program calls: messages don't name options.
 
     Raises:
         UserError: unknown keys and values of a wrong type, all in one message.
@@ -472,8 +472,8 @@ def _fitted(placed: Placed, training: bool) -> Config:
     """Return a configuration with its numbers fitted to one another, and checked.
 
     Args:
-        placed: the configuration, and where its settings are from.
-        training: as in `load`.
+        placed: the configuration, which is changed, and its settings.
+        training: False if only what evaluations need is checked.
 
     Raises:
         UserError: what doesn't fit, all in one message.
@@ -493,7 +493,7 @@ def _fitted(placed: Placed, training: bool) -> Config:
 
 
 def _rate_for(settings: Iterable[Setting]) -> str:
-    """The optimizer that the learning rate was chosen for: what its file or one before it says."""
+    """Return the optimizer that the learning rate was chosen for: of its file or an earlier one."""
     found = now = str(DECLARED["train.optimizer"].default)
     for _, group in groupby(settings, lambda setting: setting.origin.rpartition(":")[0]):
         said = {setting.name: unquoted(setting.text) for setting in group}
@@ -503,18 +503,18 @@ def _rate_for(settings: Iterable[Setting]) -> str:
 
 
 def _scripted(config: Config) -> bool:
-    """Whether an environment of C has a scripted player in Python."""
+    """Return True if an environment in C has a scripted player in Python."""
     folder = config.source or shipped("envs") / config.env_name
     return (Path(folder) / SCRIPT).is_file()
 
 
 def _of_defaults(setting: Setting) -> bool:
-    """Whether a setting is of our default.ini, which says what nobody else does."""
+    """Return True for a setting of our default.ini."""
     return setting.origin.rpartition(":")[0] == relative_path(shipped("configs") / "default.ini")
 
 
 def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
-    """Note what a file of the other release says of its trainer, and this one has otherwise."""
+    """Note settings of the other release's trainer that differ from this trainer's."""
     for setting in settings:
         value = config.value(setting.name)
         if read_value(setting, DECLARED[setting.name]) != value and not typed(config, setting.name):
@@ -526,7 +526,7 @@ def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
 
 
 def _under_our_name(setting: Setting) -> Setting:
-    """A setting under another name as the setting it means; any other as it is."""
+    """Return a setting under our name for its key."""
     if (new := RENAMES.get(setting.name)) is None:
         return setting
     plain = setting._replace(section=new.section, key=new.key)
@@ -542,11 +542,11 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
     """Put one setting into a configuration.
 
     Args:
-        config: is changed.
-        setting: to put there.
-        texts: whether the environment takes more than numbers.
-        suggest: whether the error for an unknown key names the most similar key.
-        program: as in `Request`.
+        config: the configuration; is changed.
+        setting: the setting.
+        texts: True if the environment takes more than numbers.
+        suggest: True if the error for an unknown key names the most similar key.
+        program: True if a program calls: messages don't name options.
 
     Raises:
         UserError: the key is unknown, or its value is wrong.
@@ -615,11 +615,11 @@ def undecided(config: Config) -> bool:
 
 
 def take_family(config: Config, family: str) -> None:
-    """Change a configuration to what its files and options say with a family's settings.
+    """Give a configuration the settings of a family; typed settings still win.
 
     Args:
-        config: is changed in place, except for keys that were set by hand since it was read.
-        family: one of ``FAMILIES``.
+        config: the configuration; is changed, except for keys that a program has set since.
+        family: the name of a family.
 
     Raises:
         UserError: options don't go with the family's settings.
@@ -631,7 +631,7 @@ def take_family(config: Config, family: str) -> None:
         now, new = getattr(config, section), getattr(after, section)
         was = before.values[section]
         changed = {key: getattr(new, key) for key in keys if getattr(now, key) == getattr(was, key)}
-        setattr(config, section, replace(now, **changed))  # whoever shares the old one keeps it
+        setattr(config, section, replace(now, **changed))  # copies of config keep the old one
     still = [note for note in config.notes if note in after.notes]
     new = [note for note in after.notes if note not in before.notes]
     config.notes = list(dict.fromkeys([*still, *new]))

@@ -1,4 +1,4 @@
-r"""A setting's text as a value: the types of keys, numbers, truth values, quotes, literals.
+r"""Values of settings: types of keys, numbers, truth values, quotes, literals.
 
 A text that begins with ``=`` is a Python literal: ``key := 'two\nlines'``, ``key := None``. Files
 hold in that form what a plain line can't.
@@ -55,7 +55,7 @@ def _is_exact(value: Any, declared: Key) -> bool:
 
 
 def read_number(setting: Setting, example: float | str) -> int | float:
-    """A setting's text as a finite number, exact for integers."""
+    """Return a setting's text as a finite number; integers are exact."""
     number = parse_number(setting.text)
     try:
         finite = number is not None and math.isfinite(number)
@@ -69,7 +69,7 @@ def read_number(setting: Setting, example: float | str) -> int | float:
 
 
 def parse_number(text: str) -> int | float | None:
-    """A text as a number (`64`, `10_000_000`, `1e7`, `nan`, `True`); None if it is none."""
+    """Return the number that a text holds (`64`, `10_000_000`, `1e7`, `nan`, `True`), or None."""
     word = without_comment(text)
     if word.lower() in ("true", "false"):
         return int(BOOLS[word.lower()])
@@ -102,7 +102,7 @@ def parse_argument(text: str, typed: bool = False) -> Any:
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value of a Python literal; the text itself if it is none."""
+    """Return the value of a Python literal, or the text if it isn't one."""
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -128,16 +128,16 @@ def is_argument(value: Any, inside: bool = False) -> bool:
 
 
 def parse_parameter(text: str) -> float | str:
-    """A text as a parameter of PufferLib 5.0's environments: a number, else the text itself.
+    """Return a parameter of PufferLib 5.0's environments: a number, or any other text.
 
-    Its environments get lists of numbers, too: as their text, ``1, 2``.
+    Lists of numbers stay text: ``1, 2``.
     """
     number = parse_number(text)
     return unquoted(text) if number is None else float(number)
 
 
 def without_comment(text: str) -> str:
-    """A text without a comment behind it: upstream reads Python literals, which may have one."""
+    """Return a text without a comment at its end, which upstream's Python literals may have."""
     return text.partition("#")[0].strip()
 
 

@@ -54,12 +54,13 @@ class Objects(NamedTuple):
 
 
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
-    """Objects among settings, of which the last one for a key counts, and settings without them.
+    """Return the objects among settings, and the settings with plain values in their place.
 
-    There a learning rate is a number, the first epoch's, and others are the names of objects.
+    A learning rate is then the first epoch's, and other objects are their names. The last setting
+    for a key counts.
 
     Raises:
-        UserError: there is no such key, or the function gives no learning rate.
+        UserError: there is no such key, or the function returns no learning rate.
     """
     objects: dict[str, Any] = {}
     plain: list[dict[str, Any]] = []
@@ -78,7 +79,7 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
 
 
 def object_name(value: Any) -> str:
-    """``module:name`` of a class, a function or an optimizer, in one word."""
+    """Return the name of a class, a function or an optimizer: ``module:name``."""
     name = getattr(value, "__qualname__", "")
     if not name:  # a tuple of functions has none, but it may be a variable of their module
         value, whole = getattr(value, "step", value), value
@@ -90,14 +91,14 @@ def object_name(value: Any) -> str:
 
 
 def collected(*sources: Mapping[str, Any]) -> Settings:
-    """Settings under their full names, the last one for a key winning.
+    """Return settings by their full names; the last one for a key counts.
 
     Args:
-        sources: short names where they are unique, as on a command line those of [base] too;
-            ``section.key``; or a section with a dictionary of its keys.
+        sources: values by key, if only one section or [base] has it; by ``section.key``; or a
+            dictionary of keys by section.
 
     Raises:
-        UserError: there is no such key, or its value is none that a file could say.
+        UserError: there is no such key, or a file couldn't hold its value.
     """
     settings: Settings = {}
     for source in sources:
@@ -115,7 +116,7 @@ def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _full_name(name: str) -> str:
-    """``section.key`` of a name."""
+    """Return the ``section.key`` that a name means."""
     section, dot, key = name.partition(".")
     if key in KEYS.get(section, {}) or (name.startswith(ENV) and key):
         return name
@@ -135,7 +136,7 @@ def _full_name(name: str) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value that a file can hold; numbers of NumPy are Python's."""
+    """Return a value that a file can hold; NumPy's numbers become Python's."""
     if name.startswith(ENV) and is_argument(value):
         return value
     if isinstance(value, list | tuple):
@@ -155,7 +156,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _joined(name: str, value: Sequence[Any]) -> Any:
-    """Several choices of a key that takes several as its text; anything else as it is."""
+    """Return a list of choices as text, for keys with several choices; other values unchanged."""
     section, _, key = _full_name(name).partition(".")
     several = section in KEYS and KEYS[section][key].several
     if several and all(isinstance(word, str) for word in value):
@@ -167,12 +168,12 @@ def _joined(name: str, value: Sequence[Any]) -> Any:
 
 
 class EnvironmentSource(NamedTuple):
-    """An environment under the name that files know it by.
+    """An environment of a program.
 
     Args:
-        name: as on a command line.
-        factory: what makes it; None: the name says where it is found.
-        alone: whether there is only one, which its owner made.
+        name: its name in files and on command lines.
+        factory: makes the environment; None: the name says where it is found.
+        alone: True if there is only one, which its owner made.
     """
 
     name: str
@@ -181,10 +182,10 @@ class EnvironmentSource(NamedTuple):
 
 
 def source_of(env: Any) -> EnvironmentSource:
-    """What a person calls an environment; what this has returned is returned as it is.
+    """Return an environment that a program gives, with its name.
 
     Raises:
-        UserError: it is none.
+        UserError: the object isn't an environment.
     """
     if isinstance(env, EnvironmentSource):
         return env
@@ -212,11 +213,11 @@ def configured(
     """Return the checked configuration of a run.
 
     Args:
-        config: all of it; or settings, see ``settings``; None: as the environment's files say.
+        config: a configuration, or settings; None: the environment's files alone.
         env: the environment (``source_of``); None if the configuration names it.
         keywords: further settings, which win.
-        training: whether it is to train with it.
-        find_family: as of ``config.load``.
+        training: False if only what evaluations need is checked.
+        find_family: returns the family of an environment in Python; None leaves it open.
 
     Raises:
         UserError: anything wrong.
@@ -237,14 +238,14 @@ def configured(
 
 
 def with_environment(config: Config, env: Any) -> Config:
-    """A configuration with the environment that a person gave: it is theirs, whoever's file it is.
+    """Return a configuration with the environment of a program, which is trusted.
 
     Args:
-        config: is not changed.
-        env: as ``source_of`` takes it; None leaves the configuration's own.
+        config: the configuration; is not changed.
+        env: the environment (``source_of``); None for the configuration's.
 
     Raises:
-        UserError: it is another one than the configuration's.
+        UserError: the configuration is for another environment.
     """
     if env is None:
         return config
@@ -265,11 +266,11 @@ def with_environment(config: Config, env: Any) -> Config:
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
-    """A configuration with objects that a person gave: theirs, whoever's file names them, too.
+    """Return a configuration with a program's objects, which are trusted.
 
     Args:
-        config: has their names already; is not changed.
-        objects: by their full names, of section [train].
+        config: the configuration, with the objects' names; is not changed.
+        objects: objects for keys of section [train], by full names.
     """
     names = {getattr(config.train, name.partition(".")[2]) for name in objects}
     known = {name: origin for name, origin in config.named_by.items() if name not in names}
@@ -277,10 +278,10 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
 
 
 def changed(config: Config, settings: Settings, training: bool = True) -> Config:
-    """A copy of a configuration with other settings, as if they had been typed.
+    """Return a copy of a configuration with other settings, which win over files.
 
     Raises:
-        UserError: they don't fit.
+        UserError: the settings don't fit.
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
     copy = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))

@@ -7,7 +7,7 @@ from running import cli
 
 from puffer_mlx import config as c
 from puffer_mlx.cli import bench
-from puffer_mlx.config.command_line import obeys
+from puffer_mlx.config.command_line import is_used
 from puffer_mlx.config.compatibility import UNUSED
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
@@ -17,13 +17,13 @@ SOME = ("base.seed", "vec")
 
 def test_keys_that_are_not_obeyed_are_taken_and_named(capsys):
     words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1 --env.size 3"
-    config, _ = c.parse_command_line(["squared", *words.split()], obeyed=SOME)
+    config, _ = c.parse_command_line(["squared", *words.split()], used=SOME)
     names = "train.gamma, base.cudagraphs, base.overlap"
     assert config.notes == [f"unused here: {names} (--help all shows what is used)"]
-    taken, _ = c.parse_command_line(["squared", "--overlap", "0"], obeyed=["train.overlap"])
+    taken, _ = c.parse_command_line(["squared", "--overlap", "0"], used=["train.overlap"])
     assert taken.notes == []
     with pytest.raises(SystemExit):
-        c.parse_command_line(["squared", "--help", "all"], obeyed=SOME)
+        c.parse_command_line(["squared", "--help", "all"], used=SOME)
     shown = capsys.readouterr().out
     assert "--vec.num-buffers" in shown and "--seed" in shown and "--env.size" in shown
     assert "--train." not in shown and "--log-dir" not in shown and "[policy]" not in shown
@@ -33,7 +33,7 @@ def test_a_scripts_own_option_comes_before_a_key_of_its_name():
     def add(parser):
         parser.add_argument("--episodes", "--eval-episodes", type=int)
 
-    config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, obeyed=SOME)
+    config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, used=SOME)
     assert own.episodes == 7 and config.notes == []
     assert config.base.eval_episodes == c.Base().eval_episodes
 
@@ -92,13 +92,13 @@ def test_what_is_no_option_of_a_key_is_refused(words, message):
 
 def test_a_suggestion_does_something():
     for word in ["--track", "--gpu", "--train.beta", "--cuda-graph", "--train.optimiser", "--rnk"]:
-        for obeyed in None, SOME:
+        for used in None, SOME:
             with pytest.raises(UserError) as caught:
-                c.parse_command_line(["squared", word, "1"], obeyed=obeyed)
+                c.parse_command_line(["squared", word, "1"], used=used)
             if "did you mean --" in caught.value.hint:
                 name = caught.value.hint.removeprefix("did you mean --").rstrip("?")
                 name = name.replace("-", "_")
-                assert obeys(obeyed, name if "." in name else f"base.{name}")
+                assert is_used(used, name if "." in name else f"base.{name}")
 
 
 def test_a_file_is_never_advised_a_key_that_does_nothing(here):

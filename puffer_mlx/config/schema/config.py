@@ -76,7 +76,7 @@ class Config(Named):
 
     @property
     def python(self) -> bool:
-        """Whether the environment is one of Python: ``gym:ID`` or ``module:factory``."""
+        """True for an environment in Python: ``gym:ID`` or ``module:factory``."""
         return ":" in self.env_name
 
     @property
