@@ -10,7 +10,7 @@ from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
-TRAINING = (  # keys that the training of a benchmark obeys
+TRAINING = (  # keys that the training of a benchmark uses
     *("base.seed", "base.device", "base.reset_state", "base.profile"),
     *("vec", "wrap", "policy", "torch", "train", "selfplay"),
 )

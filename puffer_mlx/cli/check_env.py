@@ -57,7 +57,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def findings_of(answer: Answer) -> list[Finding]:
-    """What an item says; that its process died, if it did."""
+    """Return the findings of an item, or a failure if its process died."""
     if answer.death:
         return [Finding(FAIL, answer.death, HUNG if "no answer" in answer.death else DIED)]
     return [Finding(*finding) for finding in answer.value]
@@ -74,7 +74,7 @@ def show(console: Console, name: str, findings: list[Finding]) -> None:
 
 
 def left_out(findings: list[Finding]) -> bool:
-    """Whether an item wasn't looked at, because another one failed."""
+    """Return True if an item was skipped because another one failed."""
     return findings[0].text.startswith(NOT_LOOKED_AT)
 
 

@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
-    """The configuration to evaluate with, and this script's own options."""
+    """Return the configuration of the evaluation, and this script's own options."""
     used = (*USED, *USED_IN_PYTHON)
     config, options = parse_command_line(
         spelled_out(argv), add_options, files, used=used, training=False
@@ -86,7 +86,7 @@ def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, ar
 
 
 def spelled_out(argv: list[str]) -> list[str]:
-    """The words with the second one, if it is no option, as --load-model-path: PufferLib 5.0's way.
+    """Return words with --load-model-path before a second word that is no option, as in 5.0.
 
     Raises:
         UserError: the policy is named twice.
@@ -136,14 +136,14 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     options.fps, options.scale = options.fps or FPS, options.scale or 1
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
-    options.film = options.steps or STEPS  # of a file; what is watched has no end
+    options.film = options.steps or STEPS  # of a file; a terminal or a window has no limit
 
 
 def settle_against(options: argparse.Namespace, config: Config) -> None:
-    """The same for games against others.
+    """Refuse options without effect on games against others, and fill in the other ones.
 
     Raises:
-        UserError: as ``settle``.
+        UserError: an option has no effect.
     """
     if options.against and options.ladder:
         raise UserError("--against and --ladder are given", "one of them")

@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """The environment's configuration, and this script's own options.
+    """Return the environment's configuration, and this script's own options.
 
     Raises:
         UserError: anything wrong with them.
@@ -71,19 +71,19 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
 
 
 def note_unused(config: Config, keys: Sequence[str]) -> None:
-    """Have the configuration say which keys for environments in Python do nothing in C."""
+    """Note typed keys for environments in Python that have no effect in C."""
     idle = [name for name in keys if typed(config, name) and not config.python]
     if idle:
         config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
 
 
 def default_games(config: Config) -> int:
-    """Of each pair, where nobody says how many."""
+    """Return the default number of games for each pair."""
     return GAMES_IN_PYTHON if config.python else GAMES
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """The words with those behind ENV as --players; files' own settings may stand between.
+    """Return words with --players before the players after ENV; options may come between.
 
     Raises:
         UserError: players are named in both ways.

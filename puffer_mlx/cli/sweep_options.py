@@ -22,7 +22,7 @@ Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
 --sweep.train.gamma.min 0.9. --help all explains those of [sweep]. A key that is
 typed, as --train.gamma 0.99, stays fixed unless its range is typed, too."""
-USED = (  # keys and sections that a sweep's runs obey
+USED = (  # keys and sections that have an effect in a sweep's runs
     *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )

@@ -45,11 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
-    """The configuration and this script's own options, ``trace`` among them.
+    """Return the configuration and this script's own options, with ``trace`` among them.
 
     Args:
         argv: the words.
-        run: the configuration of the run that goes on, if one does.
+        run: the configuration of the resumed run; None for a new run.
     """
     config, options = parse_command_line(argv, add_options, run=run)
     options.trace = None
@@ -77,17 +77,17 @@ def find_resumed(
     """Find the checkpoint to resume; its own configuration is what other options change.
 
     Args:
-        which: what ``--resume`` says.
-        words: the environment, and those options that say where its runs are and which code of
-            theirs may run.
-        stack: holds the run until it is closed.
+        which: the value of ``--resume``.
+        words: the environment, and the options for the folder of runs and for trusted code.
+        stack: locks the run until the stack is closed.
 
     Returns:
-        The checkpoint, and the folder of the newest one that ``which`` may mean, which differs if
-        that has weights only.
+        The checkpoint, and the folder of the newest checkpoint, which differs if that one has
+        weights only.
 
     Raises:
-        UserError: there is none, it is of another environment, or another process trains it.
+        UserError: no checkpoint is found, it is for another environment, or another process
+            trains the run.
     """
     from puffer_mlx import checkpoint
     from puffer_mlx.checkpoint.folder import held
