@@ -565,18 +565,8 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
         with reading(text):
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
-    elif section == "env" and texts:
-        config.env[key] = _parameter(setting, config.python)
-        if config.python and not setting.typed and parse_argument(text, True) != config.env[key]:
-            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
-            config.notes.append(note)
-        if not config.python and text.startswith("= ") and config.env[key] == text:
-            message = f"{name} is {text[2:]}, and environments in C take numbers and texts"
-            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
-    elif section == "env" and parse_number(text) is None and not setting.typed:
-        config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
-        config.env[key] = float(read_number(setting, 1.0))
+        _place_parameter(config, setting, texts)
     elif section == "sweep" or section.startswith("sweep."):
         numeric = section != "sweep" and key in ("min", "max", "mean", "scale")
         if numeric and text not in ("auto", "time"):
@@ -602,11 +592,34 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 
-def _parameter(setting: Setting, python: bool) -> Any:
-    """Return an environment's parameter; of a program its value as it is."""
-    if not python:
-        return parse_parameter(setting.text)
-    return parse_argument(setting.text, setting.typed) if setting.value is ... else setting.value
+def _place_parameter(config: Config, setting: Setting, texts: bool) -> None:
+    """Put a parameter of the environment into a configuration.
+
+    Args:
+        config: the configuration; is changed.
+        setting: the parameter.
+        texts: True if the environment takes more than numbers.
+
+    Raises:
+        UserError: an environment in C doesn't take the value.
+    """
+    key, text, origin = setting.key, setting.text, setting.origin
+    if config.python and setting.value is not ...:
+        config.env[key] = setting.value
+    elif config.python:
+        config.env[key] = parse_argument(text, setting.typed)
+        if not setting.typed and parse_argument(text, True) != config.env[key]:
+            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
+            config.notes.append(note)
+    elif texts:
+        config.env[key] = parse_parameter(text)
+        if text.startswith("= ") and config.env[key] == text:
+            message = f"{setting.name} is {text[2:]}, and environments in C take numbers and texts"
+            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
+    elif parse_number(text) is None and not setting.typed:
+        config.unused.append(f"{setting.name} ({text!r} is not a number)")  # upstream skips it, too
+    else:
+        config.env[key] = float(read_number(setting, 1.0))
 
 
 def undecided(config: Config) -> bool:

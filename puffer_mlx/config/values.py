@@ -56,7 +56,8 @@ def _is_exact(value: Any, declared: Key) -> bool:
 
 def read_number(setting: Setting, example: float | str) -> int | float:
     """Return a setting's text as a finite number; integers are exact."""
-    number = parse_number(setting.text)
+    given = setting.value
+    number = given if type(given) in (int, float) else parse_number(setting.text)
     try:
         finite = number is not None and math.isfinite(number)
     except OverflowError:  # an integer beyond every float
