@@ -69,12 +69,7 @@ class Train(Named):
         " any optimizer). puffer_mlx only.",
         ">= 0",
     )
-    gamma: float = key(
-        0.995,
-        "Discount of one step.",
-        "0 to 1",
-        brief="discount of a step",
-    )
+    gamma: float = key(0.995, "Discount of one step.", "0 to 1", brief="discount of a step")
     gae_lambda: float = key(
         0.90,
         "Decay of the advantage recursion, times gamma.",
