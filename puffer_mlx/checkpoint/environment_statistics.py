@@ -17,13 +17,13 @@ from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
 from puffer_mlx.checkpoint.tensor_files import read
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config
-from puffer_mlx.config.dialects import file_texts
 from puffer_mlx.config.fit import typed
+from puffer_mlx.config.ini_files import ini_file
 from puffer_mlx.config.schema import Vec
 from puffer_mlx.config.values import BOOLS
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import read_text, reading, relative
+from puffer_mlx.system.files import reading, relative
 from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
@@ -137,7 +137,7 @@ def _run_texts(path: Path) -> dict[str, str]:
         return {}
     with reading(path):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
-            return file_texts(read_text(folder / CONFIG, "replace"))
+            return ini_file(folder / CONFIG).texts
     return {}
 
 

@@ -4,13 +4,13 @@ import argparse
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, refuse_idle
+from puffer_mlx.cli.options import add_table, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
-TRAINING = (  # keys that the training of a benchmark obeys
+TRAINING = (  # keys that the training of a benchmark uses
     *("base.seed", "base.device", "base.reset_state", "base.profile"),
     *("vec", "wrap", "policy", "torch", "train", "selfplay"),
 )
@@ -35,14 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=(*TRAINING, "base.family"))
+    return build_parser(extra=add_options, used=(*TRAINING, "base.family"))
 
 
 def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:
     """The configuration to measure, and this script's own options."""
     trains = "--env-only" not in argv
-    obeyed = *(TRAINING if trains else STEPPING), "base.family", "base.device"
-    return parse_command_line(argv, add_options, obeyed=obeyed, training=trains)
+    used = *(TRAINING if trains else STEPPING), "base.family", "base.device"
+    return parse_command_line(argv, add_options, used=used, training=trains)
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:
@@ -61,9 +61,9 @@ def settle(options: argparse.Namespace, config: Config) -> None:
             "--placements does nothing with --env-only: no policy acts", "leave out one of them"
         )
     if options.env_only:
-        refuse_idle(options, EPOCHS, "with --env-only")
+        reject_unused(options, EPOCHS, "with --env-only")
     else:
-        refuse_idle(options, PLAYS, "without --env-only")
+        reject_unused(options, PLAYS, "without --env-only")
     for name, default in (EPOCHS | PLAYS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)

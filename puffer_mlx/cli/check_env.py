@@ -24,7 +24,7 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
-OBEYED = (  # it trains for a few epochs, and writes nothing
+USED = (  # it trains for a few epochs, and writes nothing
     *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "wrap"),
     *("policy", "torch"),
     *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
@@ -50,14 +50,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=OBEYED)
+    return build_parser(extra=add_options, used=USED)
 
 
 # ---- what is shown -------------------------------------------------------------------------------
 
 
 def findings_of(answer: Answer) -> list[Finding]:
-    """What an item says; that its process died, if it did."""
+    """Return the findings of an item, or a failure if its process died."""
     if answer.death:
         return [Finding(FAIL, answer.death, HUNG if "no answer" in answer.death else DIED)]
     return [Finding(*finding) for finding in answer.value]
@@ -74,7 +74,7 @@ def show(console: Console, name: str, findings: list[Finding]) -> None:
 
 
 def left_out(findings: list[Finding]) -> bool:
-    """Whether an item wasn't looked at, because another one failed."""
+    """Return True if an item was skipped because another one failed."""
     return findings[0].text.startswith(NOT_LOOKED_AT)
 
 
@@ -99,7 +99,7 @@ def without_only(argv: list[str]) -> list[str]:
 
 @reported
 def main(argv: list[str]) -> int:
-    config, options = parse_command_line(argv, add_options, obeyed=OBEYED, training=False)
+    config, options = parse_command_line(argv, add_options, used=USED, training=False)
     items = known(ITEMS, options.only)
     select_device(config.base.device)
     if options.worker is not None:

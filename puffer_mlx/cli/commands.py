@@ -10,13 +10,13 @@ from puffer_mlx.system import program
 
 
 class Command(NamedTuple):
-    """One of them.
+    """A command.
 
     Args:
-        module: of this folder; it has ``main(argv)`` and ``option_parser()``.
-        words: what follows it, for help.
-        about: what it does, in a sentence.
-        takes_env: whether its first word is an environment.
+        module: the name of a module in this folder, with ``main(argv)`` and ``option_parser()``.
+        words: its arguments, for help.
+        about: a sentence about it, for help.
+        takes_env: True if its first word is an environment.
     """
 
     module: str
@@ -25,12 +25,12 @@ class Command(NamedTuple):
     takes_env: bool = True
 
     def load(self) -> ModuleType:
-        """Its module, imported."""
+        """Import the command's module."""
         return importlib.import_module(f"puffer_mlx.cli.{self.module}")
 
     @property
     def main(self) -> Callable[[Sequence[str]], int]:
-        """What runs it: takes the words behind its name, returns the exit code."""
+        """The function that runs the command: it takes its words and returns the exit code."""
         return self.load().main
 
 
@@ -56,7 +56,7 @@ COMMANDS = {
 def introduce(parser: argparse.ArgumentParser, name: str) -> None:
     """Give a parser the name and the first sentence of a command, ``-q`` and ``-v``.
 
-    These two ``exit_codes.reported`` obeys.
+    ``exit_codes.reported`` handles these two.
     """
     parser.prog = program.command(name)
     parser.description = "\n\n".join(filter(None, (COMMANDS[name].about, parser.description)))

@@ -1,7 +1,7 @@
 """Shell completion: ``puffer-mlx completion bash``, or zsh, or fish. The scripts are shtab's.
 
-They are made once and hold every name, so that Tab starts no Python; a new version, or an
-environment with a file of its own, is known after they are made again.
+They are generated once and hold every name, so that Tab starts no Python. After an update, or for a
+new environment's file, generate them again.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from typing import Any
 from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
-from puffer_mlx.config.command_line import COMMON, Parser
+from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.resolve import known_words
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
@@ -38,14 +38,14 @@ def option_parser() -> Parser:
 
 
 def names() -> list[str]:
-    """The environments that completion offers."""
+    """Return the environments that completion offers."""
     ids = [name for group in gymnasium_environments().values() for name in group]
     words = [word for word in known_words() if "*" not in word]
     return sorted({*words, *(f"gym:{name}" for name in ids)})
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Every command with all of its options, as one parser; it is for completion alone."""
+    """Return a parser of every command with all its options, for completion alone."""
     import shtab  # type: ignore
 
     top = argparse.ArgumentParser(prog=program.COMMAND)
@@ -63,9 +63,10 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _complete(action: argparse.Action, shtab: Any) -> None:
-    """Tell shtab what a value of an option may be, and in few words what it is for."""
+    """Add legal values and a brief help to an option, for shtab."""
     if action.help and action.help != argparse.SUPPRESS:
-        words = COMMON.get(action.dest) or re.split(r"[.;:] ", action.help)[0]
+        declared = DECLARED.get(action.dest)
+        words = (declared and declared.brief) or re.split(r"[.;:] ", action.help)[0]
         action.help = textwrap.shorten(words, SHOWN, placeholder=" …")
     if declared := DECLARED.get(action.dest):
         action.choices = declared.choices or None

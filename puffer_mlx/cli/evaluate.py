@@ -10,8 +10,8 @@ from pathlib import Path
 from puffer_mlx.cli import match
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.match import GAMES, GAMES_IN_PYTHON, note_idle, usual_games
-from puffer_mlx.cli.options import add_table, number, refuse_idle, say_config
+from puffer_mlx.cli.match import GAMES, GAMES_IN_PYTHON, default_games, note_unused
+from puffer_mlx.cli.options import add_table, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.fit import MAX_STEPS, typed
@@ -19,12 +19,12 @@ from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 
 LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
-OBEYED = (  # keys that an evaluation depends on: it doesn't train
-    *match.OBEYED,
+USED = (  # keys that an evaluation depends on: it doesn't train
+    *match.USED,
     *("vec.normalize_observations", "vec.normalize_rewards", *LADDER),
 )
-OBEYED_IN_PYTHON = (  # those that environments in C don't have
-    *match.OBEYED_IN_PYTHON,
+USED_IN_PYTHON = (  # those that environments in C don't have
+    *match.USED_IN_PYTHON,
     *("train.bootstrap_truncated", *(f"wrap.{key}" for key in KEYS["wrap"])),
 )
 EPISODES = 1000
@@ -74,19 +74,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
-    """The configuration to evaluate with, and this script's own options."""
-    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
+    """Return the configuration of the evaluation, and this script's own options."""
+    used = (*USED, *USED_IN_PYTHON)
     config, options = parse_command_line(
-        spelled_out(argv), add_options, files, obeyed=obeyed, training=False
+        spelled_out(argv), add_options, files, used=used, training=False
     )
-    note_idle(config, OBEYED_IN_PYTHON)
+    note_unused(config, USED_IN_PYTHON)
     if idle := [name for name in LADDER if typed(config, name) and not options.ladder]:
         config.notes.append(f"unused here: {', '.join(idle)} (for --ladder)")
     return config, options
 
 
 def spelled_out(argv: list[str]) -> list[str]:
-    """The words with the second one, if it is no option, as --load-model-path: PufferLib 5.0's way.
+    """Return words with --load-model-path before a second word that is no option, as in 5.0.
 
     Raises:
         UserError: the policy is named twice.
@@ -113,7 +113,7 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     if options.against or options.ladder:
         settle_against(options, config)
         return
-    refuse_idle(
+    reject_unused(
         options, ["games"], "without --against or --ladder", "--episodes, or --against random"
     )
     files = options.gif or options.mp4
@@ -132,18 +132,18 @@ def settle(options: argparse.Namespace, config: Config) -> None:
         (files, "--gif or --mp4", ("scale",)),
     ):
         if not needed:
-            refuse_idle(options, names, f"without {words}", "add it")
+            reject_unused(options, names, f"without {words}", "add it")
     options.fps, options.scale = options.fps or FPS, options.scale or 1
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
-    options.film = options.steps or STEPS  # of a file; what is watched has no end
+    options.film = options.steps or STEPS  # of a file; a terminal or a window has no limit
 
 
 def settle_against(options: argparse.Namespace, config: Config) -> None:
-    """The same for games against others.
+    """Refuse options without effect on games against others, and fill in the other ones.
 
     Raises:
-        UserError: as ``settle``.
+        UserError: an option has no effect.
     """
     if options.against and options.ladder:
         raise UserError("--against and --ladder are given", "one of them")
@@ -152,11 +152,11 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
     if options.ladder:
         how, hint = "with --ladder", "--games says how many"
         idle += ["gif", "fps", "scale", "max_steps"]
-    refuse_idle(options, idle, how, hint)
+    reject_unused(options, idle, how, hint)
     if not options.gif:
-        refuse_idle(options, ["fps", "scale"], "without --gif", "add it")
+        reject_unused(options, ["fps", "scale"], "without --gif", "add it")
     options.fps, options.scale = options.fps or match.FPS, options.scale or 1
-    options.games = options.games or usual_games(config)
+    options.games = options.games or default_games(config)
 
 
 def evaluate(argv: list[str]) -> None:
@@ -178,7 +178,7 @@ def evaluate(argv: list[str]) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=(*OBEYED, *OBEYED_IN_PYTHON))
+    return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
 
 
 @reported

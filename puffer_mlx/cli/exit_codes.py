@@ -1,4 +1,4 @@
-"""How commands begin and end: ``-q`` and ``-v``, an exit code, and messages without a traceback."""
+"""Entry of all commands: ``-q`` and ``-v``, exit codes, and messages without a traceback."""
 
 import errno
 import functools
@@ -20,10 +20,11 @@ _COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, 
 def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
     """Make a script's ``main(argv)`` return its exit code instead of raising.
 
-    ``-q`` and ``-v`` are obeyed here, and ``main`` doesn't see them.
+    ``-q`` and ``-v`` are handled here, and ``main`` doesn't see them.
 
-    What ``main`` returned, or 0; 2 after a UserError, which is printed as one message, and where
-    standard output can't be written; 130 after Ctrl-C; 141 where nobody reads standard output.
+    The exit code is what ``main`` returned, or 0; 2 after a UserError, which is printed as one
+    message, and if standard output can't be written; 130 after Ctrl-C; 141 if the reader of
+    standard output has closed it.
     """
 
     @functools.wraps(main)
@@ -45,7 +46,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
 def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: signals.Watch) -> int:
     try:
         try:
-            level, words = taken_out(list(argv))
+            level, words = pop_verbosity(list(argv))
             with voice.speaking(level):
                 return main(words) or 0
         except UserError as error:
@@ -83,7 +84,7 @@ def _out_of_memory(error: Exception) -> UserError:
 
 
 def _refused(error: UserError) -> int:
-    """Print a message, once where several ranks were started here; the exit code."""
+    """Print a message, once for all ranks of this machine. Returns the exit code."""
     from puffer_mlx.machines.launching import is_first_to_say
 
     if is_first_to_say(str(error)):
@@ -91,11 +92,11 @@ def _refused(error: UserError) -> int:
     return 2
 
 
-def taken_out(argv: list[str]) -> tuple[int, list[str]]:
-    """How much is to be said, and the other words.
+def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
+    """Remove -q and -v from words. Returns the verbosity and the other words.
 
     Raises:
-        UserError: nothing but the result and everything.
+        UserError: both are given.
     """
     levels = {WORDS[word] for word in argv if word in WORDS}
     if len(levels) > 1:

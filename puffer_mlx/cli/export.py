@@ -13,7 +13,7 @@ from puffer_mlx.checkpoint import branches
 from puffer_mlx.cli import hub
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, refuse_idle
+from puffer_mlx.cli.options import add_table, reject_unused
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
@@ -106,9 +106,9 @@ def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespa
 def refuse_without_hub(options: argparse.Namespace) -> None:
     """Options of one form do nothing for another."""
     if options.to != HUB:
-        refuse_idle(options, ["episodes", "gif", "push"], f"without --to {HUB}")
+        reject_unused(options, ["episodes", "gif", "push"], f"without --to {HUB}")
     else:
-        refuse_idle(options, ["dialect"], f"with --to {HUB}")
+        reject_unused(options, ["dialect"], f"with --to {HUB}")
 
 
 def find(which: str, folder: Path, env: str | None) -> Path:

@@ -1,8 +1,9 @@
 """Make a checkpoint of another program's file: puffer-mlx import FILE ENV [options].
 
 FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or what
-puffer-mlx export wrote. ENV: what puffer-mlx train takes: a name, gym:ID, module:factory, a folder
-in PufferLib's form, or an .ini file. What the file tells of its policy becomes the configuration.
+puffer-mlx export wrote. ENV: an environment as for puffer-mlx train: a name, gym:ID,
+module:factory, a folder in PufferLib's form, or an .ini file. The file's description of its policy
+becomes the configuration.
 """
 
 import argparse
@@ -30,8 +31,8 @@ from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named
 
-# Of a file that doesn't tell, whatever the environment's own settings are: observations are seen as
-# they are, and the policy is one of PufferLib's.
+# Settings for files that don't hold them, instead of the environment's own: observations aren't
+# normalized, and the policy is one of PufferLib's.
 UNTOLD = {KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
 
 OPTIONS = """

@@ -1,4 +1,4 @@
-"""The command ``puffer-mlx``: which subcommand is meant, and what there are."""
+"""The command ``puffer-mlx``: finds the subcommand, and prints help and versions."""
 
 import sys
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ for example
 
 
 def usage() -> str:
-    """The page of ``puffer-mlx --help``."""
+    """Return the page of ``puffer-mlx --help``."""
     lines = (f"  {f'{name} {each.words}':<24}{each.about}" for name, each in COMMANDS.items())
     return USAGE.format(
         COMMAND=program.command("COMMAND [options]"),
@@ -42,7 +42,7 @@ def usage() -> str:
 
 
 def refused(word: str) -> UserError:
-    """What is said of a word that is no command."""
+    """Return the error for a word that is no command."""
     from puffer_mlx.config.compatibility import closest
     from puffer_mlx.config.resolve import known_words
 
@@ -57,7 +57,7 @@ def refused(word: str) -> UserError:
 
 @reported
 def shown(argv: list[str]) -> int:
-    """What needs no command: help and versions."""
+    """Print help or versions, or refuse a word that is no command."""
     if not argv:
         print(usage(), file=sys.stderr)
         return 2
@@ -73,10 +73,10 @@ def shown(argv: list[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; the exit code.
+    """Run a subcommand. Returns the exit code.
 
     Args:
-        argv: the words behind ``puffer-mlx``; None: this process's.
+        argv: the words after ``puffer-mlx``; None for those of this process.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     before = next((i for i, word in enumerate(words) if word not in WORDS), len(words))

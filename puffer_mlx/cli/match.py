@@ -5,18 +5,18 @@ from collections.abc import Sequence
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, refuse_idle, say_config
+from puffer_mlx.cli.options import add_table, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.errors import UserError
 
-OBEYED = (  # keys that a match depends on: it doesn't train
+USED = (  # keys that a match depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
     *("vec.num_threads", "vec.max_threads"),
     "train.algorithm",  # of a file without a configuration: whether states end with episodes
 )
-OBEYED_IN_PYTHON = (  # those that environments in C don't have
+USED_IN_PYTHON = (  # those that environments in C don't have
     *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
     "vec.image_channels",
 )
@@ -49,20 +49,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """The environment's configuration, and this script's own options.
+    """Return the environment's configuration, and this script's own options.
 
     Raises:
         UserError: anything wrong with them.
     """
-    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
-    config, options = parse_command_line(
-        spelled_out(argv), add_options, obeyed=obeyed, training=False
-    )
-    note_idle(config, OBEYED_IN_PYTHON)
-    options.games = options.games or usual_games(config)
+    used = (*USED, *USED_IN_PYTHON)
+    config, options = parse_command_line(spelled_out(argv), add_options, used=used, training=False)
+    note_unused(config, USED_IN_PYTHON)
+    options.games = options.games or default_games(config)
     options.max_steps = options.max_steps or MAX_STEPS
     if not options.gif:
-        refuse_idle(options, ["fps"], "without --gif", "add it")
+        reject_unused(options, ["fps"], "without --gif", "add it")
     options.fps, options.scale = options.fps or FPS, 1
     if len(options.players) < 2:
         raise UserError(
@@ -72,20 +70,20 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
     return config, options
 
 
-def note_idle(config: Config, keys: Sequence[str]) -> None:
-    """Have the configuration say which keys for environments in Python do nothing in C."""
+def note_unused(config: Config, keys: Sequence[str]) -> None:
+    """Note typed keys for environments in Python that have no effect in C."""
     idle = [name for name in keys if typed(config, name) and not config.python]
     if idle:
         config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
 
 
-def usual_games(config: Config) -> int:
-    """Of each pair, where nobody says how many."""
+def default_games(config: Config) -> int:
+    """Return the default number of games for each pair."""
     return GAMES_IN_PYTHON if config.python else GAMES
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """The words with those behind ENV as --players; files' own settings may stand between.
+    """Return words with --players before the players after ENV; options may come between.
 
     Raises:
         UserError: players are named in both ways.
@@ -100,7 +98,7 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=(*OBEYED, *OBEYED_IN_PYTHON))
+    return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
 
 
 @reported

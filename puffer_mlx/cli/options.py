@@ -1,4 +1,4 @@
-"""Options of commands: a table of text, as help shows it, into a parser; and which do nothing."""
+"""Options of commands: adds a table of text to a parser, and refuses options without effect."""
 
 import argparse
 import math
@@ -19,7 +19,7 @@ MOST = 1e12  # of what has no other limit
 
 
 def number(kind: type, least: float, most: float = MOST) -> Callable[[str], float]:
-    """A parser of finite numbers in a range; a whole one may be written 1_000 or 1e3."""
+    """Return a function that parses a finite number in a range: 1_000, 1e3."""
 
     def parse(text: str) -> float:
         try:
@@ -51,21 +51,18 @@ def add_table(
     about: str | None = None,
     types: Mapping[str, Type] | None = None,
 ) -> argparse._ArgumentGroup:
-    """Add a group of options that a table tells.
+    """Add the options of a table as a group. Returns the group.
 
     Args:
-        parser: of a command.
-        title: the group's, for help.
-        table: each option begins a line: its names, a word for its value, two blanks, what it
-            does; indented lines go on with that. The word is FILE, FILE... for several, FILE* for
-            an option that may be repeated, [FILE] for one that may be left out and is "" then.
-            Without a word the option is a switch.
-        about: what help says of the group.
-        types: what turns a text into a value, by an option's name; else ``TYPES`` says it by the
-            word, else the value is the text.
-
-    Returns:
-        The group.
+        parser: the command's parser.
+        title: the group's title in help.
+        table: each option begins a line: its names, a word for its value, two blanks, its help;
+            indented lines continue the help. The word is FILE, FILE... for several values, FILE*
+            for an option that may be repeated, [FILE] for a value that may be left out and is ""
+            then. Without a word the option is a switch.
+        about: the group's description in help.
+        types: functions from text to value, by an option's name; else ``TYPES`` has the function
+            for the word, else the value is the text.
     """
     group = parser.add_argument_group(title, about)
     for entry in re.split(r"\n(?=\S)", table.strip()):
@@ -78,7 +75,7 @@ def add_table(
 
 
 def _taking(word: str, kind: Type | None) -> dict[str, Any]:
-    """What argparse is told of an option's value; an empty word: there is none."""
+    """Return argparse's arguments for an option's value; without a word the option has none."""
     if not word:
         return {"action": "store_true"}
     plain = word.strip("[].*")
@@ -92,19 +89,19 @@ def _taking(word: str, kind: Type | None) -> dict[str, Any]:
     return how
 
 
-def refuse_idle(
+def reject_unused(
     options: argparse.Namespace, names: Iterable[str], why: str, hint: str = "leave it out"
 ) -> None:
-    """Refuse options that were given and would do nothing.
+    """Refuse options that were given and have no effect.
 
     Args:
-        options: as parsed; what wasn't given is None, False or an empty list.
-        names: of those that do nothing here, as attributes.
-        why: the words after "does nothing".
-        hint: what to do.
+        options: parsed options; None, False and empty lists mean that an option wasn't given.
+        names: attributes of the options without effect.
+        why: the text after "does nothing".
+        hint: the hint of the error.
 
     Raises:
-        UserError: one of them was given.
+        UserError: one of the options was given.
     """
     for name in names:
         value = getattr(options, name)
@@ -113,13 +110,13 @@ def refuse_idle(
 
 
 def say_config(config: Config) -> None:
-    """Say a configuration's notes, and with ``-v`` where its values are from."""
+    """Print a configuration's notes, and with ``-v`` the origins of its values."""
     voice.note(*take_notes(config))
     detail_config(config)
 
 
 def detail_config(config: Config) -> None:
-    """With ``-v``: the files that were read, and each value that one of them says."""
+    """With ``-v``, print the files that were read, and each value that they set."""
     if config.files:
         voice.detail(f"read, the later ones winning: {', '.join(config.files)}")
     for name in DECLARED:

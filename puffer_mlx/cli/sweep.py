@@ -14,7 +14,14 @@ from rich.console import Console
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.sweep_options import LATEST, OBEYED, add_options, split, without_sweep
+from puffer_mlx.cli.sweep_options import (
+    LATEST,
+    USED,
+    add_options,
+    refuse_unknown_method,
+    split,
+    without_sweep,
+)
 from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
@@ -37,13 +44,13 @@ WHERE = "sweep.json"  # in a sweep's folder: where its trials are
 
 
 class StoredSweep(NamedTuple):
-    """A sweep's name, and where it is.
+    """A sweep's name and places.
 
     Args:
-        name: the sweep's.
-        folder: its own on this machine.
-        storage: where its trials are.
-        goes_on: whether it must be there already.
+        name: its name.
+        folder: its folder on this machine.
+        storage: the file or URL of its trials.
+        goes_on: True if it must exist already.
     """
 
     name: str
@@ -53,12 +60,13 @@ class StoredSweep(NamedTuple):
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, obeyed=OBEYED)
+    return build_parser(extra=add_options, used=USED)
 
 
 @reported
 def main(argv: list[str]) -> int:
-    config, _ = parse_command_line(argv, add_options, obeyed=OBEYED)
+    config, _ = parse_command_line(argv, add_options, used=USED)
+    refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
     refuse_full()  # else each of its runs is, one after the other
@@ -69,10 +77,10 @@ def main(argv: list[str]) -> int:
 
 
 def find(config: Config, options: argparse.Namespace) -> StoredSweep:
-    """Which sweep is meant.
+    """Return the sweep that the options name.
 
     Raises:
-        UserError: it isn't there.
+        UserError: it doesn't exist.
     """
     above = Path(options.dir) / config.slug
     name = options.resume or options.name or str(time.time_ns() // 1_000_000)
@@ -107,9 +115,9 @@ def sweep(
 
     Args:
         env: the environment.
-        words: further ones of the configuration.
+        words: further words of the configuration.
         options: the sweep's options.
-        stored: which sweep it is.
+        stored: the sweep's name and places.
         typed: the configuration of ``env`` and ``words`` alone.
         interrupts: end the sweep.
     """
@@ -143,19 +151,19 @@ def sweep(
 
 
 def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tuple[Config, Sweep]:
-    """The first run's configuration and what is swept; says what there is to say of both.
+    """Return the first run's configuration and the sweep's settings; print notes on both.
 
     Args:
         env: the environment.
-        words: further ones: those that the study keeps, and those that were typed.
-        typed: the configuration of those that were typed now.
-        study: what messages call the study, whose words are a file's.
+        words: further words: the study's, and the typed ones.
+        typed: the configuration of the typed words alone.
+        study: the name of the study in messages; its words count as a file's.
 
     Raises:
         UserError: anything wrong; or the study names code, or a file to write, that the person
-            doesn't know. Runs get all words as if they were typed, so that it is asked here.
+            didn't type. It is checked here, as runs get all words as if they were typed.
     """
-    config, _ = parse_command_line([env, *words], add_options, obeyed=OBEYED)
+    config, _ = parse_command_line([env, *words], add_options, used=USED)
     trust.note_origin(config, typed, study)
     trust.permit(config, "base", "env", "torch")
     trust.permit_profile(config)
@@ -170,19 +178,19 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
 
 
 def kept_words(words: Sequence[str]) -> list[str]:
-    """A study's words that a sweep which goes on obeys: those of its configuration.
+    """Return the words of a study that a resumed sweep uses: those of its configuration.
 
     Raises:
-        UserError: they say where runs are kept.
+        UserError: they set the folder of runs.
     """
     return [word for word in split(words)[1] if word != "--allow-code"]
 
 
 def values_of(word: str, space: Space) -> dict[str, int | float]:
-    """The values of what is swept in another configuration, of ``--start-from``.
+    """Return another configuration's values of the swept keys, for ``--start-from``.
 
     Raises:
-        UserError: it can't be read, or lacks one.
+        UserError: the configuration can't be read, or lacks a value.
     """
     config = load(word, [])
     values: dict[str, int | float] = {}
@@ -201,7 +209,7 @@ def drive(
     stored: StoredSweep,
     interrupts: Interrupts,
 ) -> int:
-    """Run what is to be run, and print the result. Returns the exit code."""
+    """Start the sweep's runs and print the result. Returns the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver, judging
     from puffer_mlx.sweep.engine.progress import Progress
     from puffer_mlx.sweep.engine.trainings import Records
@@ -234,10 +242,10 @@ def drive(
 
 
 def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
-    """Print the result; the exit code.
+    """Print the result. Returns the exit code.
 
     Raises:
-        UserError: there is none.
+        UserError: no run has finished.
     """
     from optuna.trial import TrialState
 
@@ -278,7 +286,7 @@ def columns(trainings: Any) -> list[str]:
 
 
 def gpus_of(config: Config, most: int) -> list[str]:
-    """The GPUs that runs share; empty where they compute on a CPU, or a Mac's."""
+    """Return the GPUs that runs share; empty on a CPU and on Macs."""
     from puffer_mlx.system.devices import has_gpu
 
     gpus = child.own_gpus() if config.base.device != "cpu" else []

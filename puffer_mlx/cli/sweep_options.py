@@ -1,13 +1,14 @@
-"""Options of ``sweep.py``: its own, those of [sweep], and the words that its runs get of them."""
+"""Options of the command sweep, and the words of a command line that its runs get."""
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.options import add_table, number
-from puffer_mlx.config.command_line import spelled
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config import Config
+from puffer_mlx.config.command_line import Parser, spelled
+from puffer_mlx.config.fit import typed
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
 from puffer_mlx.sweep.reading import OF_A_RANGE, method_named
@@ -21,7 +22,7 @@ Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
 --sweep.train.gamma.min 0.9. --help all explains those of [sweep]. A key that is
 typed, as --train.gamma 0.99, stays fixed unless its range is typed, too."""
-OBEYED = (  # keys and sections that a sweep's runs obey
+USED = (  # keys and sections that have an effect in a sweep's runs
     *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )
@@ -40,16 +41,16 @@ OPTIONS = f"""
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: Parser) -> None:
     introduce(parser, "sweep")
-    group = _add_options(parser)
+    _add_options(parser)
     for key, declared in settings.KEYS.items():
         shown = f" (default {declared.default})" if declared.default != "" else ""
         text = f"{declared.help}{shown}" if declared.help else argparse.SUPPRESS
-        _add_key(group, f"sweep.{key}", text)
+        parser.keys[f"sweep.{key}"] = text
     for name in dict.fromkeys([*settings.OF_4, *settings.OF_5]):
         for key in OF_A_RANGE:
-            _add_key(group, f"sweep.{name}.{key}", argparse.SUPPRESS)
+            parser.keys[f"sweep.{name}.{key}"] = argparse.SUPPRESS
 
 
 def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -57,30 +58,23 @@ def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return add_table(parser, "this sweep", OPTIONS, ABOUT, TYPES)
 
 
-def _add_key(group: Any, name: str, text: str) -> None:
-    option = "--" + name.replace("_", "-")
-    group.add_argument(
-        option,
-        dest=name,
-        default=argparse.SUPPRESS,
-        metavar="VALUE",
-        type=_method if name == "sweep.method" else str,
-        help=text,
-    )
+def refuse_unknown_method(config: Config) -> None:
+    """Refuse a typed method that doesn't exist; for a file's there is a note (``reading``).
 
-
-def _method(text: str) -> str:
-    """What was typed can be typed again; a file's unknown method is a note (``reading``)."""
-    if method_named(text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not among {', '.join(settings.METHODS)}")
-    return text
+    Raises:
+        UserError: it names the methods.
+    """
+    text = config.sweep.get("sweep", {}).get("method", "")
+    if typed(config, "sweep.method") and method_named(text) is None:
+        methods = ", ".join(settings.METHODS)
+        raise UserError(f"sweep.method {text!r} is not among {methods} ({COMMAND_LINE})", methods)
 
 
 def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The sweep's own options, and the other words.
+    """Return the sweep's own options and the other words.
 
     Raises:
-        UserError: options that say the same twice, or where a sweep's runs are kept.
+        UserError: two options contradict each other, or a folder for runs is given.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(parser)
@@ -97,7 +91,7 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def without_sweep(words: Sequence[str]) -> list[str]:
-    """Words of a configuration without those for [sweep], which a single run doesn't need."""
+    """Return the words of a configuration without options for [sweep]."""
     kept: list[str] = []
     option = ""  # the one whose value a word may be
     for word in words:

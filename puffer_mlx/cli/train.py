@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, refuse_idle
+from puffer_mlx.cli.options import add_table, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
-from puffer_mlx.config.command_line import build_parser, first_look
+from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program, voice
@@ -45,11 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
-    """The configuration and this script's own options, ``trace`` among them.
+    """Return the configuration and this script's own options, with ``trace`` among them.
 
     Args:
         argv: the words.
-        run: the configuration of the run that goes on, if one does.
+        run: the configuration of the resumed run; None for a new run.
     """
     config, options = parse_command_line(argv, add_options, run=run)
     options.trace = None
@@ -58,12 +58,12 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
         trust.permit_profile(config)
         options.trace, config.base.profile = Path(config.base.profile).absolute(), True
     if not options.trace:
-        refuse_idle(options, ["profile_epochs"], "without --profile FILE.json", "add it")
+        reject_unused(options, ["profile_epochs"], "without --profile FILE.json", "add it")
     options.profile_epochs = options.profile_epochs or PROFILED
     if options.gpu_capture:
         options.gpu_capture = options.gpu_capture.absolute()
     else:
-        refuse_idle(options, ["gpu_capture_epochs"], "without --gpu-capture", "add it")
+        reject_unused(options, ["gpu_capture_epochs"], "without --gpu-capture", "add it")
     return config, options
 
 
@@ -77,17 +77,17 @@ def find_resumed(
     """Find the checkpoint to resume; its own configuration is what other options change.
 
     Args:
-        which: what ``--resume`` says.
-        words: the environment, and those options that say where its runs are and which code of
-            theirs may run.
-        stack: holds the run until it is closed.
+        which: the value of ``--resume``.
+        words: the environment, and the options for the folder of runs and for trusted code.
+        stack: locks the run until the stack is closed.
 
     Returns:
-        The checkpoint, and the folder of the newest one that ``which`` may mean, which differs if
-        that has weights only.
+        The checkpoint, and the folder of the newest checkpoint, which differs if that one has
+        weights only.
 
     Raises:
-        UserError: there is none, it is of another environment, or another process trains it.
+        UserError: no checkpoint is found, it is for another environment, or another process
+            trains the run.
     """
     from puffer_mlx import checkpoint
     from puffer_mlx.checkpoint.folder import held
@@ -122,9 +122,10 @@ def main(argv: list[str]) -> int | None:
     with contextlib.ExitStack() as held:
         if launched_rank():
             held.enter_context(voice.speaking(voice.QUIET))
-        given = first_look(argv[1:], "--resume", *OF_RESUMED)
-        if (which := given.pop("--resume", None)) is not None:
-            words = [name if text is None else f"{name}={text}" for name, text in given.items()]
+        typed = typed_options(argv[1:])
+        which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
+        if which is not None:
+            words = [word for each in typed if each.full in OF_RESUMED for word in each.argv]
             resumed, newest = find_resumed(which, [argv[0], *words], held)
         config, options = configured(argv, resumed and resumed.folder / "config.ini")
         options.newest = newest

@@ -1,6 +1,7 @@
 """What a run is told: keys, files, the command line, and what may be obeyed."""
 
-from puffer_mlx.config.loading import ALLOW_CODE, load, load_saved, parse_command_line
+from puffer_mlx.config.command_line import ALLOW_CODE
+from puffer_mlx.config.loading import load, load_saved, parse_command_line
 from puffer_mlx.config.notes import take_notes, unused_note
 from puffer_mlx.config.resolve import find_config, known_envs
 from puffer_mlx.config.schema import Base, Config, Policy, Selfplay, Torch, Train, Vec

@@ -1,16 +1,16 @@
-"""Options: every key of a configuration, and those that a script adds, into a list of `Setting`.
+"""Command lines: options that set keys become a list of `Setting`, argparse parses the others.
 
-``--help`` shows a page, of the keys that most people set; ``--help all`` shows all.
+``--help`` shows a page with the common keys, ``--help all`` shows every key.
 """
 
 import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from puffer_mlx.config.compatibility import ELSEWHERE, REMOVED, RENAMES, SWEEP, UNUSED, closest
 from puffer_mlx.config.key import Setting
@@ -23,23 +23,22 @@ ENVIRONMENT = f"""\
 ENV: a name that `{program.COMMAND} list` shows; gym:ID, one of Gymnasium's;
 module:factory, Python; a folder in PufferLib's form; or the path of an .ini
 file."""
+ALLOW_CODE = """\
+compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
+this machine's command line: it may do anything that you may"""
+Extra = Callable[["Parser"], object]  # adds a script's own options
+ALL_HINT = "--help all explains every option"
+FORM = "write options as --train.gamma 0.99, after ENV"
+NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value
 
 
-class _Last(argparse.Action):
-    """Stores a value, and puts it behind those of all options before: the last spelling wins."""
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        vars(namespace).pop(self.dest, None)
-        setattr(namespace, self.dest, values)
-
-
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UserErrors, and that guesses at no option.
+    """An ArgumentParser that raises UserErrors and accepts no abbreviated options.
 
     Args:
-        texts: of keys, what an environment's files say, for ``--help``.
-        how: ArgumentParser's own arguments.
+        texts: values of keys in an environment's files, for ``--help``.
+        how: arguments of ArgumentParser.
     """
 
     def __init__(self, texts: Mapping[str, str] | None = None, **how: Any) -> None:
@@ -47,29 +46,32 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=form, allow_abbrev=False, add_help=False, **how)
         words = f"this page; {ALL}: every key and option"
         self.add_argument("-h", "--help", action=Help, texts=texts or {}, help=words)
+        self.keys: dict[str, str] = {}  # a script's keys of other sections, and their help
 
     def add_argument_group(self, title: str, description: str | None = None) -> Any:
-        """Argparse's, with lines that fit a terminal."""
+        """Add a group; lines of its description fit a terminal."""
         return super().add_argument_group(title, _filled(description or "") or None)
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line."""
-        raise UserError(f"{message} ({COMMAND_LINE})", "--help all explains every option")
+        raise UserError(f"{message} ({COMMAND_LINE})", ALL_HINT)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options of a program that has no configuration.
+        """Parse the options of a command that has no configuration.
 
         Raises:
-            UserError: anything wrong; of an unknown option with the closest one.
+            UserError: a wrong option; the hint for an unknown one is the closest name.
         """
         namespace, rest = self.parse_known_args(argv)
+        if rest and rest[0].startswith("--"):
+            raise _unknown(self, typed_options(rest)[0], {}, None)
         if rest:
-            raise _unknown(self, rest, None, "--help shows what there is")
+            raise _unexpected(rest[0], "--help shows what there is")
         return namespace
 
 
 def _epilog() -> str:
-    """What PufferLib's files may say besides: keys that do nothing here, by reason; other names."""
+    """Return the end of ``--help all``: unused keys by reason, and other names of keys."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in UNUSED.items():
         by_reason.setdefault(reason, []).append(name)
@@ -90,68 +92,73 @@ def _epilog() -> str:
 
 
 def option(section: str, key: str) -> str:
-    """The option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
+    """Return the option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
     return "--" + f"{section}.{key}".removeprefix("base.").replace("_", "-")
 
 
-def env_options(argv: Sequence[str]) -> list[str]:
-    """The names of the [env] keys that a command line gives, whatever they are."""
-    names = (word.partition("=")[0] for word in spelled(argv) if word.startswith("--env."))
-    return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in names]
+KEY_OPTIONS = {  # every option that sets a key, whatever the environment, and the key's name
+    option(*name.split(".", 1)): name
+    for name in [*DECLARED, *UNUSED, *REMOVED, *RENAMES, *SWEEP, "env.source"]
+}
+for _name in DECLARED:  # a key that only one section has needs no section
+    _key = _name.partition(".")[2]
+    if sum(_key in keys for keys in KEYS.values()) == 1:
+        KEY_OPTIONS.setdefault(option("base", _key), _name)
 
 
-def first_look(argv: Sequence[str], *names: str) -> dict[str, str | None]:
-    """What a command line gives some options, before there is a configuration to parse it by.
+def is_used(used: Sequence[str] | None, name: str) -> bool:
+    """Return True if a key has an effect in a script.
 
     Args:
-        argv: the words.
-        names: options, as ``--resume``, or keys, as ``train.algorithm``.
-
-    Returns:
-        Of those that are given the text; None where there is no value.
+        used: the sections and keys that the script uses, besides [env]; None for all.
+        name: the key with its section.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in names:
-        word = name if name.startswith("--") else option(*name.split("."))
-        parser.add_argument(word, dest=name, nargs="?", default=argparse.SUPPRESS)
-    texts = vars(parser.parse_known_args(spelled(argv))[0])
-    return {name: text if text is None else text.strip() for name, text in texts.items()}
-
-
-def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
-    """Whether a script that obeys these sections and keys, None for all, obeys a key."""
     if name in UNUSED:
         return False
     if name in RENAMES:
         name = RENAMES[name].name
-    return obeyed is None or name in obeyed or name.partition(".")[0] in ("env", *obeyed)
+    return used is None or name in used or name.partition(".")[0] in ("env", *used)
+
+
+def own_parser(extra: Extra | None = None, texts: Mapping[str, str] | None = None) -> Parser:
+    """Return a parser of a script's own options.
+
+    Args:
+        extra: called with the parser to add them.
+        texts: values of keys in an environment's files, for ``--help``.
+    """
+    usage = "%(prog)s ENV [options]"
+    parser = Parser(texts, usage=usage, description=ENVIRONMENT, epilog=_epilog())
+    if extra is not None:
+        extra(parser)
+    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
+    return parser
 
 
 def build_parser(
     files: Sequence[Setting] = (),
-    others: Sequence[str] = (),
-    extra: Callable[[argparse.ArgumentParser], object] | None = None,
-    obeyed: Sequence[str] | None = None,
-) -> argparse.ArgumentParser:
-    """A parser with an option for every declared key, every unused one and every [env] key.
+    extra: Extra | None = None,
+    used: Sequence[str] | None = None,
+) -> Parser:
+    """Return a parser with an option for every key, for help and completion.
 
     Args:
-        files: what the files say: the defaults that help shows; its [env] keys become options.
-        others: further [env] keys: a Python environment takes what its function takes.
+        files: an environment's settings: the defaults that help shows, and its [env] keys.
         extra: called with the parser to add the script's own options.
-        obeyed: sections and keys that the script obeys, besides [env]; None for all. The others
-            are accepted, so that a command line of another script is, and help doesn't show them.
+        used: sections and keys that help shows, besides [env]; None for all.
     """
     texts = {setting.name: setting.text for setting in files}
-    usage = "%(prog)s ENV [options]"
-    parser = Parser(texts, usage=usage, description=ENVIRONMENT, epilog=_epilog())
+    parser = own_parser(extra, texts)
+    own = parser._option_string_actions.keys() - {"-h", "--help"}
     for section, keys in KEYS.items():
-        shown_keys = {key: k for key, k in keys.items() if obeys(obeyed, f"{section}.{key}")}
+        shown_keys = {key: k for key, k in keys.items() if is_used(used, f"{section}.{key}")}
         if not shown_keys:
             continue
         group = parser.add_argument_group(f"[{section}]", SECTIONS[section].__doc__)
         for key, declared in shown_keys.items():
             name = f"{section}.{key}"
+            if option(section, key) in own:
+                continue
             facts = (declared.unit, declared.bounds, f"default {texts.get(name, declared.default)}")
             _add(
                 group,
@@ -164,66 +171,145 @@ def build_parser(
     parameters = {option("env", s.key): s for s in files if s.section == "env"}
     helps = {s.name: f"default {s.text}".replace("%", "%%") for s in parameters.values()}
     helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
-    if extra is not None:
-        extra(parser)
-    ignored = [name for name in DECLARED if not obeys(obeyed, name)]
-    swept = [s.name for s in files if s.section.partition(".")[0] == "sweep"]
-    names = [*UNUSED, *REMOVED, *RENAMES, *SWEEP, *swept, *ignored, *others]
-    for name, help in (dict.fromkeys(names, argparse.SUPPRESS) | helps).items():
-        if option(*name.split(".", 1)) not in parser._option_string_actions:  # the script's own
-            metavar = "PATH" if name == "env.source" else "FLOAT"
-            _add(group, name, metavar=metavar, bare=_may_be_bare(name), help=help)
+    for name, help in helps.items():
+        metavar = "PATH" if name == "env.source" else "FLOAT"
+        _add(group, name, metavar=metavar, bare=_may_be_bare(name), help=help)
+    if parser.keys:
+        group = parser.add_argument_group("[sweep]")
+    for name, help in parser.keys.items():
+        _add(group, name, metavar="VALUE", bare=False, help=help)
     return parser
 
 
 def _add(group: argparse._ArgumentGroup, name: str, metavar: str, bare: bool, help: str) -> None:
-    """Add the option of a key; ``bare``: without a value it is true, as in PufferLib 5.0."""
+    """Add a key's option; if ``bare``, it means true without a value, as in PufferLib 5.0."""
     group.add_argument(
         option(*name.split(".", 1)),
-        action=_Last,
         dest=name,
         default=argparse.SUPPRESS,  # leaves no trace where it isn't given
         metavar=metavar,
         help=help,
         nargs="?" if bare else None,
-        const="true",
+        const="true" if bare else None,
     )
 
 
 def _may_be_bare(name: str) -> bool:
-    """Whether a key that isn't shown, or the environment's, may be true."""
+    """Return True if a key's option without a value means true."""
     if name in RENAMES and not RENAMES[name].off:
         name = RENAMES[name].name
     declared = DECLARED.get(name)
     return isinstance(declared.default, bool) if declared else name != "env.source"
 
 
+class Typed(NamedTuple):
+    """An option as it was typed.
+
+    Args:
+        option: the option with its dashes, ``-`` for ``_``, and ``--seed`` for ``--base.seed``;
+            empty for words before the first option.
+        words: its values: the text after ``=`` if there is one, then the words up to the next
+            option.
+        argv: option and values as words of a command line.
+    """
+
+    option: str
+    words: list[str]
+    argv: list[str]
+
+    @property
+    def full(self) -> str:
+        """The option with the key's section."""
+        name = KEY_OPTIONS.get(self.option)
+        return option(*name.split(".", 1)) if name else self.option
+
+    @property
+    def text(self) -> str | None:
+        """The first value without outer white space; None without a value."""
+        return self.words[0].strip() if self.words else None
+
+
+def typed_options(argv: Sequence[str]) -> list[Typed]:
+    """Split the words of a command line, without ENV, into options and their values."""
+    found: list[Typed] = []
+    for word in spelled(argv):
+        if re.fullmatch(r"-[^\s=]+(=.*)?", word, re.DOTALL) and not NEGATIVE.fullmatch(word):
+            name, equals, value = word.partition("=")
+            found.append(Typed(name, [value] if equals else [], [word]))
+        else:
+            if not found:
+                found.append(Typed("", [], []))
+            found[-1].words.append(word)
+            found[-1].argv.append(word)
+    return found
+
+
+def key_options(files: Iterable[Setting], others: Iterable[str] = ()) -> dict[str, str]:
+    """Return the options that set keys, and the names of these keys.
+
+    Args:
+        files: settings of an environment's files: their keys of [env] and [sweep] are options.
+        others: further names.
+    """
+    names = [s.name for s in files if s.section.partition(".")[0] in ("env", "sweep")]
+    found = {option(*name.split(".", 1)): name for name in [*others, *names]}
+    return found | KEY_OPTIONS
+
+
+def typed_texts(typed: Iterable[Typed]) -> dict[str, str | None]:
+    """Return the texts of options by their names, those of keys by ``section.key``."""
+    return {KEY_OPTIONS.get(each.option, each.option): each.text for each in typed}
+
+
 def parse_options(
-    parser: argparse.ArgumentParser, argv: Sequence[str], obeyed: Sequence[str] | None = None
+    parser: argparse.ArgumentParser,
+    typed: Sequence[Typed],
+    keys: Mapping[str, str],
+    used: Sequence[str] | None = None,
 ) -> tuple[list[Setting], argparse.Namespace]:
-    """Split a command line (without ENV) into settings and the options that a script has added.
+    """Return the settings of a command line and the values of a script's own options.
+
+    An option of the script wins over a key with the same name. The last option for a key counts.
+
+    Args:
+        parser: the parser of the script's own options.
+        typed: the options of the command line.
+        keys: options that set keys, and the names of these keys.
+        used: sections and keys that hints may name; None for all.
 
     Raises:
         UserError: an unknown option, with the closest one; a missing or an empty value.
     """
-    words = spelled(argv)
-    _refuse_empty(parser, words)
-    namespace, rest = parser.parse_known_args(words)
-    if rest:
-        raise _unknown(parser, rest, obeyed)
-    settings: list[Setting] = []
-    options = argparse.Namespace()
-    for name, value in vars(namespace).items():
-        section, dot, key = name.rpartition(".")
-        if dot:
-            settings.append(Setting(section, key, value.strip(), COMMAND_LINE))
+    _refuse_empty(parser, typed)
+    own: list[str] = []
+    settings: dict[str, Setting] = {}
+    problems: list[UserError] = []
+    for each in typed:
+        name = keys.get(each.option)
+        if each.option in parser._option_string_actions or not each.option.startswith("--"):
+            own += each.argv
+        elif name is None:
+            problems.append(_unknown(parser, each, keys, used))
+        elif each.text is None and not _may_be_bare(name):
+            text = f"argument {each.option}: expected one argument ({COMMAND_LINE})"
+            problems.append(UserError(text, ALL_HINT))
         else:
-            setattr(options, name, value)
-    return settings, options
+            section, _, key = name.rpartition(".")
+            settings.pop(name, None)
+            settings[name] = Setting(section, key, each.text or "", COMMAND_LINE)
+            if each.text is None:
+                settings[name] = settings[name]._replace(text="true")
+            problems += [_unexpected(word) for word in each.words[1:2]]
+    options, rest = parser.parse_known_args(own)
+    if rest:
+        problems.append(_unexpected(rest[0]))
+    if problems:
+        raise problems[0]
+    return list(settings.values()), options
 
 
 def spelled(argv: Sequence[str]) -> list[str]:
-    """Options as they are declared: `--seed` for `--base.seed`, dashes for underscores.
+    """Return words with options as they are declared: `--seed` for `--base.seed`, no underscores.
 
     A negative number (`-1e-3`) is joined to its option.
     """
@@ -233,109 +319,81 @@ def spelled(argv: Sequence[str]) -> list[str]:
         if words and re.fullmatch("--[^=]+", words[-1]) and re.match(r"-[\d.]", word):
             words[-1] += f"={word}"
         elif word.startswith("--"):
-            name = re.sub(r"^--base\.", "--", name).replace("_", "-")
-            words.append(name + equals + value)
+            name = name.replace("_", "-")
+            plain = re.sub("^--base[.]", "--", name)
+            other = KEY_OPTIONS.get(plain, "base.").partition(".")[0] != "base"
+            words.append((name if other else plain) + equals + value)
         else:
             words.append(word)
     return words
 
 
-def _refuse_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+def _refuse_empty(parser: argparse.ArgumentParser, typed: Iterable[Typed]) -> None:
     """Refuse a script's own options with an empty value; settings are checked by their keys."""
-    for option, word in zip(["", *words], words, strict=False):
-        name, equals, value = word.partition("=")
-        if not (word.startswith("--") and equals):
-            name, value = option, word
-        action = parser._option_string_actions.get(name)
-        shown = action and action.help != argparse.SUPPRESS  # others are a script's to itself
-        if action and shown and "." not in action.dest and not value.strip():
+    for each in typed:
+        action = parser._option_string_actions.get(each.option)
+        if action and action.help != argparse.SUPPRESS and each.text == "":
             hint = "give it a value, or leave it out; is a variable of your shell not set?"
-            raise UserError(f"the value of {name} is empty ({COMMAND_LINE})", hint)
+            raise UserError(f"the value of {each.option} is empty ({COMMAND_LINE})", hint)
+
+
+def _unexpected(word: str, form: str = FORM) -> UserError:
+    """Return the error for a word that no option takes, with a hint."""
+    return UserError(f"unexpected {word!r} ({COMMAND_LINE})", form)
 
 
 def _unknown(
     parser: argparse.ArgumentParser,
-    rest: list[str],
-    obeyed: Sequence[str] | None,
-    form: str = "write options as --train.gamma 0.99, after ENV",
+    typed: Typed,
+    keys: Mapping[str, str],
+    used: Sequence[str] | None,
 ) -> UserError:
-    """The error for words that no option takes; the hint names only options that do something.
+    """Return the error for an unknown option; its hint names only options that have an effect.
 
     Args:
-        parser: that refused them.
-        rest: the words.
-        obeyed: see ``obeys``.
-        form: the hint of a word that isn't an option.
+        parser: the parser of the script's own options.
+        typed: the unknown option.
+        keys: options that set keys, and the names of these keys.
+        used: sections and keys that the hint may name; None for all.
     """
-    name, _, value = rest[0].partition("=")
-    if not name.startswith("--"):
-        return UserError(f"unexpected {rest[0]!r} ({COMMAND_LINE})", form)
-    if not value and len(rest) > 1 and not rest[1].startswith("--"):
-        value = rest[1]
-    options = [
-        word[2:]
-        for word, action in parser._option_string_actions.items()
-        if word.startswith("--") and ("." not in action.dest or obeys(obeyed, action.dest))
-    ]
-    hint = "--help all explains every option"
-    if name.startswith("--sweep."):  # whose last words, min and max, are no keys' names
+    name, key = typed.option, typed.option.rpartition(".")[2].lstrip("-").replace("-", "_")
+    full = (each for each, name in keys.items() if each == option(*name.split(".", 1)))
+    options = [word[2:] for word in full if is_used(used, keys[word])]
+    options += [word[2:] for word in parser._option_string_actions if word.startswith("--")]
+    hint = ALL_HINT
+    if name.startswith("--sweep."):  # its last words, min and max, name no key
         near = "".join(get_close_matches(name[2:], options, n=1, cutoff=0.8))
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     else:
         near = closest(name[2:], options)
-    if ours := ELSEWHERE.get(name.rpartition(".")[2].lstrip("-").replace("-", "_")):
+    if ours := ELSEWHERE.get(key):
         hint = f"here it is {option(*ours.split('.'))}"
     elif near:
         hint = f"did you mean --{near}?"
-    return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)
+    text = f"unknown option {name} {typed.text or ''}".rstrip()
+    return UserError(f"{text} ({COMMAND_LINE})", hint)
 
 
 # ---- help ---------------------------------------------------------------------------------------
 
-COMMON = {  # the page's keys in its order, each in a few words
-    "train.total_timesteps": "steps of the run, of all agents",
-    "base.seed": "of weights and of actions",
-    "base.device": "where MLX computes",
-    "train.algorithm": "puffer4, puffer5 or ppo",
-    "train.optimizer": "adam wants a tenth of muon's rate",
-    "train.learning_rate": "at the beginning; see lr_schedule",
-    "train.gamma": "discount of a step",
-    "train.gae_lambda": "decay of advantages",
-    "train.ent_coef": "weight of the entropy bonus",
-    "train.clip_coef": "limit of a policy's change",
-    "train.horizon": "steps of a rollout",
-    "train.minibatch_size": "steps of a minibatch",
-    "train.replay_ratio": "how often a step is trained on",
-    "vec.total_agents": "agents of all environments together",
-    "vec.num_threads": "CPU threads that step environments",
-    "vec.backend": "how environments in Python are stepped",
-    "policy.hidden_size": "width of the policy",
-    "policy.num_layers": "layers of its network",
-    "torch.network": "with memory, or without",
-    "torch.encoder": "of observations",
-    "base.track": "tensorboard, wandb, trackio",
-    "base.eval_interval": "steps between two evaluations; 0 is none",
-    "base.checkpoint_interval": "epochs between two checkpoints",
-    "base.checkpoint_dir": "where checkpoints are kept",
-    "base.log_dir": "where logs are kept",
-}
 RARE = {  # scripts' own options that the page leaves out
     *("--profile-epochs", "--gpu-capture", "--gpu-capture-epochs"),
     *("--allow-code", "--max-steps", "--headless", "--timeout"),
     *("--list", "--version"),
 }
 ALL = "all"
+USUAL = "the usual keys, with their values; sections may be left out (--gamma)"
 WIDTH, HELP_COLUMN = 80, 34
 
 
 def _filled(text: str) -> str:
-    """Paragraphs with lines that fit a terminal, indented as argparse does."""
+    """Return paragraphs with lines that fit a terminal with argparse's indentation."""
     each = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     return "\n\n".join(textwrap.fill(words, WIDTH - 4) for words in each)
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Argparse's, which breaks lines at hyphens and so options in two."""
+    """A formatter that doesn't break lines at hyphens: options stay whole."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         text = " ".join(text.split())
@@ -345,10 +403,10 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Help(argparse.Action):
-    """``--help`` and ``--help all``.
+    """The actions of ``--help`` and ``--help all``.
 
     Args:
-        texts: of keys, what an environment's files say.
+        texts: values of keys in an environment's files.
     """
 
     def __init__(self, option_strings, dest, texts: Mapping[str, str], **how: Any) -> None:
@@ -357,7 +415,7 @@ class Help(argparse.Action):
         self.texts = texts
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        """Print, and end the program."""
+        """Print the help and exit."""
         text = page(parser, self.texts)
         if values == ALL:
             parser.description = _filled(parser.description or "")
@@ -367,11 +425,11 @@ class Help(argparse.Action):
 
 
 def page(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> str:
-    """Usage, a script's own options, and the common keys.
+    """Return the page with usage, a script's own options and the common keys.
 
     Args:
-        parser: with everything.
-        texts: of keys, what an environment's files say.
+        parser: the parser with an option for every key.
+        texts: values of keys in an environment's files.
     """
     width = min(WIDTH, shutil.get_terminal_size().columns) - 2
     formatter = _Formatter(parser.prog, max_help_position=HELP_COLUMN, width=width)
@@ -382,7 +440,7 @@ def page(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> str:
     last = parser._optionals
     for group in (*(each for each in parser._action_groups if each is not last), last):
         if group is last and (keys := _common(options, texts)):
-            _section(formatter, "the usual keys, with their values", None, keys)
+            _section(formatter, USUAL, None, keys)
             if names := [name for name in options if name.startswith("--env.")]:
                 formatter.add_text(_environment(names, texts))
         shown = [each for each in group._group_actions if _shown(each)]
@@ -401,21 +459,20 @@ def _section(
 
 
 def _shown(action: argparse.Action) -> bool:
-    """Whether the page shows an option of a script, or what stands without one."""
+    """Return True for a script's option that the page shows."""
     key = "." in action.dest
     return not key and action.help != argparse.SUPPRESS and not RARE & {*action.option_strings}
 
 
 def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) -> list[Any]:
-    """The common keys that a script obeys, as options with few words."""
+    """Return the options of common keys, with a brief help."""
     by_key = {action.dest: action for action in options.values()}
     common = []
-    for name, words in COMMON.items():
-        if (action := by_key.get(name)) and action.help != argparse.SUPPRESS:
-            declared = DECLARED[name]
+    for name, declared in DECLARED.items():
+        if declared.brief and (action := by_key.get(name)):
             few = copy(action)
             value = texts.get(name, str(declared.default))
-            few.help = f"{words} ({_brief(value)})".replace("%", "%%")
+            few.help = f"{declared.brief} ({_brief(value)})".replace("%", "%%")
             few.nargs = None
             if declared.choices and len("|".join(declared.choices)) < 16:
                 few.metavar = "|".join(declared.choices)
@@ -424,7 +481,7 @@ def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) ->
 
 
 def _brief(text: str) -> str:
-    """A value in a few characters: 0.9721246598992744 is 0.9721, 10000000 is 10_000_000."""
+    """Return a short form of a value: 0.9721 for 0.9721246598992744, 10_000_000 for 10000000."""
     number = parse_number(text)
     if isinstance(number, float):
         return f"{number:.4g}"
@@ -432,7 +489,7 @@ def _brief(text: str) -> str:
 
 
 def _environment(options: list[str], texts: Mapping[str, str]) -> str:
-    """The keys of an environment in a paragraph."""
+    """Return a paragraph with the keys of an environment."""
     values = {name: texts.get(name.lstrip("-").replace("-", "_")) for name in options}
     known = [f"{name} {text}" for name, text in values.items() if text is not None]
     return f"its own: {', '.join(known)}".replace("%", "%%") if known else ""

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from puffer_mlx.config.compatibility import ENV_OF_5
-from puffer_mlx.config.ini_files import CONTROL, Setting, read_ini, read_ini_5, uncommented
+from puffer_mlx.config.ini_files import file_texts, read_ini, read_ini_5
+from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import of_release
-from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import read_text
 
 Version = Literal["4.0", "5.0"]
 VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
@@ -26,17 +25,17 @@ PRIORITIES = "train.prio_*"  # 5.0 lost them last: its files may have them, too
 
 
 class Dialect(NamedTuple):
-    """What a release has its own way.
+    """The differences of a release.
 
     Args:
-        trainer: the algorithm that is its trainer.
+        trainer: the algorithm that is the release's trainer.
         keys: patterns of the keys that the other release doesn't have.
-        read: the settings of one of its files; ``capitals``: keys keep theirs.
-        env: what its environments get without being told.
-        texts: whether they take texts, besides numbers.
-        capitals: whether their keys keep capitals, in whichever release's files.
-        names_itself: whether an environment's file says what it is about, and may lie in a folder
-            of ``config``; else it is ``config/NAME.ini``.
+        read: reads the settings of a file; its second argument is ``capitals``.
+        env: default parameters of environments.
+        texts: True if environments accept text parameters, besides numbers.
+        capitals: True if parameters of environments keep their capitals, in files of any release.
+        names_itself: True if an environment's file names the environment and may lie in a folder
+            below ``config``; else it is ``config/NAME.ini``.
     """
 
     trainer: str
@@ -73,26 +72,23 @@ DIALECTS = {
 
 
 class FileVersion(NamedTuple):
-    """What a file's keys tell; all of it is empty where they tell nothing."""
+    """The release that a file's keys show; its fields are empty if they show none."""
 
-    rules: str = ""  # the release by whose rules it is read
-    algorithm: str = ""  # whose trainer it wants
-    why: str = ""  # for people, after the file's name
-    says: bool = False  # it says so itself
-    faithful: bool = True  # that trainer has all that the file's keys mean
-    source: str = ""  # the folder of C sources that it names
+    rules: str = ""  # the release whose rules of reading apply
+    algorithm: str = ""  # the trainer that the file is for
+    why: str = ""  # the reason for messages, after the file's name
+    says: bool = False  # True if the file sets the algorithm
+    faithful: bool = True  # False if the trainer lacks something that the file's keys mean
+    source: str = ""  # the folder of C sources that the file names
 
     def is_for(self, algorithm: str) -> bool:
-        """Whether the file means this trainer, or doesn't tell."""
+        """Return True unless the file is for another trainer."""
         return self.faithful and self.algorithm in ("", algorithm)
 
 
 def file_version(path: Path) -> FileVersion:
-    """Which PufferLib a file is of; empty if its keys don't tell, or it can't be read."""
-    try:
-        texts = file_texts(read_text(path, "replace"))
-    except OSError:  # reading its settings will say what is wrong
-        return FileVersion()
+    """Return a file's release; empty if its keys don't tell, or it can't be read."""
+    texts = file_texts(path)
     says = ALGORITHM in texts
     version = _told_by({name for name in texts if not (says and _any({name}, SHARED))})
     if says:
@@ -103,10 +99,10 @@ def file_version(path: Path) -> FileVersion:
 
 
 def _told_by(names: Set[str]) -> FileVersion:
-    """Which PufferLib has keys of these names.
+    """Return the release that has keys with these names.
 
-    Where keys of both are, those of 5.0 count: files keep old keys that nothing reads anymore. But
-    before it had a switch for V-trace it still drew segments by priority, as 4.0.
+    If keys of both are there, 5.0's count: files keep old keys that nothing reads anymore. But
+    before 5.0 had a switch for V-trace it still drew segments by priority, as 4.0.
     """
     for release in ("5.0", "4.0"):
         if _any(names, DIALECTS[release].keys):
@@ -123,19 +119,6 @@ def _any(names: Set[str], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def file_texts(text: str) -> dict[str, str]:
-    """Keys with their sections, in lower case, and their texts; [torch] counts without keys."""
-    texts: dict[str, str] = {}
-    section = ""
-    for line in map(uncommented, CONTROL.sub(" ", text).split("\n")):
-        if line.startswith("[") and line.endswith("]"):
-            section = line[1:-1].strip()
-            texts[f"{section}."] = ""
-        elif at := min((line.find(sign) for sign in "=:" if sign in line), default=0):
-            texts[f"{section}.{line[:at].strip().lower()}"] = unquoted(line[at + 1 :].strip())
-    return texts
-
-
 # ---- folders -------------------------------------------------------------------------------------
 
 # Its build.sh refuses a NAME.h without the typedef.
@@ -144,13 +127,13 @@ _OF_5 = re.compile(
 )
 SCRIPT = "bot.py"  # beside the sources: a player whom everybody else may meet, in Python
 
-# Environments for which 5.0 has networks of their own, in CUDA.
+# Environments for which 5.0 has special networks, in CUDA.
 _OWN_NETWORKS = {"asteroids", "craftax", "minimal", "nethack", "nmmo3"}
 _OWN_NETWORKS |= {f"osrs_{name}" for name in ("colosseum", "inferno", "pvp", "zulrah")}
 
 
 def main_source(folder: Path | str) -> Path | None:
-    """The file that makes a folder an environment, whether it can be compiled here or not.
+    """Return the file that makes a folder an environment; it may be one for CUDA only.
 
     ``binding.c`` in PufferLib 4.0; in 5.0 ``NAME.h`` in a folder NAME, or ``NAME.cu`` for a GPU.
     """
@@ -165,7 +148,7 @@ def main_source(folder: Path | str) -> Path | None:
 
 
 def folder_version(folder: Path | str) -> Version:
-    """Which release of PufferLib an environment's folder was written for.
+    """Return the release of PufferLib that an environment's folder was written for.
 
     Raises:
         UserError: it is no environment's folder, or one whose environments step on a GPU only.
@@ -195,7 +178,7 @@ def folder_version(folder: Path | str) -> Version:
 
 
 def has_own_network(folder: Path | str) -> bool:
-    """Whether PufferLib 5.0 trains a folder's environment with a network of its own, in CUDA."""
+    """Return True if PufferLib 5.0 trains a folder's environment with a special CUDA network."""
     folder = Path(folder).resolve()
     source = main_source(folder)
     if source is None or source.suffix != ".h":

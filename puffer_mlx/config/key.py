@@ -11,6 +11,7 @@ INT_MAX = 2**31 - 1  # the environments' C int
 CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # module:Class
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 ARGUMENT = "keyword or dictionary"  # the same in a program
+EVERY_KEY = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
 FLOAT_MAX = (2 - 2.0**-23) * 2.0**127  # of float32, in which training computes
 
 
@@ -27,13 +28,14 @@ class Key:
         above: legal numbers are larger than this.
         below: legal numbers are smaller than this.
         choices: the legal texts; empty if any text is legal.
-        several: whether more than one choice is legal, with commas between them.
-        custom: how an object of the user's own is named, which is legal too: `module:Class`.
+        several: True if several choices are legal, separated by commas.
+        custom: the form of a legal name of a custom object: `module:Class`.
         aliases: other spellings of choices.
-        suffix: of a bool, the ending of a file's name that is legal too.
-        words: of a bool or a number, texts that are legal too. If the default is one of them, other
-            values are numbers.
-        advice: what to say besides of a value that isn't of its type.
+        suffix: the ending of file names that a bool may have as its value.
+        words: texts that a bool or a number may have as its value. If the default is one of them,
+            other values are numbers.
+        advice: added to the hint for a value of a wrong type.
+        brief: a short help for the first page of help; empty for keys that aren't common.
     """
 
     default: int | float | bool | str
@@ -50,15 +52,16 @@ class Key:
     suffix: str = ""
     words: tuple[str, ...] = ()
     advice: str = ""
+    brief: str = ""
 
     @property
     def kind(self) -> type:
-        """Of which type a value is that isn't one of ``words``, or a file."""
+        """The type of values that are neither in ``words`` nor files."""
         return float if self.default in self.words else type(self.default)
 
     @property
     def bounds(self) -> str:
-        """The legal values in words; empty if only the type limits them."""
+        """The legal values as text; empty if only the type limits them."""
         if self.minimum is not None and self.maximum is not None:
             return f"{self.minimum:g} to {self.maximum:g}"
         sides = ("at least", self.minimum), ("above", self.above)
@@ -72,7 +75,7 @@ class Key:
         return limits or " or ".join(words)
 
     def fault(self, value: object) -> tuple[str, str] | None:
-        """What is wrong with a value, and a legal one; None if it is legal."""
+        """Return what is wrong with a value, and a legal value; None for a legal value."""
         kind = self.kind
         if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
             return None
@@ -108,13 +111,13 @@ LIMITS = {">=": "minimum", "<=": "maximum", ">": "above", "<": "below"}
 
 
 def key(default: Any, help: str, numbers: str = "", **more: Any) -> Any:
-    """A dataclass field that carries its `Key`.
+    """Return a dataclass field that carries its `Key`.
 
     Args:
-        default: the Key's, as all but one.
-        help: see above.
-        numbers: their unit and limits: "steps >= 1", "0 to 1", "seconds > 0".
-        more: further ones of the Key's.
+        default: the default.
+        help: what the key does.
+        numbers: unit and limits of numbers: "steps >= 1", "0 to 1", "seconds > 0".
+        more: further arguments of `Key`.
     """
     text = re.sub(r"(\S+) to (\S+)$", r">= \1 <= \2", numbers)
     unit, *limits = re.split(r"(?:^| )([<>]=?) ", text)
@@ -160,17 +163,31 @@ def sections_of(cls: Any) -> dict[str, type]:
 
 
 class Setting(NamedTuple):
-    """One key as a file or the command line gives it, not yet understood."""
+    """One key with its value as a file, a command line or a program gives it.
 
-    section: str  # "base", "train", "sweep.train.gamma", …
+    Args:
+        section: "base", "train", "sweep.train.gamma", …
+        key: the key.
+        text: the value as text; of a program's value, as messages show it.
+        origin: "configs/breakout.ini:12", ``COMMAND_LINE`` or ``ARGUMENT``.
+        value: a program's value; ``...`` if there is only text.
+    """
+
+    section: str
     key: str
     text: str
-    origin: str  # "configs/breakout.ini:12" or "command line"
+    origin: str
+    value: Any = ...
 
     @property
     def name(self) -> str:
         """The key with its section: `train.gamma`."""
         return f"{self.section}.{self.key}"
+
+    @property
+    def typed(self) -> bool:
+        """True if a person or a program gave the value, not a file."""
+        return self.origin in (COMMAND_LINE, ARGUMENT)
 
     def __str__(self) -> str:
         """For messages: `train.gamma 0.9`, always one line."""

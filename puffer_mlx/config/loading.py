@@ -1,4 +1,4 @@
-"""Configurations out of files and a command line, checked.
+"""Configurations from files, command lines and programs, checked.
 
 Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
 files, the command line. Files are PufferLib's `.ini` files, unchanged: those of 4.0 and of 5.0,
@@ -7,19 +7,23 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 """
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from puffer_mlx.config.command_line import (
+    Extra,
+    Typed,
     build_parser,
-    env_options,
-    first_look,
-    obeys,
+    is_used,
+    key_options,
     option,
+    own_parser,
     parse_options,
+    typed_options,
+    typed_texts,
 )
 from puffer_mlx.config.compatibility import (
     BOT_EVAL,
@@ -35,18 +39,18 @@ from puffer_mlx.config.dialects import ALGORITHM, SCRIPT
 from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
 from puffer_mlx.config.ini_files import relative_path
-from puffer_mlx.config.key import Setting
+from puffer_mlx.config.key import ARGUMENT, EVERY_KEY, Setting
 from puffer_mlx.config.resolve import (
     FAMILY,
     NETWORK,
     FamilyChoice,
     FileSettings,
     NamedEnvironment,
+    find,
     is_complete,
     last_text,
     plain_path,
     read_files,
-    resolve,
     resolve_file,
     shadow_note,
     words_hint,
@@ -64,13 +68,12 @@ from puffer_mlx.config.values import (
     unquoted,
     without_comment,
 )
+from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading, shipped
 from puffer_mlx.system.import_string import note_folder
 
-ALLOW_CODE = """\
-compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
-this machine's command line: it may do anything that you may"""
+FindFamily = Callable[[Config], str]
 
 
 def load(
@@ -80,41 +83,87 @@ def load(
     family: str = "",
     allow_code: bool = False,
     training: bool = True,
+    keywords: Mapping[str, Any] | None = None,
+    factory: Callable[..., Any] | None = None,
+    find_family: FindFamily | None = None,
 ) -> Config:
-    """The checked configuration of an environment.
+    """Return the checked configuration of an environment.
 
     Args:
         name: an environment, or the path of an .ini file.
         argv: options, as on the command line.
         files: further .ini files; they win over the environment's, options win over them.
-        family: of an environment in Python, as its spaces tell (`families.py`). Empty: what its
-            files say of it, else `vec.make` finds out, and the configuration follows.
-        allow_code: compile and import what the files name, whatever it is. What ``name`` and
-            ``argv`` name needs no permission: see ``puffer_mlx.config.trust``.
-        training: whether it is to train with it: what only training needs is checked.
+        family: the family of an environment in Python (`families.py`). Empty: the one that its
+            files name, else `vec.make` finds it out and adapts the configuration.
+        allow_code: allow all code that files name. Code that ``name``, ``argv`` and ``keywords``
+            name is always allowed: see ``puffer_mlx.config.trust``.
+        training: False if the configuration won't be trained with: what only training needs isn't
+            checked.
+        keywords: a program's values by ``section.key``; they win over everything. None: no program
+            calls, and messages are for a command line.
+        factory: makes the environment in Python that ``name`` names; None: the name says where it
+            is found.
+        find_family: returns the family of a configuration's environment, by making it. It is called
+            if no file names the family. None: `vec.make` finds it out, as above.
 
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    words = [name, *argv]
-    config = parse_command_line(words, None, files, family, training=training)[0]
-    config.allow_code = config.allow_code or allow_code
-    return config
+    if not name or name.startswith("-"):
+        raise UserError(f"the first word must be an environment ({COMMAND_LINE})", words_hint())
+    typed = typed_options(argv)
+    settings = [_from_program(key, value) for key, value in (keywords or {}).items()]
+    early = typed_texts(typed) | {setting.name: unquoted(setting.text) for setting in settings}
+    request = Request(
+        name,
+        early,
+        tuple(map(Path, files)),
+        training=training,
+        program=keywords is not None,
+        allow_code=allow_code or "--allow-code" in early,
+        factory=factory,
+    )
+    scanned = scan(request, family)
+    keys = _key_options(scanned, typed)
+    arguments, _ = parse_options(own_parser(), typed, keys)
+    if not scanned.named.python:
+        _refuse_unknown(settings, keys.values())
+    arguments = [*arguments, *settings]
+    return resolve(with_family(scanned, arguments, find_family), arguments)
+
+
+def _from_program(name: str, value: Any) -> Setting:
+    """Return a program's value as a setting."""
+    section, _, key = name.partition(".")
+    return Setting(section, key, parameter_text(value, True), ARGUMENT, value)
+
+
+def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None:
+    """Refuse a program's keys that don't exist.
+
+    Raises:
+        UserError: with the closest one.
+    """
+    for setting in settings:
+        if setting.name not in names:
+            near = closest(setting.name, [*names])
+            hint = f"did you mean {near}?" if near else EVERY_KEY
+            raise UserError(f"there is no setting {setting} ({ARGUMENT})", hint)
 
 
 def load_saved(path: Path, allow_code: Allowed = False) -> Config:
-    """The configuration that a run wrote, which may be a stranger's; not to train with.
+    """Return a saved run's configuration, which may be another person's; not for training.
 
     Args:
         path: the file.
-        allow_code: compile and import what it names, or what of it is named here.
+        allow_code: True allows all code that the file names; or the names of allowed code.
 
     Raises:
         UserError: anything wrong, all of it in one message.
     """
     named = resolve_file(path)
     read = read_files(named)
-    config = _assemble(named, read, training=False)
+    config = _fitted(_placed(named, read), training=False)
     _note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
     return config
@@ -122,24 +171,24 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
 
 def parse_command_line(
     argv: Sequence[str],
-    extra: Callable[[argparse.ArgumentParser], object] | None = None,
+    extra: Extra | None = None,
     files: Sequence[str | Path] = (),
     family: str = "",
     run: Path | None = None,
-    obeyed: Sequence[str] | None = None,
+    used: Sequence[str] | None = None,
     training: bool = True,
 ) -> tuple[Config, argparse.Namespace]:
-    """A script's whole command line, `ENV [options]`; `--help` prints and exits.
+    """Read a script's command line, `ENV [options]`; `--help` prints and exits.
 
     Args:
         argv: the words after the script's name.
         extra: called with the parser to add the script's own options.
-        files: as in `load`.
-        family: as in `load`.
-        run: a run's own configuration, which takes the place of ENV's.
-        obeyed: sections and keys that the script obeys, besides [env]; None for all. A note names
-            others that are typed.
-        training: as in `load`.
+        files: further .ini files.
+        family: the family of an environment in Python, see `load`.
+        run: a saved run's configuration, used instead of ENV's.
+        used: sections and keys that have an effect in the script, besides [env]; None for all. A
+            note names others that are typed.
+        training: False if only what evaluations need is checked.
 
     Returns:
         The checked configuration, and the values of the script's own options.
@@ -148,71 +197,249 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
-    further = [Path(file) for file in files]
-    early = first_look(words, FAMILY, NETWORK, ALGORITHM, "env.source")
-    choice = FamilyChoice(
-        family,
-        typed=early.get(FAMILY) or last_text(FAMILY, further),
-        network=early.get(NETWORK) or last_text(NETWORK, further),
-        complete=any(map(is_complete, further)),
-    )
-    with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        named = resolve(name, choice) if name else NamedEnvironment("", "", [])
-    if not name and "-h" not in words and "--help" not in words:
+    typed = typed_options(words)
+    early = typed_texts(typed)
+    help_asked = not early.keys().isdisjoint(("-h", "--help"))
+    if not name and not help_asked:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())
+    allow_code = "--allow-code" in early
+    request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
+    scanned = scan(request, family)
+    settings = scanned.read.settings
+    parser = build_parser(settings, extra, used) if help_asked else own_parser(extra)
+    arguments, options = parse_options(
+        parser, typed, _key_options(scanned, typed, parser.keys), used
+    )
+    config = resolve(scanned, arguments)
+    vars(options).pop("allow_code")  # the configuration has it
+    idle = [setting.name for setting in arguments if not is_used(used, setting.name)]
+    if idle and used is not None:
+        config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
+    return config, options
+
+
+def _key_options(
+    scanned: "Scanned", typed: Iterable[Typed], further: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the options that set keys of an environment, and the names of these keys.
+
+    Args:
+        scanned: the environment's files.
+        typed: the options of the command line: environments in Python take any key of [env].
+        further: names of keys that a script adds.
+    """
+    others = [f"env.{key}" for key in scanned.read.dialect.env]
+    if scanned.named.python:
+        words = (each.option.removeprefix("--env.") for each in typed)
+        others += (f"env.{key.replace('-', '_')}" for key in words if not key.startswith("-"))
+    return key_options(scanned.read.settings, [*others, *further])
+
+
+# ---- from names to settings, from settings to a configuration ------------------------------------
+
+
+class Request(NamedTuple):
+    """A request for a configuration.
+
+    Args:
+        name: the environment, or the path of an .ini file; may be empty for ``--help``.
+        early: typed texts by ``section.key``: some of them choose files.
+        files: further .ini files.
+        run: a saved run's configuration, used instead of the environment's.
+        training: False if only what evaluations need is checked.
+        program: True if a program calls: messages don't name options.
+        allow_code: True allows all code that files name.
+        factory: makes the environment in Python; None: its name says where it is found.
+    """
+
+    name: str
+    early: Mapping[str, str | None]
+    files: tuple[Path, ...] = ()
+    run: Path | None = None
+    training: bool = True
+    program: bool = False
+    allow_code: bool = False
+    factory: Callable[..., Any] | None = None
+
+
+class Scanned(NamedTuple):
+    """The files of a request, read.
+
+    Args:
+        request: the request.
+        named: the environment and its files.
+        read: the settings of these files.
+        typed_names: code that the person named: the environment, or a folder of sources.
+        shadowed: a note about unused files of the working directory; may be empty.
+    """
+
+    request: Request
+    named: NamedEnvironment
+    read: FileSettings
+    typed_names: Collection[str]
+    shadowed: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        """True if the environment's spaces decide which family's settings count."""
+        return self.named.layered and not self.named.family
+
+
+class Again(NamedTuple):
+    """A request that is resolved again when the environment's family is known.
+
+    Args:
+        request: the request.
+        arguments: typed settings.
+        values: sections of the first configuration, by name.
+        notes: notes of the first configuration.
+    """
+
+    request: Request
+    arguments: tuple[Setting, ...]
+    values: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    def __call__(self, family: str) -> Config:
+        """Return the configuration with a family's settings."""
+        return resolve(scan(self.request, family), self.arguments)
+
+    def changed(self, values: Mapping[str, Any], training: bool) -> "Again":
+        """Return the request with further values of a program, by ``section.key``."""
+        further = [_from_program(name, value) for name, value in values.items()]
+        request = self.request._replace(training=training)
+        return self._replace(request=request, arguments=(*self.arguments, *further))
+
+
+def scan(request: Request, family: str = "") -> Scanned:
+    """Find the files of a request and read them.
+
+    Args:
+        request: the request.
+        family: the family of an environment in Python; empty if it isn't known.
+
+    Raises:
+        UserError: there is no such environment, or a file can't be read.
+    """
+    name, early = request.name, request.early
+    choice = FamilyChoice(
+        family,
+        typed=early.get(FAMILY) or last_text(FAMILY, request.files),
+        network=early.get(NETWORK) or last_text(NETWORK, request.files),
+        complete=any(map(is_complete, request.files)),
+    )
+    with reading(name, "name an environment, a folder or an .ini file that you may read"):
+        named = find(name, choice) if name else NamedEnvironment("", "", [])
     shadowed = shadow_note(name, named)
     typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
-    named = named if run is None else resolve_file(run, choice)
-    read = read_files(
-        named, further if name else [], early.get("env.source") or "", early.get(ALGORITHM) or ""
-    )
-    others = env_options(words) if ":" in named.env_name else []
-    others += [f"env.{key}" for key in read.dialect.env]
-    parser = build_parser(read.settings, others, extra, obeyed)
-    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    arguments, options = parse_options(parser, words, obeyed)
-    config = _assemble(named, read, training, arguments)
+    named = named if request.run is None else resolve_file(request.run, choice)
+    files = request.files if name else ()
+    read = read_files(named, files, early.get("env.source") or "", early.get(ALGORITHM) or "")
+    return Scanned(request, named, read, typed_names, shadowed)
+
+
+def with_family(
+    scanned: Scanned, arguments: Sequence[Setting], find_family: FindFamily | None
+) -> Scanned:
+    """Return the files with those of the family that the environment's spaces decide.
+
+    Args:
+        scanned: the files for an unknown family.
+        arguments: typed settings.
+        find_family: makes the environment to look up its spaces; None leaves the family open.
+
+    Raises:
+        UserError: a setting is wrong, or the environment can't be made, or isn't trusted.
+    """
+    if find_family is None or not scanned.undecided:
+        return scanned
+    request = scanned.request
+    config = _placed(scanned.named, scanned.read, arguments, request.program).config
+    validate(config, training=False)
+    _note_code(config, [*scanned.read.settings, *arguments], scanned.typed_names)
+    config.allow_code = request.allow_code
+    config.factory = request.factory
+    return scan(request, find_family(config))
+
+
+def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
+    """Return the checked configuration that files and typed settings describe.
+
+    Args:
+        scanned: the files.
+        arguments: typed settings, which win.
+
+    Raises:
+        UserError: anything wrong, all of it in one message.
+    """
+    request, named, read = scanned.request, scanned.named, scanned.read
+    config = _fitted(_placed(named, read, arguments, request.program), request.training)
+    config.factory = request.factory
+    config.allow_code = request.allow_code
     config.files = [plain_path(path) for path in read.files]
-    config.notes += [shadowed] * bool(shadowed)
-    _note_code(config, [*read.settings, *arguments], typed_names)
-    config.allow_code = vars(options).pop("allow_code")
-    if named.layered:
-        config.again = partial(_read_again, argv, extra, files, run, obeyed, training)
-    elif config.python and typed(config, FAMILY):
+    config.notes += [scanned.shadowed] * bool(scanned.shadowed)
+    _note_code(config, [*read.settings, *arguments], scanned.typed_names)
+    if not named.layered and config.python and typed(config, FAMILY):
         config.notes.append(
             f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
         )
     if config.source:
-        settings = relative_path([*named.files, *further][-1])
+        settings = relative_path([*named.files, *request.files][-1])
         where = f"{relative_path(Path(config.source))}, settings in {settings}"
         config.notes.insert(0, f"{config.env_name}: sources in {where}")
-    idle = [setting.name for setting in arguments if not obeys(obeyed, setting.name)]
-    if idle and obeyed is not None:
-        config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
-    return config, options
+    if named.layered:
+        values = {section: replace(getattr(config, section)) for section in KEYS}
+        config.again = Again(request, tuple(arguments), values, tuple(config.notes))
+    return config
 
 
 def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
     """Note which code only a file names, and the working directory for relative names of code.
 
     Args:
-        config: made of the settings.
-        settings: in the order in which they win.
-        typed: code that the person named, as the configuration names it.
+        config: the configuration of these settings; is changed.
+        settings: all settings; the last one for a key counts.
+        typed: code that the person named.
     """
-    origins = {setting.name: setting.origin for setting in settings}
+    given = {setting.name: setting for setting in settings}
     for key, name in code_names(config).items():
         note_folder(name)
-        origin = origins.get(key, COMMAND_LINE)
-        if origin != COMMAND_LINE and name not in typed:
-            config.named_by[name] = origin
+        if key in given and not given[key].typed and name not in typed:
+            config.named_by[name] = given[key].origin
 
 
-def _assemble(
-    named: NamedEnvironment, read: FileSettings, training: bool, arguments: Sequence[Setting] = ()
-) -> Config:
-    """Understand settings, of which the last one for a key wins, and check the result."""
+class Placed(NamedTuple):
+    """A configuration with all settings in place, before its numbers are fitted and checked.
+
+    Args:
+        config: the configuration.
+        chosen: the settings that count, by name.
+        passed: settings of the other release's files that the trainer doesn't take.
+    """
+
+    config: Config
+    chosen: Mapping[str, Setting]
+    passed: Mapping[str, Setting]
+
+
+def _placed(
+    named: NamedEnvironment,
+    read: FileSettings,
+    arguments: Sequence[Setting] = (),
+    program: bool = False,
+) -> Placed:
+    """Put settings into a configuration, the last one for a key.
+
+    Args:
+        named: the environment.
+        read: settings of files.
+        arguments: settings that win over these.
+        program: True if a program calls: messages don't name options.
+
+    Raises:
+        UserError: unknown keys and values of a wrong type, all in one message.
+    """
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
     config.env = dict(read.dialect.env)
     config.rate_for = _rate_for(filter(read.takes, read.settings))
@@ -229,7 +456,8 @@ def _assemble(
     for setting in chosen.values():
         try:
             # A suggestion takes a millisecond; a file may have any number of unknown keys.
-            _place(config, setting, texts or config.python, len(problems) < MAX_PROBLEMS)
+            suggest = len(problems) < MAX_PROBLEMS
+            _place(config, setting, texts or config.python, suggest, program)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
@@ -238,12 +466,26 @@ def _assemble(
         config.bot_eval = {}
     if config.python and config.base.family == AUTO:
         config.base.family = named.family or AUTO
-    _note_passed(config, passed.values())
+    return Placed(config, chosen, passed)
+
+
+def _fitted(placed: Placed, training: bool) -> Config:
+    """Return a configuration with its numbers fitted to one another, and checked.
+
+    Args:
+        placed: the configuration, which is changed, and its settings.
+        training: False if only what evaluations need is checked.
+
+    Raises:
+        UserError: what doesn't fit, all in one message.
+    """
+    config = placed.config
+    _note_passed(config, placed.passed.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
-        config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
+        config.vec.max_threads = max(1, config.vec.num_threads)  # a file's number is no limit
     fit_buffers(config)
     fit_minibatch(config)
-    if not (episodes := chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
+    if not (episodes := placed.chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
         fit_evaluations(config)
     if not training:  # and nothing else depends on these numbers
         config.notes.clear()
@@ -252,7 +494,7 @@ def _assemble(
 
 
 def _rate_for(settings: Iterable[Setting]) -> str:
-    """The optimizer that the learning rate was chosen for: what its file or one before it says."""
+    """Return the optimizer that the learning rate was chosen for: of its file or an earlier one."""
     found = now = str(DECLARED["train.optimizer"].default)
     for _, group in groupby(settings, lambda setting: setting.origin.rpartition(":")[0]):
         said = {setting.name: unquoted(setting.text) for setting in group}
@@ -262,18 +504,18 @@ def _rate_for(settings: Iterable[Setting]) -> str:
 
 
 def _scripted(config: Config) -> bool:
-    """Whether an environment of C has a scripted player in Python."""
+    """Return True if an environment in C has a scripted player in Python."""
     folder = config.source or shipped("envs") / config.env_name
     return (Path(folder) / SCRIPT).is_file()
 
 
 def _of_defaults(setting: Setting) -> bool:
-    """Whether a setting is of our default.ini, which says what nobody else does."""
+    """Return True for a setting of our default.ini."""
     return setting.origin.rpartition(":")[0] == relative_path(shipped("configs") / "default.ini")
 
 
 def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
-    """Note what a file of the other release says of its trainer, and this one has otherwise."""
+    """Note settings of the other release's trainer that differ from this trainer's."""
     for setting in settings:
         value = config.value(setting.name)
         if read_value(setting, DECLARED[setting.name]) != value and not typed(config, setting.name):
@@ -285,7 +527,7 @@ def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
 
 
 def _under_our_name(setting: Setting) -> Setting:
-    """A setting under another name as the setting it means; any other as it is."""
+    """Return a setting under our name for its key."""
     if (new := RENAMES.get(setting.name)) is None:
         return setting
     plain = setting._replace(section=new.section, key=new.key)
@@ -293,25 +535,26 @@ def _under_our_name(setting: Setting) -> Setting:
         return plain
     if (word := without_comment(setting.text).lower()) not in BOOLS:
         raise UserError(f"{setting} is neither true nor false ({setting.origin})", "true or false")
-    on = new.typed_on if setting.origin == COMMAND_LINE and new.typed_on else new.on
+    on = new.typed_on if setting.typed and new.typed_on else new.on
     return plain._replace(text=on if BOOLS[word] else new.off)
 
 
-def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None:
+def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program: bool) -> None:
     """Put one setting into a configuration.
 
     Args:
-        config: is changed.
-        setting: to put there.
-        texts: whether the environment takes more than numbers.
-        suggest: whether the error for an unknown key names the most similar key.
+        config: the configuration; is changed.
+        setting: the setting.
+        texts: True if the environment takes more than numbers.
+        suggest: True if the error for an unknown key names the most similar key.
+        program: True if a program calls: messages don't name options.
 
     Raises:
         UserError: the key is unknown, or its value is wrong.
     """
-    section, key, text, origin = setting
+    section, key, text, origin, _ = setting
     name = setting.name
-    if origin == COMMAND_LINE:
+    if setting.typed:
         config.origins[name] = origin
     if declared := DECLARED.get(name):
         value = read_value(setting, declared)
@@ -319,32 +562,19 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         if value != declared.default:
             config.origins[name] = origin
     elif name == "env.source":
-        beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
+        beside = Path() if setting.typed else Path(origin.rpartition(":")[0]).parent
         with reading(text):
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
-    elif section == "env" and texts:
-        was_typed = origin == COMMAND_LINE
-        config.env[key] = (
-            parse_argument(text, was_typed) if config.python else parse_parameter(text)
-        )
-        if config.python and not was_typed and parse_argument(text, True) != config.env[key]:
-            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
-            config.notes.append(note)
-        if not config.python and text.startswith("= ") and config.env[key] == text:
-            message = f"{name} is {text[2:]}, and environments in C take numbers and texts"
-            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
-    elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
-        config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
-        config.env[key] = float(read_number(setting, 1.0))
+        _place_parameter(config, setting, texts)
     elif section == "sweep" or section.startswith("sweep."):
         numeric = section != "sweep" and key in ("min", "max", "mean", "scale")
         if numeric and text not in ("auto", "time"):
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
         config.origins[name] = origin
-        if origin == COMMAND_LINE and name not in ("sweep.metric", "sweep.goal"):
+        if setting.typed and name not in ("sweep.metric", "sweep.goal"):
             config.unused.append(f"{name} (nothing is swept)")
     elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
         config.bot_eval[key] = parse_parameter(text)
@@ -360,46 +590,65 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
         config.unused.append(name)
     elif name != "base.env_name":
         near = closest(name, [*DECLARED, *RENAMES]) if suggest else ""
-        hint = f"did you mean {near}?" if near else "--help all explains every key"
+        every = EVERY_KEY if program else "--help all explains every key"
+        hint = f"did you mean {near}?" if near else every
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 
-def _read_again(
-    argv: Sequence[str],
-    extra: Callable[[argparse.ArgumentParser], object] | None,
-    files: Sequence[str | Path],
-    run: Path | None,
-    obeyed: Sequence[str] | None,
-    training: bool,
-    family: str,
-) -> Config:
-    """``parse_command_line`` with the family last; a partial of it can be pickled."""
-    return parse_command_line(argv, extra, files, family, run, obeyed, training)[0]
+def _place_parameter(config: Config, setting: Setting, texts: bool) -> None:
+    """Put a parameter of the environment into a configuration.
+
+    Args:
+        config: the configuration; is changed.
+        setting: the parameter.
+        texts: True if the environment takes more than numbers.
+
+    Raises:
+        UserError: an environment in C doesn't take the value.
+    """
+    key, text, origin = setting.key, setting.text, setting.origin
+    if config.python and setting.value is not ...:
+        config.env[key] = setting.value
+    elif config.python:
+        config.env[key] = parse_argument(text, setting.typed)
+        if not setting.typed and parse_argument(text, True) != config.env[key]:
+            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
+            config.notes.append(note)
+    elif texts:
+        config.env[key] = parse_parameter(text)
+        if text.startswith("= ") and config.env[key] == text:
+            message = f"{setting.name} is {text[2:]}, and environments in C take numbers and texts"
+            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
+    elif parse_number(text) is None and not setting.typed:
+        config.unused.append(f"{setting.name} ({text!r} is not a number)")  # upstream skips it, too
+    else:
+        config.env[key] = float(read_number(setting, 1.0))
 
 
 def undecided(config: Config) -> bool:
-    """Whether the environment's spaces will decide which family's settings count."""
+    """Return True if the environment's spaces decide which family's settings count."""
     return config.python and config.base.family == AUTO and config.again is not None
 
 
 def take_family(config: Config, family: str) -> None:
-    """Change a configuration to what its files and options say with a family's settings.
+    """Give a configuration the settings of a family; typed settings still win.
 
     Args:
-        config: is changed in place, except for keys that were set by hand since it was read.
-        family: one of ``FAMILIES``.
+        config: the configuration; is changed, except for keys that a program has set since.
+        family: the name of a family.
 
     Raises:
         UserError: options don't go with the family's settings.
     """
     if config.again is None:  # not read from files
         return
-    before, after = config.again(""), config.again(family)
+    before, after = config.again, config.again(family)
     for section, keys in KEYS.items():
-        now, was, new = (getattr(each, section) for each in (config, before, after))
+        now, new = getattr(config, section), getattr(after, section)
+        was = before.values[section]
         changed = {key: getattr(new, key) for key in keys if getattr(now, key) == getattr(was, key)}
-        setattr(config, section, replace(now, **changed))  # whoever shares the old one keeps it
+        setattr(config, section, replace(now, **changed))  # copies of config keep the old one
     still = [note for note in config.notes if note in after.notes]
     new = [note for note in after.notes if note not in before.notes]
     config.notes = list(dict.fromkeys([*still, *new]))

@@ -1,4 +1,4 @@
-"""What a word means: which environment, which `.ini` files, and whose trainer.
+"""The environment that a word names, its `.ini` files, and its trainer.
 
 breakout              an environment that comes with puffer_mlx, else one that has a file in
                       ./configs
@@ -7,26 +7,26 @@ gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one, or the
                       only .ini file in it, whatever its name
-path/to/file.ini      what that file is about: its [base] env_name is one of the above, but no
-                      folder
+path/to/file.ini      the environment of that file: its [base] env_name is one of the above, but
+                      no folder
 
 Nothing in the working directory changes the meaning of a name that comes with puffer_mlx: only the
 package's files count for it. Sources in the working directory need a path, ``./NAME``.
 
-A file is about the environments that its [base] env_name names, else about the one of its own name.
-An environment in Python begins with the files of its family (``families.py``); then comes a file
-about several of them, whose [base] env_name is a pattern like ``gym:ALE/*``; then its own.
+A file is about the environments that its [base] env_name names, else about the one with the file's
+name. An environment in Python begins with the files of its family (``families.py``); then come a
+file about several environments, with a pattern like ``gym:ALE/*`` as [base] env_name, and its own.
 
-In PufferLib's repository, environments are REPO/ocean/NAME and their files below REPO/config.
-Whichever of the two is named, the other is found: for 5.0 REPO/config/NAME.ini, for 4.0 any file
-whose [base] env_name has the name.
+In PufferLib's repository, environments are REPO/ocean/NAME and their files below REPO/config. If
+one is named, the other is found: for 5.0 REPO/config/NAME.ini, for 4.0 any file whose [base]
+env_name has the name.
 
-Whose trainer a run gets the first of these says: ``--train.algorithm``; ``algorithm`` in the last
-file that has it; the keys of the last file that tells (``dialects.py``); the folder of the
+The first of these chooses the trainer: ``--train.algorithm``; ``algorithm`` in the last file that
+sets it; the keys of the last file that show a release (``dialects.py``); the folder of the
 environment's sources; default.ini. With 5.0's trainer ``configs/puffer5.ini`` counts after
-default.ini: its defaults, and what it is. A file of the other release still says how large
-everything is, and its values win over puffer5.ini. But ``ESSENCE``, what makes the two trainers
-what they are, is taken only from files of the trainer that was chosen, and from the command line.
+default.ini: it has 5.0's defaults. Files of the other release still set sizes, and win over
+puffer5.ini. But the keys of ``ESSENCE``, which distinguish the two trainers, count only in files
+for the chosen trainer and on the command line.
 """
 
 import re
@@ -41,20 +41,19 @@ from puffer_mlx.config.dialects import (
     DIALECTS,
     Dialect,
     FileVersion,
-    file_texts,
     file_version,
     folder_version,
     main_source,
 )
 from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, PARTS
-from puffer_mlx.config.ini_files import relative_path
+from puffer_mlx.config.ini_files import file_texts, ini_file, relative_path
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import algorithms, facts, of_release
 from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import read_text, reading, shipped
+from puffer_mlx.system.files import reading, shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
@@ -65,7 +64,7 @@ OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIG = "config"  # PufferLib's folder of files
 CONFIGS = CONFIG, "configs"  # PufferLib's and ours
 
-# ---- files that there are ------------------------------------------------------------------------
+# ---- existing files ------------------------------------------------------------------------------
 
 
 def config_folders() -> list[Path]:
@@ -78,7 +77,7 @@ def config_folders() -> list[Path]:
 
 
 def layer(name: str) -> list[Path]:
-    """Return the package's file of that name in a list, empty if there is none.
+    """Return a list with the package's file of that name, or an empty list.
 
     `./configs` isn't searched: its default.ini may belong to another program.
     """
@@ -99,51 +98,46 @@ def plain_path(path: Path) -> str:
 
 
 def env_names(path: Path) -> list[str]:
-    """Return the environments a file is about: the words of its env_name, else its own name.
-
-    A literal, ``env_name := 'my envs/boat.py:Boat'``, is one name.
-    """
+    """Return the environments that a file is about: those of its env_name, else its own name."""
     try:
-        text = read_text(path, "replace")
-    except OSError:  # reading its settings will say what is wrong
+        return ini_file(path).names or [path.stem]
+    except OSError:  # reading its settings reports why
         return [path.stem]
-    line = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
-    text = line[1].strip() if line else ""
-    if text.startswith("=") and (name := unquoted(text)) != text:
-        return [name]
-    words = [word.strip("'\"") for word in re.split("[#;]", line[1])[0].split()] if line else []
-    return words if words and words != ["None"] else [path.stem]
 
 
 def variants() -> dict[str, Path]:
-    """Further files about an environment, named like ``breakout-a``, by these names."""
+    """Return further files about an environment, named like ``breakout-a``, by these names."""
     paths: dict[str, Path] = {}
     for path in all_files():
-        name, dash, _ = path.stem.partition("-")
-        if dash and env_names(path) == [name]:
-            paths.setdefault(path.stem, path)
+        if path.stem not in paths and _is_variant(path):
+            paths[path.stem] = path
     return paths
 
 
+def _is_variant(path: Path) -> bool:
+    """Return True for a file about the environment that its name begins with, before a dash."""
+    name, dash, _ = path.stem.partition("-")
+    return bool(dash) and env_names(path) == [name]
+
+
 def known_envs() -> list[str]:
-    """Every environment that has a file."""
+    """Return all environments that have a file."""
     files = (path for path in all_files() if path.name not in ("default.ini", *LAYERS))
     return sorted({name for path in files for name in env_names(path)})
 
 
 def known_words() -> list[str]:
-    """All that may be named and has a file: environments, and variants of them."""
+    """Return the names of all environments and variants that have a file."""
     return sorted({*known_envs(), *variants()})
 
 
 def find_config(name: str) -> Path:
-    """The file of an environment, or of a path that ends in `.ini`.
+    """Return the file of an environment, or of a path that ends in `.ini`.
 
-    As in PufferLib, a file that has the name among the words of its [base] env_name; NAME.ini
-    before others.
+    As in PufferLib, it is a file whose [base] env_name lists the name; NAME.ini comes first.
 
     Raises:
-        UserError: there is none.
+        UserError: no file is about the environment.
     """
     if name.endswith(".ini"):
         if Path(name).is_file():
@@ -177,25 +171,17 @@ def words_hint() -> str:
 
 
 def last_text(key: str, files: Iterable[Path]) -> str:
-    """A key's text in the last of the files that has it; empty if none has."""
-    texts = [_texts(path).get(key, "") for path in files]
+    """Return a key's text in the last file that contains it; empty if none does."""
+    texts = [file_texts(path).get(key, "") for path in files]
     return next((text for text in reversed(texts) if text), "")
 
 
 def is_complete(path: Path) -> bool:
-    """Whether a file is a run's own configuration, saved with all the keys of its time.
+    """Return True for a run's saved configuration, which sets every key.
 
-    That is assumed if it sets at least half of today's keys.
+    A file counts as one if it sets at least half of the keys: older runs had fewer.
     """
-    return 2 * len(DECLARED.keys() & _texts(path).keys()) >= len(DECLARED)
-
-
-def _texts(path: Path) -> dict[str, str]:
-    """A file's keys and texts; none if it can't be read: reading its settings says why."""
-    try:
-        return file_texts(read_text(path, "replace"))
-    except OSError:
-        return {}
+    return 2 * len(DECLARED.keys() & file_texts(path).keys()) >= len(DECLARED)
 
 
 # ---- the environment, and the files that are about it --------------------------------------------
@@ -209,19 +195,24 @@ class NamedEnvironment(NamedTuple):
     files: list[Path]
     family: str = ""  # of an environment in Python; empty if nothing says which
     layered: bool = False  # whether the files of its family are among them
-    partly: frozenset[Path] = frozenset()  # files of which only the keys in ``PARTS`` count
+    partly: frozenset[Path] = frozenset()  # files that only count for the keys in ``PARTS``
+
+    @property
+    def python(self) -> bool:
+        """True for an environment in Python: ``gym:ID`` or ``module:factory``."""
+        return ":" in self.env_name
 
 
 class FamilyChoice(NamedTuple):
-    """What is known of an environment in Python before its files are looked for.
+    """What chooses the files of an environment in Python.
 
     Args:
-        family: by its spaces; empty if they aren't known yet.
-        typed: ``base.family`` as it was typed. It counts before what the environment's own files
-            say of that key, and those count before the spaces; ``auto`` means the spaces.
-        network: ``torch.network`` as it was typed; if it wasn't, those files may say it.
-        complete: a run's own configuration follows all files. It has every key, so the family's
-            files are left out.
+        family: the family of its spaces; empty if they aren't known yet.
+        typed: the typed ``base.family``; may be empty. It wins over the environment's own files,
+            and these win over the spaces; ``auto`` means the spaces.
+        network: the typed ``torch.network``; if it is empty, the files decide.
+        complete: True if a run's own configuration follows all files. It has every key, so the
+            family's files are left out.
     """
 
     family: str = ""
@@ -233,12 +224,12 @@ class FamilyChoice(NamedTuple):
 NOTHING = FamilyChoice()
 
 
-def resolve(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
-    """What the first word of a command line means.
+def find(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
+    """Return the environment that a word names, with its files.
 
     Args:
-        word: one of those above.
-        choice: if it is an environment in Python.
+        word: a word of the table above.
+        choice: the choice of files for an environment in Python.
 
     Raises:
         UserError: there is no such environment, folder or file.
@@ -252,20 +243,18 @@ def resolve(word: str, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
         return _python(word, _files_about(word), choice)
     if "/" in word or word in (".", ".."):
         return _folder(word)
-    if word in (paths := variants()):
-        return resolve_file(paths[word])
+    for path in all_files() if "-" in word else []:
+        if path.stem == word and _is_variant(path):
+            return resolve_file(path)
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
 def shadow_note(word: str, named: NamedEnvironment) -> str:
-    """Return a note that a shipped environment was taken, not what ./ has of that name.
+    """Return a note that a shipped environment is used, not one of ./ with that name; may be empty.
 
     Args:
         word: the first word of a command line.
-        named: its meaning.
-
-    Returns:
-        The note, empty if there is nothing to note.
+        named: the environment that it names.
     """
     ours = shipped("configs"), shipped("envs")
     if named.source or not named.files or not named.files[-1].is_relative_to(ours[0]):
@@ -278,10 +267,10 @@ def shadow_note(word: str, named: NamedEnvironment) -> str:
 
 
 def resolve_file(path: Path, choice: FamilyChoice = NOTHING) -> NamedEnvironment:
-    """The environment that a file is about, configured by it: one's own file, or a saved run's.
+    """Return the environment that a user's file or a saved run's configuration is about.
 
     Raises:
-        UserError: it is about several environments.
+        UserError: the file is about several environments.
     """
     name = env_names(path)[0]
     if "*" in name:
@@ -292,7 +281,7 @@ def resolve_file(path: Path, choice: FamilyChoice = NOTHING) -> NamedEnvironment
 
 
 def _python(name: str, own: list[Path], choice: FamilyChoice) -> NamedEnvironment:
-    """An environment in Python: the files of its family, then its own."""
+    """Return an environment in Python with the files of its family, then its own."""
     word = choice.typed or last_text(FAMILY, own)
     family = choice.family if word in ("", AUTO) else word
     if choice.complete:  # keys that a family's files got since weren't the run's
@@ -307,20 +296,23 @@ def _python(name: str, own: list[Path], choice: FamilyChoice) -> NamedEnvironmen
 def _files_about(word: str) -> list[Path]:
     """Return the files of an environment in Python: one about several environments, then its own.
 
-    The package's come first. If it has the environment's own file, other folders have no say.
+    The package's files come first: those about ``gym:ID`` are in its folder ``configs/gym``. Files
+    of ./configs are read only if the package has no file for the environment alone.
     """
-    files = all_files()
+    kind = word.partition(":")[0]
+    files = sorted((shipped("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
+    if not any(word in env_names(path) for path in files):
+        others = [folder for folder in config_folders() if folder != shipped("configs")]
+        files += [path for folder in others for path in sorted(folder.rglob("*.ini"))]
     own = [path for path in files if word in env_names(path)]
-    if own and own[0].is_relative_to(shipped("configs")):
-        files = [path for path in files if path.is_relative_to(shipped("configs"))]
     several = [path for path in files if _is_one_of(word, path)]
     return [*several[:1], *own[:1]]
 
 
 def _beside(path: Path) -> NamedEnvironment | None:
-    """The environment that a file in a ``config`` folder is about, from the ``ocean`` beside it.
+    """Return the environment of a file in a ``config`` folder, from the ``ocean`` folder beside it.
 
-    The file may name it, but not by a path, which could lead to anybody's sources.
+    The file may name the environment, but not by a path, which could lead to any sources.
     """
     names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
     for configs in (above for above in path.resolve().parents if above.name == CONFIG):
@@ -333,13 +325,13 @@ def _beside(path: Path) -> NamedEnvironment | None:
 
 
 def _configured(folder: Path, configs: Path, path: Path) -> NamedEnvironment:
-    """An environment's folder with a file of a ``config`` folder, and that folder's default.ini."""
+    """Return an environment's folder with a file of a ``config`` folder and its default.ini."""
     theirs = [file for file in [configs / "default.ini"] if file.is_file()]
     return NamedEnvironment(folder.name, str(folder), [*_defaults(), *theirs, path])
 
 
 def _folder(word: str) -> NamedEnvironment:
-    """An environment's folder, with its file: in it, or in a ``config`` folder above it."""
+    """Return an environment's folder with its file: in it, or in a ``config`` folder above it."""
     names_itself = DIALECTS[folder_version(word)].names_itself
     folder = Path(word).resolve()
 
@@ -367,12 +359,12 @@ def _folder(word: str) -> NamedEnvironment:
 
 
 def _is_one_of(name: str, path: Path) -> bool:
-    """Whether a file is about several environments, this one among them."""
+    """Return True if a file is about several environments and this is one of them."""
     return any("*" in several and fnmatchcase(name, several) for several in env_names(path))
 
 
 def _defaults() -> list[Path]:
-    """default.ini."""
+    """Return default.ini in a list."""
     return layer("default.ini")
 
 
@@ -380,17 +372,17 @@ def _defaults() -> list[Path]:
 
 
 class FileSettings(NamedTuple):
-    """What files say."""
+    """The settings of files, and the trainer that they choose."""
 
     algorithm: str  # the trainer
-    why: str  # it is that one
-    dialect: Dialect  # of the environment's sources; 4.0's if there are none
-    files: list[Path]  # with puffer5.ini, if it counts
-    settings: list[Setting]  # in their order
-    foreign: frozenset[str]  # origins of files that aren't of the trainer
+    why: str  # the reason for this trainer, for messages
+    dialect: Dialect  # the release of the environment's sources; 4.0 without sources
+    files: list[Path]  # all files, with puffer5.ini if it counts
+    settings: list[Setting]  # in the files' order
+    foreign: frozenset[str]  # origins of settings in files for another trainer
 
     def takes(self, setting: Setting) -> bool:
-        """Whether a setting under our name counts, where it comes from considered."""
+        """Return True if a setting counts for this trainer."""
         return setting.name not in ESSENCE or setting.origin not in self.foreign
 
 
@@ -400,10 +392,10 @@ def read_files(
     """Read files, each by the rules of its release, and choose a trainer.
 
     Args:
-        named: an environment, with the files that are about it.
-        files: further ones, which win over those.
-        source: the folder of C sources as it was typed.
-        algorithm: ``train.algorithm`` as it was typed.
+        named: an environment with its files.
+        files: further files, which win.
+        source: the typed folder of C sources; may be empty.
+        algorithm: the typed ``train.algorithm``; may be empty.
 
     Raises:
         UserError: a file can't be read, or isn't an .ini file.
@@ -435,12 +427,12 @@ def read_files(
 
 
 def _chosen(versions: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
-    """The trainer where the command line doesn't name one, and why it is that one.
+    """Return the trainer if none is typed, and the reason for it.
 
     Args:
-        versions: what the files tell, default.ini the first one.
-        source: the folder of the environment's C sources.
-        release: that they are of; empty if there are none.
+        versions: the releases of the files, default.ini first.
+        source: the folder of the environment's C sources; may be empty.
+        release: the release of these sources; may be empty.
     """
     default, *others = versions.items() or [(Path(), FileVersion())]
     if telling := [other for other in reversed(others) if other[1].algorithm]:

@@ -82,14 +82,14 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         if on and not interval and sound(name, "base.eval_interval"):
             value = getattr(config.base, name.partition(".")[2])
             message = f"{name} {value} is of evaluations while training, and there are none"
-            report([name, "base.eval_interval"], message, "--eval-interval 100_000, say")
+            report([name, "base.eval_interval"], message, "base.eval_interval 100_000, say")
     if config.goal not in GOALS:
         message = f"sweep.goal {config.goal} does not exist here"
         report(["sweep.goal"], message, " or ".join(GOALS))
     names = "base.stop_at_score", "sweep.metric"
     if interval and config.base.stop_at_score != "none" and not config.evaluation_metric:
         message = "base.stop_at_score is of evaluations, and evaluations don't report"
-        report(names, f"{message} {config.metric}", "--sweep.metric score, say")
+        report(names, f"{message} {config.metric}", "sweep.metric score, say")
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
     names = ("vec.total_agents", "vec.num_buffers")
     if sound(*names) and agents % buffers:
@@ -131,12 +131,12 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
     if train.lr_schedule == "adaptive" and not train.anneal_lr:
         names = "train.lr_schedule", "train.anneal_lr"
         message = "train.lr_schedule is adaptive, and train.anneal_lr False keeps the learning rate"
-        report(names, message, "--train.anneal-lr 1, or another schedule")
+        report(names, message, "train.anneal_lr 1, or another schedule")
     if sound("train.target_kl") and train.target_kl and known and not config.facts.stops_by_kl:
         obey = " or ".join(name for name in algorithms() if facts(name).stops_by_kl)
         message = f"train.target_kl {train.target_kl} is of {obey}'s passes over a rollout, and"
         message += f" train.algorithm is {train.algorithm}"
-        hint = f"--train.algorithm {obey}, or --train.target-kl 0"
+        hint = f"train.algorithm {obey}, or train.target_kl 0"
         report(("train.target_kl", "train.algorithm"), message, hint)
     if config.selfplay.enabled and not faulty:
         for names, message, hint in selfplay_faults(config):
@@ -157,7 +157,7 @@ def settled_wrappers(wrap: Wrap, given: Collection[str], by_id: bool) -> Iterato
             continue
         if by_id:
             message = f"wrap.{key} is not for Atari's games by their ID, which have env.{argument}"
-            hint = f"--env.{argument.replace('_', '-')}; or --wrap.preset atari for all that is"
+            hint = f"env.{argument}; or wrap.preset atari for all that is"
             yield (f"wrap.{key}",), message, f"{hint} usual"
         elif wrap.preset != "none" and key != "sticky_actions":
             message = f"wrap.preset {wrap.preset} and wrap.{key}, which it settles itself"
@@ -223,7 +223,7 @@ def selfplay_faults(config: Config) -> Iterator[Problem]:
         yield (
             ("selfplay.enabled", keys.count, keys.part),
             message,
-            f"--{keys.example.rpartition('--')[2]}",
+            keys.example.rpartition(", ")[2],
         )
     elif rules == OF_4:
         yield from _shares(config)
@@ -235,7 +235,7 @@ def selfplay_faults(config: Config) -> Iterator[Problem]:
             yield (name, ours), f"{message}: {why}", f"{name} 0"
     if config.train.gpus > 1:
         message = f"selfplay.enabled 1 and train.gpus {config.train.gpus}: there is no self-play"
-        yield ("selfplay.enabled", "train.gpus"), f"{message} of several ranks", "--train.gpus 1"
+        yield ("selfplay.enabled", "train.gpus"), f"{message} of several ranks", "train.gpus 1"
     bots = config.selfplay.eval_bots.replace(" ", "").split(",")
     if len(bots) > 16 or not all(bot.isdecimal() for bot in bots):
         message = f"selfplay.eval_bots {config.selfplay.eval_bots} aren't at most 16 whole numbers"

@@ -1,4 +1,4 @@
-r"""A setting's text as a value: the types of keys, numbers, truth values, quotes, literals.
+r"""Values of settings: types of keys, numbers, truth values, quotes, literals.
 
 A text that begins with ``=`` is a Python literal: ``key := 'two\nlines'``, ``key := None``. Files
 hold in that form what a plain line can't.
@@ -8,7 +8,7 @@ import ast
 import math
 from typing import Any
 
-from puffer_mlx.config.key import COMMAND_LINE, Key, Setting
+from puffer_mlx.config.key import FLOAT_MAX, Key, Setting
 from puffer_mlx.errors import UserError
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True}
@@ -16,11 +16,15 @@ BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
-    """A setting's text as its key's type.
+    """Return a setting's value as its key's type.
 
-    Upstream's rule for an integer key in a file: a fraction is cut off, 4.07 is 4.
+    A fraction in a file is cut off for an integer key, as upstream does: 4.07 is 4.
     """
-    _, _, text, origin = setting
+    if _is_exact(setting.value, declared):
+        return float(setting.value) if declared.kind is float else setting.value
+    if declared.kind is str and isinstance(setting.value, str):
+        return declared.aliases.get(setting.value, setting.value)
+    text, origin = setting.text, setting.origin
     if declared.kind is str:
         word = unquoted(text)
         return declared.aliases.get(word, word)
@@ -36,15 +40,24 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
     number = read_number(setting, f"{declared.default}{declared.advice}")
     if declared.kind is float:
         return float(number)
-    if number != int(number) and origin == COMMAND_LINE:
+    if number != int(number) and setting.typed:
         message = f"{setting} is not a whole number ({origin})"
         raise UserError(message, f"{math.floor(number)} or {math.ceil(number)}")
     return int(number)
 
 
+def _is_exact(value: Any, declared: Key) -> bool:
+    """Return True for a program's value that has its key's type already."""
+    kind = declared.kind
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= FLOAT_MAX  # False for nan
+    return type(value) is kind and kind in (bool, int)
+
+
 def read_number(setting: Setting, example: float | str) -> int | float:
-    """A setting's text as a finite number, exact for integers."""
-    number = parse_number(setting.text)
+    """Return a setting's text as a finite number; integers are exact."""
+    given = setting.value
+    number = given if type(given) in (int, float) else parse_number(setting.text)
     try:
         finite = number is not None and math.isfinite(number)
     except OverflowError:  # an integer beyond every float
@@ -57,7 +70,7 @@ def read_number(setting: Setting, example: float | str) -> int | float:
 
 
 def parse_number(text: str) -> int | float | None:
-    """A text as a number (`64`, `10_000_000`, `1e7`, `nan`, `True`); None if it is none."""
+    """Return the number that a text holds (`64`, `10_000_000`, `1e7`, `nan`, `True`), or None."""
     word = without_comment(text)
     if word.lower() in ("true", "false"):
         return int(BOOLS[word.lower()])
@@ -90,7 +103,7 @@ def parse_argument(text: str, typed: bool = False) -> Any:
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value of a Python literal; the text itself if it is none."""
+    """Return the value of a Python literal, or the text if it isn't one."""
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -116,16 +129,16 @@ def is_argument(value: Any, inside: bool = False) -> bool:
 
 
 def parse_parameter(text: str) -> float | str:
-    """A text as a parameter of PufferLib 5.0's environments: a number, else the text itself.
+    """Return a parameter of PufferLib 5.0's environments: a number, or any other text.
 
-    Its environments get lists of numbers, too: as their text, ``1, 2``.
+    Lists of numbers stay text: ``1, 2``.
     """
     number = parse_number(text)
     return unquoted(text) if number is None else float(number)
 
 
 def without_comment(text: str) -> str:
-    """A text without a comment behind it: upstream reads Python literals, which may have one."""
+    """Return a text without a comment at its end, which upstream's Python literals may have."""
     return text.partition("#")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""A configuration out of keywords and dictionaries, and an environment as a program has it.
+"""Configurations from keywords and dictionaries, and environments as programs give them.
 
 ``learning_rate=1e-3`` is a keyword; ``{"train.learning_rate": 1e-3}`` and
 ``{"train": {"learning_rate": 1e-3}}`` are dictionaries. All mean what options mean on a command
@@ -6,19 +6,17 @@ line: they win over every file, and are never changed silently. An environment i
 function that makes one, or one.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
-from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, KEYS, NO_TRACKER, SECTIONS
+from puffer_mlx.config.key import ARGUMENT, EVERY_KEY
+from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
-from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import rate_at
 from puffer_mlx.vec.gym.lent import lend
@@ -26,7 +24,6 @@ from puffer_mlx.vec.puffer.make import is_puffer_env
 
 ENV = "env."  # whose keys are the environment's own
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
-EVERY_KEY = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
 ARGUMENTS = {  # what other libraries have, and here is said in another way
     "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
     "env_kwargs": '{"env": {…}}',
@@ -57,12 +54,13 @@ class Objects(NamedTuple):
 
 
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
-    """Objects among settings, of which the last one for a key counts, and settings without them.
+    """Return the objects among settings, and the settings with plain values in their place.
 
-    There a learning rate is a number, the first epoch's, and others are the names of objects.
+    A learning rate is then the first epoch's, and other objects are their names. The last setting
+    for a key counts.
 
     Raises:
-        UserError: there is no such key, or the function gives no learning rate.
+        UserError: there is no such key, or the function returns no learning rate.
     """
     objects: dict[str, Any] = {}
     plain: list[dict[str, Any]] = []
@@ -81,7 +79,7 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
 
 
 def object_name(value: Any) -> str:
-    """``module:name`` of a class, a function or an optimizer, in one word."""
+    """Return the name of a class, a function or an optimizer: ``module:name``."""
     name = getattr(value, "__qualname__", "")
     if not name:  # a tuple of functions has none, but it may be a variable of their module
         value, whole = getattr(value, "step", value), value
@@ -93,55 +91,20 @@ def object_name(value: Any) -> str:
 
 
 def collected(*sources: Mapping[str, Any]) -> Settings:
-    """Settings under their full names, the last one for a key winning.
+    """Return settings by their full names; the last one for a key counts.
 
     Args:
-        sources: short names where they are unique, as on a command line those of [base] too;
-            ``section.key``; or a section with a dictionary of its keys.
+        sources: values by key, if only one section or [base] has it; by ``section.key``; or a
+            dictionary of keys by section.
 
     Raises:
-        UserError: there is no such key, or its value is none that a file could say.
+        UserError: there is no such key, or a file couldn't hold its value.
     """
     settings: Settings = {}
     for source in sources:
         for name, value in _flat(source):
             settings[_full_name(name)] = _plain(name, value)
     return settings
-
-
-def words(settings: Settings) -> list[str]:
-    """Settings as a command line's words."""
-    return [f"--{name}={parameter_text(value, True)}" for name, value in settings.items()]
-
-
-def called(make: Callable[[], Config]) -> Config:
-    """A configuration of a program's arguments, read as a command line's words.
-
-    Raises:
-        UserError: as ``make`` does, in words for who called a function.
-    """
-    try:
-        config = make()
-    except UserError as error:
-        raise UserError(_for_callers(error.message), _for_callers(error.hint)) from None
-    typed = {name: ARGUMENT for name, origin in config.origins.items() if origin == COMMAND_LINE}
-    config.origins |= typed
-    if again := config.again:
-        config.again = partial(_called_again, again)
-    return config
-
-
-def _called_again(again: Callable[[str], Config], family: str) -> Config:
-    """``called`` of what reads a configuration with the settings of a family."""
-    return called(partial(again, family))
-
-
-def _for_callers(text: str) -> str:
-    """A message without command lines and their options."""
-    if "--help" in text:
-        return EVERY_KEY
-    text = text.replace(COMMAND_LINE, ARGUMENT).replace("unknown option", "there is no setting")
-    return re.sub(r"--([a-z][\w.-]*)", lambda match: match[1].replace("-", "_"), text)
 
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -153,7 +116,7 @@ def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _full_name(name: str) -> str:
-    """``section.key`` of a name."""
+    """Return the ``section.key`` that a name means."""
     section, dot, key = name.partition(".")
     if key in KEYS.get(section, {}) or (name.startswith(ENV) and key):
         return name
@@ -173,7 +136,7 @@ def _full_name(name: str) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value that a file can hold; numbers of NumPy are Python's."""
+    """Return a value that a file can hold; NumPy's numbers become Python's."""
     if name.startswith(ENV) and is_argument(value):
         return value
     if isinstance(value, list | tuple):
@@ -193,7 +156,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _joined(name: str, value: Sequence[Any]) -> Any:
-    """Several choices of a key that takes several as its text; anything else as it is."""
+    """Return a list of choices as text, for keys with several choices; other values unchanged."""
     section, _, key = _full_name(name).partition(".")
     several = section in KEYS and KEYS[section][key].several
     if several and all(isinstance(word, str) for word in value):
@@ -205,12 +168,12 @@ def _joined(name: str, value: Sequence[Any]) -> Any:
 
 
 class EnvironmentSource(NamedTuple):
-    """An environment under the name that files know it by.
+    """An environment of a program.
 
     Args:
-        name: as on a command line.
-        factory: what makes it; None: the name says where it is found.
-        alone: whether there is only one, which its owner made.
+        name: its name in files and on command lines.
+        factory: makes the environment; None: the name says where it is found.
+        alone: True if there is only one, which its owner made.
     """
 
     name: str
@@ -219,10 +182,10 @@ class EnvironmentSource(NamedTuple):
 
 
 def source_of(env: Any) -> EnvironmentSource:
-    """What a person calls an environment; what this has returned is returned as it is.
+    """Return an environment that a program gives, with its name.
 
     Raises:
-        UserError: it is none.
+        UserError: the object isn't an environment.
     """
     if isinstance(env, EnvironmentSource):
         return env
@@ -245,14 +208,16 @@ def configured(
     env: Any,
     keywords: Mapping[str, Any],
     training: bool = True,
+    find_family: Callable[[Config], str] | None = None,
 ) -> Config:
-    """The checked configuration of a run.
+    """Return the checked configuration of a run.
 
     Args:
-        config: all of it; or settings, see ``settings``; None: as the environment's files say.
+        config: a configuration, or settings; None: the environment's files alone.
         env: the environment (``source_of``); None if the configuration names it.
         keywords: further settings, which win.
-        training: whether it is to train with it.
+        training: False if only what evaluations need is checked.
+        find_family: returns the family of an environment in Python; None leaves it open.
 
     Raises:
         UserError: anything wrong.
@@ -263,21 +228,24 @@ def configured(
         raise UserError("there is no environment", FORMS)
     settings = collected(config or {}, keywords)
     one = source_of(env)
-    load = partial(configuration.load, one.name, words(settings), training=training)
-    loaded = called(load)
-    loaded.factory = one.factory
-    return loaded
+    return configuration.load(
+        one.name,
+        training=training,
+        keywords=settings,
+        factory=one.factory,
+        find_family=find_family,
+    )
 
 
 def with_environment(config: Config, env: Any) -> Config:
-    """A configuration with the environment that a person gave: it is theirs, whoever's file it is.
+    """Return a configuration with the environment of a program, which is trusted.
 
     Args:
-        config: is not changed.
-        env: as ``source_of`` takes it; None leaves the configuration's own.
+        config: the configuration; is not changed.
+        env: the environment (``source_of``); None for the configuration's.
 
     Raises:
-        UserError: it is another one than the configuration's.
+        UserError: the configuration is for another environment.
     """
     if env is None:
         return config
@@ -298,11 +266,11 @@ def with_environment(config: Config, env: Any) -> Config:
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
-    """A configuration with objects that a person gave: theirs, whoever's file names them, too.
+    """Return a configuration with a program's objects, which are trusted.
 
     Args:
-        config: has their names already; is not changed.
-        objects: by their full names, of section [train].
+        config: the configuration, with the objects' names; is not changed.
+        objects: objects for keys of section [train], by full names.
     """
     names = {getattr(config.train, name.partition(".")[2]) for name in objects}
     known = {name: origin for name, origin in config.named_by.items() if name not in names}
@@ -310,10 +278,10 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
 
 
 def changed(config: Config, settings: Settings, training: bool = True) -> Config:
-    """A copy of a configuration with other settings, as if they had been typed.
+    """Return a copy of a configuration with other settings, which win over files.
 
     Raises:
-        UserError: they don't fit.
+        UserError: the settings don't fit.
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
     copy = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))
@@ -328,13 +296,6 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
             setattr(getattr(copy, section), key, int(value) if whole else value)
         copy.origins[name] = ARGUMENT
     validate(copy, training)
-    if again := config.again:
-        copy.again = partial(_changed_again, again, settings, training)
+    if config.again:
+        copy.again = config.again.changed(settings, training)
     return copy
-
-
-def _changed_again(
-    again: Callable[[str], Config], settings: Settings, training: bool, family: str
-) -> Config:
-    """``changed`` of what reads a configuration with the settings of a family."""
-    return changed(again(family), settings, training)

@@ -136,7 +136,8 @@ class Trainer:
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
         schedule = objects.schedule
         source = _with_parts(config if whole else source, settings, policy)
-        chosen = configured(source, None if ready else env, settings)
+        environment = None if ready else env
+        chosen = configured(source, environment, settings, find_family=vec.find_family)
         chosen = with_objects(chosen, objects.named)
         if schedule is not None and typed(chosen, "train.lr_schedule"):
             message = "lr_schedule is given, and learning_rate is a function"

@@ -1,6 +1,7 @@
 """Environments, NumPy only: the contract, and three roads to it: C, Gymnasium, PufferLib 3.x."""
 
 from puffer_mlx.vec.from_config import (
+    find_family,
     has_own_network,
     look_up_spec,
     make,
@@ -12,6 +13,7 @@ from puffer_mlx.vec.from_config import (
 )
 
 __all__ = [
+    "find_family",
     "has_own_network",
     "look_up_spec",
     "make",

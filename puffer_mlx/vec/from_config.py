@@ -83,8 +83,19 @@ def settle_family(config: Config) -> None:
         UserError: As ``make``, or options don't fit the family's settings.
     """
     if undecided(config):
-        measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
-        take_family(config, family_of(_probed(config, measure=measure).layout.spec))
+        take_family(config, find_family(config))
+
+
+def find_family(config: Config) -> str:
+    """Return the family of an environment in Python; makes as few environments as possible.
+
+    Raises:
+        UserError: as ``make``.
+    """
+    if not config.python:
+        return family_of(look_up_spec(config))
+    measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
+    return family_of(_probed(config, measure=measure).layout.spec)
 
 
 def look_up_spec(config: Config) -> EnvSpec:

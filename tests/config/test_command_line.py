@@ -1,11 +1,13 @@
 """The keys of a script: it shows and takes those that it obeys, and says which it doesn't."""
 
+import argparse
+
 import pytest
 from running import cli
 
 from puffer_mlx import config as c
 from puffer_mlx.cli import bench
-from puffer_mlx.config.command_line import obeys
+from puffer_mlx.config.command_line import is_used
 from puffer_mlx.config.compatibility import UNUSED
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
@@ -15,13 +17,13 @@ SOME = ("base.seed", "vec")
 
 def test_keys_that_are_not_obeyed_are_taken_and_named(capsys):
     words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1 --env.size 3"
-    config, _ = c.parse_command_line(["squared", *words.split()], obeyed=SOME)
+    config, _ = c.parse_command_line(["squared", *words.split()], used=SOME)
     names = "train.gamma, base.cudagraphs, base.overlap"
     assert config.notes == [f"unused here: {names} (--help all shows what is used)"]
-    taken, _ = c.parse_command_line(["squared", "--overlap", "0"], obeyed=["train.overlap"])
+    taken, _ = c.parse_command_line(["squared", "--overlap", "0"], used=["train.overlap"])
     assert taken.notes == []
     with pytest.raises(SystemExit):
-        c.parse_command_line(["squared", "--help", "all"], obeyed=SOME)
+        c.parse_command_line(["squared", "--help", "all"], used=SOME)
     shown = capsys.readouterr().out
     assert "--vec.num-buffers" in shown and "--seed" in shown and "--env.size" in shown
     assert "--train." not in shown and "--log-dir" not in shown and "[policy]" not in shown
@@ -31,20 +33,72 @@ def test_a_scripts_own_option_comes_before_a_key_of_its_name():
     def add(parser):
         parser.add_argument("--episodes", "--eval-episodes", type=int)
 
-    config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, obeyed=SOME)
+    config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, used=SOME)
     assert own.episodes == 7 and config.notes == []
     assert config.base.eval_episodes == c.Base().eval_episodes
 
 
+def test_keys_are_no_options_of_argparse(monkeypatch):
+    added = []
+    add = argparse.ArgumentParser.add_argument
+    monkeypatch.setattr(
+        argparse._ActionsContainer,
+        "add_argument",
+        lambda self, *names, **how: added.append(names) or add(self, *names, **how),
+    )
+    config = c.load("breakout", ["--train.gamma=0.5", "--env.paddle-width", "3"])
+    assert config.train.gamma == 0.5 and config.env["paddle_width"] == 3
+    assert added == [("-h", "--help"), ("--allow-code",)]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("--total-timesteps 1e6", "train.total_timesteps", 1_000_000),
+        ("--learning_rate=0.5", "train.learning_rate", 0.5),
+        ("--anneal-lr --gamma 0.5", "train.anneal_lr", True),
+        ("--train.gamma 0.3 --gamma 0.5", "train.gamma", 0.5),
+        ("--gamma 0.3 --train.gamma 0.5", "train.gamma", 0.5),
+        ("--seed 5", "base.seed", 5),  # of [base], although [vec] has one
+        ("--hidden-size 32", "policy.hidden_size", 32),
+        ("--network LSTM", "torch.network", "LSTM"),  # which also chooses files
+        ("--base.overlap 0 --base.seed 5", "train.overlap", False),  # another release's name
+    ],
+)
+def test_a_key_of_one_section_needs_no_section(words, name, value):
+    config = c.load("squared", words.split())
+    assert config.value(name) == value and config.origins[name] == "command line"
+    assert not name.startswith("base.seed") or config.vec.seed == c.load("squared").vec.seed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--train.gamma 0.5 0.6", "unexpected '0.6'"),
+        ("--anneal-lr 1 --gamma 0.5 x --horizon 8", "unexpected 'x'"),
+        ("x --gamma 0.5", "unexpected 'x'"),
+        ("--gamma", "argument --gamma: expected one argument"),
+        ("--gamma --seed 3", "argument --gamma: expected one argument"),
+        ("--base.gamma 0.5", "unknown option --base.gamma 0.5"),
+        ("--gama 0.5", "unknown option --gama 0.5"),
+        ("-- 0.5", "unknown option -- 0.5"),
+    ],
+)
+def test_what_is_no_option_of_a_key_is_refused(words, message):
+    with pytest.raises(UserError) as caught:
+        c.load("squared", words.split())
+    assert caught.value.message == f"{message} (command line)" and caught.value.hint
+
+
 def test_a_suggestion_does_something():
     for word in ["--track", "--gpu", "--train.beta", "--cuda-graph", "--train.optimiser", "--rnk"]:
-        for obeyed in None, SOME:
+        for used in None, SOME:
             with pytest.raises(UserError) as caught:
-                c.parse_command_line(["squared", word, "1"], obeyed=obeyed)
+                c.parse_command_line(["squared", word, "1"], used=used)
             if "did you mean --" in caught.value.hint:
                 name = caught.value.hint.removeprefix("did you mean --").rstrip("?")
                 name = name.replace("-", "_")
-                assert obeys(obeyed, name if "." in name else f"base.{name}")
+                assert is_used(used, name if "." in name else f"base.{name}")
 
 
 def test_a_file_is_never_advised_a_key_that_does_nothing(here):

@@ -1,9 +1,13 @@
-"""Configurations out of keywords and dictionaries."""
+"""Configurations from keywords and dictionaries."""
+
+import pickle
 
 import numpy as np
+import pytest
 
 from puffer_mlx import config
 from puffer_mlx.config.fit import typed
+from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import changed, collected, configured
 
 
@@ -34,6 +38,17 @@ def test_a_family_that_is_found_out_later_blames_no_command_line_either():
     assert typed(again, "train.gamma") and again.origins["train.gamma"] == "keyword or dictionary"
 
 
+def test_wrong_settings_are_refused_before_an_environment_is_made():
+    def find_family(_):
+        raise AssertionError("an environment was made")
+
+    for wrong in {"gamma": 2}, {"horizon": "long"}:
+        with pytest.raises(UserError, match="keyword or dictionary"):
+            configured(wrong, "somewhere:Env", {}, find_family=find_family)
+    for decided in ("gym:CartPole-v1", {}), ("somewhere:Env", {"family": "images"}):
+        configured(decided[1], decided[0], {}, find_family=find_family)
+
+
 def test_a_whole_configuration_is_copied():
     before = config.load("squared", [])
     found = configured(before, None, {"gamma": 0.25, "env.x": 3})
@@ -49,6 +64,55 @@ def test_changes_stay_when_the_family_is_found_out():
     after = found.again("continuous")
     assert (after.train.gamma, after.base.family) == (0, "continuous")
     assert after.train.minibatch_size == before.train.minibatch_size
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("train.gamma", 0.1 + 0.2, 0.1 + 0.2),
+        ("train.gamma", 1, 1.0),
+        ("train.gamma", True, 1.0),
+        ("train.horizon", 32.0, 32),
+        ("train.anneal_lr", False, False),
+        ("train.anneal_lr", 1, True),
+        ("base.tag", 3, "3"),
+        ("base.tag", "0x10", "0x10"),
+        ("base.tag", "'quoted' # text", "'quoted' # text"),
+        ("train.rollout_device", "cpu", "cpu"),
+        ("base.stop_at_score", "none", "none"),
+    ],
+)
+def test_a_value_becomes_its_keys_type(name, value, expected):
+    found = configured({name: value, "eval_interval": 512}, "squared", {}).value(name)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def test_an_environments_values_stay_the_same_objects():
+    layout = {"walls": [(1, 2), (3, 4)], "name": "3", "none": None}
+    assert configured({"env": {"layout": layout}}, "somewhere:Env", {}).env["layout"] is layout
+
+
+def test_a_configuration_that_is_read_again_can_be_pickled():
+    found = configured({"gamma": 0.25, "env.size": None}, "somewhere:Env", {})
+    again = pickle.loads(pickle.dumps(found)).again("continuous")
+    assert (again.train.gamma, again.env, again.base.family) == (0.25, {"size": None}, "continuous")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": "0.5"}, 'train.gamma "0.5" is not a number'),
+        ({"gamma": float("nan")}, "train.gamma nan is not a finite number"),
+        ({"horizon": 1.5}, "train.horizon 1.5 is not a whole number"),
+        ({"anneal_lr": "yes please"}, "train.anneal_lr yes please is neither true nor false"),
+        ({"env.size": "large"}, "env.size large is not a number"),
+        ({"env.size": [1]}, "env.size = [1] is not a number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(settings, message):
+    with pytest.raises(UserError) as caught:
+        configured(settings, "squared", {})
+    assert caught.value.message == f"{message} (keyword or dictionary)"
 
 
 def test_numbers_and_texts_of_an_environment_keep_their_types():

@@ -21,6 +21,7 @@ import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.cli import export
 from puffer_mlx.cli import train as script
+from puffer_mlx.config import loading
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import collected
 from puffer_mlx.training import trainer as training
@@ -63,6 +64,32 @@ def test_train_does_what_the_trainer_of_before_does():
         with puffer_mlx.train("squared", **SQUARED) as trainer:
             assert len(records) == trainer.epoch == STEPS
             assert alike(trainer, plain)
+
+
+@pytest.mark.parametrize(
+    ("env", "family"),
+    [
+        ("squared", "auto"),
+        ("gym:CartPole-v1", "discrete"),  # its file names the family
+        (lambda: gymnasium.make("MountainCar-v0"), "discrete"),
+        (lambda: gymnasium.make("MountainCarContinuous-v0"), "continuous"),
+    ],
+    ids=["in C", "with a file", "a function", "another function"],
+)
+def test_one_configuration_is_assembled(monkeypatch, env, family):
+    resolved = []
+    resolve = loading.resolve
+    monkeypatch.setattr(loading, "resolve", lambda *how: resolved.append(how) or resolve(*how))
+    sizes: dict[str, Any] = {
+        "total_agents": 2,
+        "horizon": 32,
+        "minibatch_size": 64,
+        "hidden_size": 8,
+    }
+    if env != "squared":
+        sizes["vec.backend"] = "sync"
+    with puffer_mlx.Trainer(sizes, env, total_timesteps=64) as trainer:
+        assert len(resolved) == 1 and trainer.config.base.family == family
 
 
 def test_going_on_is_exact(tmp_path):

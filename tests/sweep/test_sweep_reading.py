@@ -3,7 +3,7 @@
 import pytest
 
 from puffer_mlx import config
-from puffer_mlx.cli.sweep_options import OBEYED, add_options
+from puffer_mlx.cli.sweep_options import USED, add_options
 from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import reading
@@ -25,7 +25,7 @@ def swept(tmp_path):
 
 
 def typed(*words, files=()):
-    return config.parse_command_line(words, add_options, files, obeyed=OBEYED)[0]
+    return config.parse_command_line(words, add_options, files, used=USED)[0]
 
 
 def parameter(sweep, name):

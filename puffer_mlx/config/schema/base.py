@@ -13,11 +13,17 @@ NO_TRACKER = "none"
 class Base(Named):
     """The run; options without a section: `--seed 1`."""
 
-    seed: int = key(73, "Seed of the initial weights and of action sampling.", ">= 0")
+    seed: int = key(
+        73,
+        "Seed of the initial weights and of action sampling.",
+        ">= 0",
+        brief="of weights and of actions",
+    )
     device: str = key(
         "auto",
         "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
         choices=("auto", "cpu", "gpu"),
+        brief="where MLX computes",
     )
     family: str = key(
         "auto",
@@ -26,21 +32,32 @@ class Base(Named):
         " continuous.ini says of actions; auto is chosen from its spaces. puffer_mlx only.",
         choices=(AUTO, *FAMILIES),
     )
-    checkpoint_dir: str = key("checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", "path")
-    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", "path")
+    checkpoint_dir: str = key(
+        "checkpoints",
+        "Folder of checkpoints: DIR/ENV/RUN/STEP.",
+        "path",
+        brief="where checkpoints are kept",
+    )
+    log_dir: str = key(
+        "logs", "Folder of logs: DIR/ENV/RUN.jsonl.", "path", brief="where logs are kept"
+    )
     track: str = key(
         NO_TRACKER,
         "Trackers that are told of the run beside its log, several with commas between them:"
         " tensorboard,wandb. puffer_mlx only.",
         choices=(NO_TRACKER, *trackers()),
         several=True,
+        brief="tensorboard, wandb, trackio",
     )
     wandb: bool = key(False, "The same as wandb in track.")
     wandb_project: str = key("puffer4", "Project of wandb, and of trackio.")
     wandb_group: str = key("debug", "Group of the run in wandb, and in trackio.")
     tag: str = key("none", "Tag of the run in trackers; none is no tag.")
     checkpoint_interval: int = key(
-        200, "Epochs from one checkpoint to the next; 0 writes only the last.", "epochs >= 0"
+        200,
+        "Epochs from one checkpoint to the next; 0 writes only the last.",
+        "epochs >= 0",
+        brief="epochs between two checkpoints",
     )
     checkpoint_keep: int = key(
         3,
@@ -69,6 +86,7 @@ class Base(Named):
         " own. Their score says which checkpoint is best. 0: PufferLib's, after training only."
         " puffer_mlx only.",
         "steps >= 0",
+        brief="steps between two evaluations; 0 is none",
     )
     eval_video_interval: int = key(
         0,

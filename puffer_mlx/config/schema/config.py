@@ -42,8 +42,8 @@ class Config(Named):
         chosen_by: what says whose trainer the run gets, in words; empty if nothing does.
         rate_for: the optimizer that the learning rate was chosen for, if it isn't typed.
         notes: what was found or changed for the person, a line each, to be said at the start.
-        again: reads the same files and options once more, of an environment in Python with the
-            settings of a family; None where no family's settings count.
+        again: a ``loading.Again``, which reads the same files and options with the settings of a
+            family; None if no family's settings count.
         factory: what makes the environment in Python that ``env_name`` names: a class, or what
             returns an environment. None: the name says where it is found.
         objects: what a program gave for keys that may name code, by section.key: a function for
@@ -70,13 +70,13 @@ class Config(Named):
     chosen_by: str = field(default="", compare=False, repr=False)
     rate_for: str = field(default="", compare=False, repr=False)
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
-    again: "Callable[[str], Config] | None" = field(default=None, compare=False, repr=False)
+    again: Any = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     objects: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def python(self) -> bool:
-        """Whether the environment is one of Python: ``gym:ID`` or ``module:factory``."""
+        """True for an environment in Python: ``gym:ID`` or ``module:factory``."""
         return ":" in self.env_name
 
     @property

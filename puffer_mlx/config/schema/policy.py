@@ -14,9 +14,14 @@ class Policy(Named):
     """The size and the dialect of the policy."""
 
     hidden_size: int = key(
-        128, "H: width of the encoder and of each layer of the network.", "units >= 1"
+        128,
+        "H: width of the encoder and of each layer of the network.",
+        "units >= 1",
+        brief="width of the policy",
     )
-    num_layers: int = key(4, "L: layers of the network.", "layers 1 to 1000")
+    num_layers: int = key(
+        4, "L: layers of the network.", "layers 1 to 1000", brief="layers of its network"
+    )
     dialect: str = key(
         "native",
         "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"
@@ -58,6 +63,7 @@ class Torch(Named):
         "What follows the encoder: a recurrent network, or MLP, which has no memory.",
         choices=tuple(network_folders()),
         custom="module:Class",
+        brief="with memory, or without",
     )
     encoder: str = key(
         "DefaultEncoder",
@@ -66,6 +72,7 @@ class Torch(Named):
         " fits (Impala for small images), else the default.",
         choices=("auto", *encoder_files()),
         custom="module:Class",
+        brief="of observations",
     )
     decoder: str = key(
         "DefaultDecoder",

@@ -19,9 +19,13 @@ class Train(Named):
         "; ".join(f"{name}: {facts(name).about}" for name in ALGORITHMS)
         + ". puffer_mlx only: a file of PufferLib's selects that of its release.",
         choices=ALGORITHMS,
+        brief="puffer4, puffer5 or ppo",
     )
     total_timesteps: int = key(
-        10_000_000, "Length of the run, summed over agents.", "steps 1 to 1e18"
+        10_000_000,
+        "Length of the run, summed over agents.",
+        "steps 1 to 1e18",
+        brief="steps of the run, of all agents",
     )
     optimizer: str = key(
         "muon",
@@ -30,12 +34,14 @@ class Train(Named):
         " key.",
         choices=OPTIMIZERS,
         custom="module:OPTIMIZER",
+        brief="adam wants a tenth of muon's rate",
     )
     learning_rate: float = key(
         0.015,
         "The optimizer's step size in the first epoch.",
         ">= 0",
         advice=f"; how it falls, train.lr_schedule says: {', '.join(SCHEDULES)}",
+        brief="at the beginning; see lr_schedule",
     )
     anneal_lr: bool = key(
         True, "Lower the learning rate over the run's epochs, as lr_schedule says; False keeps it."
@@ -63,10 +69,18 @@ class Train(Named):
         " any optimizer). puffer_mlx only.",
         ">= 0",
     )
-    gamma: float = key(0.995, "Discount of one step.", "0 to 1")
-    gae_lambda: float = key(0.90, "Decay of the advantage recursion, times gamma.", "0 to 1")
+    gamma: float = key(0.995, "Discount of one step.", "0 to 1", brief="discount of a step")
+    gae_lambda: float = key(
+        0.90,
+        "Decay of the advantage recursion, times gamma.",
+        "0 to 1",
+        brief="decay of advantages",
+    )
     replay_ratio: float = key(
-        1.0, "How often an epoch trains on its N x T steps, on average.", "> 0 <= 1000"
+        1.0,
+        "How often an epoch trains on its N x T steps, on average.",
+        "> 0 <= 1000",
+        brief="how often a step is trained on",
     )
     loss: str = key(
         "clipped",
@@ -76,7 +90,12 @@ class Train(Named):
         choices=("clipped", NORMALIZED),
         custom="module:function",
     )
-    clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", "> 0")
+    clip_coef: float = key(
+        0.2,
+        "The policy's probability ratio is clipped to 1 +- this.",
+        "> 0",
+        brief="limit of a policy's change",
+    )
     vf_coef: float = key(2.0, "Weight of the value loss.", ">= 0")
     vf_clip_coef: float = key(
         0.2, "A new value is clipped to this distance from the old one.", ">= 0"
@@ -96,7 +115,12 @@ class Train(Named):
         " CleanRL's is 0.5. puffer_mlx only.",
         ">= 0",
     )
-    ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", ">= 0")
+    ent_coef: float = key(
+        0.001,
+        "Weight of the entropy bonus in the first epoch.",
+        ">= 0",
+        brief="weight of the entropy bonus",
+    )
     anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
     min_ent_coef_ratio: float = key(0.1, "Where that cosine ends, as a part of ent_coef.", "0 to 1")
     beta1: float = key(
@@ -119,12 +143,14 @@ class Train(Named):
         "M: length of a minibatch; a multiple of horizon, but for ppo's shuffled samples. Of"
         " puffer5 its segments, M / T, divide vec.total_agents.",
         "steps >= 1",
+        brief="steps of a minibatch",
     )
     horizon: int = key(
         64,
         "T: length of a rollout and of a training segment. PufferLib 5.0 wants a multiple of 8;"
         " here any will do.",
         "steps >= 2",
+        brief="steps of a rollout",
     )
     vtrace: bool = key(
         True,

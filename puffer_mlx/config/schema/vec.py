@@ -9,7 +9,12 @@ from puffer_mlx.config.key import Named, key
 class Vec(Named):
     """The vectorised environments."""
 
-    total_agents: int = key(4096, "N: agents of all environments together.", "agents >= 1")
+    total_agents: int = key(
+        4096,
+        "N: agents of all environments together.",
+        "agents >= 1",
+        brief="agents of all environments together",
+    )
     num_buffers: int = key(
         2, "Q: equal groups of agents; one is acted for while another steps.", "buffers >= 1"
     )
@@ -20,6 +25,7 @@ class Vec(Named):
         " them too there is one for each core, elsewhere num_threads / num_buffers for each buffer,"
         " at least one.",
         "threads >= 0",
+        brief="CPU threads that step environments",
     )
     max_threads: int = key(
         0,
@@ -38,6 +44,7 @@ class Vec(Named):
         " the other; async, a process each; auto is the fastest that applies. puffer_mlx only.",
         choices=("auto", "vector", "sync", "async"),
         aliases={"Serial": "sync", "Multiprocessing": "async", "PufferEnv": "vector"},
+        brief="how environments in Python are stepped",
     )
     timeout: float = key(
         60.0,

@@ -56,7 +56,7 @@ class Trainings(NamedTuple):
         for sizes in (values, fit(values, self.space, self.config)):
             grouped = self._in_equal_groups(sizes)
             with contextlib.suppress(UserError):
-                _loaded(self._words(grouped))
+                self._config(grouped)
                 return grouped
         return self._in_equal_groups(values)
 
@@ -72,33 +72,51 @@ class Trainings(NamedTuple):
         return self.folder / "runs" / _name(run, seed)
 
     def words_of(self, run: FrozenTrial, seed: int = 0) -> list[str]:
-        """The words of a run's command line that say what is trained, from ENV on."""
-        by_files = run.user_attrs.get(DEFAULT)  # the files' values, by the files' rules
-        words = self._words(
-            {
-                p.name: run.params[p.name]
-                for p in self.space.parameters
-                if not by_files or p.default is None
-            }
-        )
+        """Return the part of a run's command line that describes the training, from ENV on."""
+        values = self._values_of(run)
+        words = [
+            *self._words(),
+            *(f"{option(*name.split('.', 1))}={x}" for name, x in values.items()),
+        ]
         if seed:  # other weights, and other environments: environment i starts from its seed plus i
             words.append(f"--base.seed={self.config.base.seed + seed}")
             words.append(f"--vec.seed={self.config.vec.seed + 1000 * seed}")
         return words
 
-    def _words(self, values: Values) -> list[str]:
+    def _values_of(self, run: FrozenTrial) -> Values:
+        """Return the suggested values of a run; the first run has the files' values."""
+        by_files = run.user_attrs.get(DEFAULT)
+        return {
+            p.name: run.params[p.name]
+            for p in self.space.parameters
+            if not by_files or p.default is None
+        }
+
+    def _words(self) -> list[str]:
+        """Return the words that all runs have in common, from ENV on."""
         words = [self.env, *self.words]
         if self.config.python and "--family" not in " ".join(words):
             words += ["--family", self.config.base.family]
-        return [*words, *(f"{option(*name.split('.', 1))}={x}" for name, x in values.items())]
+        return words
+
+    def _config(self, values: Values) -> Config:
+        """Return the configuration of suggested values.
+
+        Raises:
+            UserError: it can't be run.
+        """
+        env, *words = self._words()
+        config = load(env, words, keywords=values)
+        vec.settle_family(config)
+        return config
 
     def config_of(self, run: FrozenTrial) -> Config:
-        """A run's configuration, with what is swept in its [sweep] sections.
+        """Return a run's configuration, with what is swept in its [sweep] sections.
 
         Raises:
             UserError: its values can't be run.
         """
-        config = _loaded(self.words_of(run))
+        config = self._config(self._values_of(run))
         config.sweep = sections(self.config, self.space)
         return config
 
@@ -142,13 +160,6 @@ class Trainings(NamedTuple):
 def _name(run: FrozenTrial, seed: int) -> str:
     """A run's name in its folder: its number, and which one of several seeds it is."""
     return f"{run.number:04d}" + f"-{seed + 1}" * bool(seed)
-
-
-def _loaded(words: list[str]) -> Config:
-    """The configuration of a command line from ENV on; UserError if it can't be run."""
-    config = load(words[0], words[1:])
-    vec.settle_family(config)
-    return config
 
 
 def _forget(folder: Path) -> None:
