@@ -52,7 +52,7 @@ def run(train, argv):
 
     @reported
     def main(argv):
-        config, _ = parse_command_line(argv, obeyed=OBEYED)
+        config, _ = parse_command_line(argv, used=OBEYED)
         refuse_left_out(config)
         select_device(config.base.device)
         config.vec.num_buffers = 1  # the page acts for all agents at once
