@@ -1,10 +1,14 @@
 """An implementation is used only while the plain functions are the released ones."""
 
 import functools
+import importlib
+import pkgutil
+import sys
 from pathlib import Path
 
 import fingerprints
 import pytest
+from running import ROOT
 
 from puffer_mlx.ops import implementation as choosing
 from puffer_mlx.ops.implementation import code_hash, implementation
@@ -181,3 +185,27 @@ def test_a_code_hash_is_of_what_is_computed():
 
 def test_a_code_hash_is_the_same_in_all_versions_of_python():
     assert code_hash(b"def f(x):\n    return -x[1:] ** 2.5\n") == "a798f0af3fb5e078"
+
+
+# ---- the benchmark -------------------------------------------------------------------------------
+
+sys.path.append(str(ROOT / "benchmarks"))
+benchmark = importlib.import_module("implementations")
+
+
+def test_the_benchmark_measures_every_implementation_and_no_other():
+    rows = {name for row in benchmark.ROWS for name in (row.name, *row.others)}
+    assert rows == benchmark.declared()
+
+
+@pytest.mark.parametrize("path", sorted({p for row in benchmark.ROWS for p in row.instead}))
+def test_a_function_that_the_benchmark_replaces_exists(path):
+    assert callable(pkgutil.resolve_name(path))
+
+
+@pytest.mark.parametrize("title", ["Muon in one call, spread", "the kernel of advantages"])
+def test_a_row_of_the_benchmark_launches_its_kernel_only_with_it(title, monkeypatch):
+    monkeypatch.setenv(choosing.COMPARING, "1")  # as in the benchmark's processes
+    row = next(row for row in benchmark.ROWS if title in row.title and row.device == "gpu")
+    found = benchmark.count(row, dry=True)
+    assert found["launches"] > 0 == found["launches without"]

@@ -1,0 +1,585 @@
+#!/usr/bin/env python
+"""Measure epochs with and without each implementation: python benchmarks/implementations.py.
+
+Each row of ``ROWS`` has a configuration in which an implementation runs. Two trainers take turns in
+one process: one uses the implementation, the other computes the same by plain MLX or by the next
+best form. Both are serial and without profiling. A row of a Mac's defaults runs many launches per
+minibatch, no graph of the epoch, and with Metal's limits for blocks.
+
+First all rows are compiled in parallel, and the launches of one epoch are counted. A row whose
+kernels aren't launched, or are launched as often without the implementation, isn't measured. Then
+the rows are measured one after the other, each in a process of its own.
+
+``--dry-run`` counts launches only. Without a GPU it builds the graphs for CUDA and computes none.
+"""
+
+# ruff: noqa: I001
+import argparse
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pkgutil
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
+import mlx.core as mx
+
+from puffer_mlx import config, vec
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops import cpu_extension, implementation, verification
+from puffer_mlx.ops.gpu import launch
+from puffer_mlx.ops.implementation import COMPARING, Implementation
+from puffer_mlx.ppo.optimizers import muon
+from puffer_mlx.rollout import on_gpu
+from puffer_mlx.rollout.acting_in_c import ActingInC
+from puffer_mlx.rollout.verified_rollouts import ROLLOUTS
+from puffer_mlx.system.backend import building_for
+from puffer_mlx.system.devices import has_gpu, select_device
+from puffer_mlx.system.json_text import write_json
+from puffer_mlx.system.version import version_text
+from puffer_mlx.training.placement import Acting, Placement
+from puffer_mlx.training.trainer import Trainer
+
+ROOMS = "ops", "policy", "ppo", "rollout"  # folders that declare implementations
+WARM_UP = 3  # epochs, of which the first compiles
+WARM_UP_SECONDS = 6.0  # then no further epoch of the warm-up
+COMMON = "--train.total-timesteps 1000000000000 --train.overlap 0 --base.profile 0"
+PACKAGE = "puffer_mlx."
+MUON = PACKAGE + "ppo.optimizers.muon."
+CHOOSE_ROWS = PACKAGE + "policy.rollout_on_gpu.choose_rows"
+ONE_LAUNCH = PACKAGE + "rollout.on_gpu.rollouts_in_one_launch"
+ACTORS = [PACKAGE + "rollout.acting.make_actor", PACKAGE + "training.placement.make_actor"]
+COLLECT_IN_C = "collect in C"  # counted as a launch
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Replace a function that chooses a form: the form doesn't fit."""
+
+
+def in_groups(at: Any, inputs: Any, low: bool, *_: Any) -> Any:
+    """Replace a form of Muon by the form for tensors of any size."""
+    return muon._in_groups(at, inputs, low)
+
+
+# A Mac has no clusters of blocks and 32 KiB of shared memory, and no rollouts on matrix units.
+MAC = {
+    MUON + "pool_block": lambda: (launch.THREADS, launch.SHARED_BYTES),
+    PACKAGE + "ops.gpu.launch.cluster_blocks": lambda: 1,
+    CHOOSE_ROWS: nothing,
+}
+MAC_WORDS = "--train.one-launch 0"
+
+
+class Row(NamedTuple):
+    """An implementation and a configuration in which it runs.
+
+    Attributes:
+        name: name of the implementation, as in the package.
+        words: command line of the configuration.
+        kernels: pattern of the names of its kernels, or of its functions in C++.
+        form: name of the measured form; empty for all forms of the implementation.
+        instead: functions that are replaced without it, by path. Empty to refuse the
+            implementation.
+        mac: True to run what a Mac runs by default.
+        cuda: True if only CUDA has it. It must gain more.
+        eager: True if plain MLX isn't compiled, because that takes minutes.
+        device: ``gpu`` or ``cpu``.
+        others: names of implementations that are refused, too.
+    """
+
+    name: str
+    words: str
+    kernels: str
+    form: str = ""
+    instead: Mapping[str, Any] = MappingProxyType({})
+    mac: bool = False
+    cuda: bool = False
+    eager: bool = False
+    device: str = "gpu"
+    others: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The name with the form or the other names."""
+        words = [self.name, *([self.form] if self.form else self.others)]
+        return ", ".join([*words, *(["as on a Mac"] if self.mac else [])])
+
+    @property
+    def bound(self) -> float:
+        """The least ratio at which the implementation stays."""
+        return 1.5 if self.cuda else 1.3
+
+    @property
+    def refused(self) -> set[str]:
+        """Names of the implementations that are refused without it."""
+        return set() if self.instead else {self.name, *self.others}
+
+
+BF16 = "--train.precision bf16"
+A = f"breakout-a {BF16}"  # MinGRU 2 x 64
+D = f"breakout-d {BF16}"  # MinGRU 2 x 128
+SELF_PLAY = "connect4_two-selfplay"
+WIDE = f"connect4 --policy.hidden-size 256 --policy.num-layers 2 {BF16}"
+HOST = "--train.rollout-device gpu"  # the host steps the environments, the GPU acts
+ON_CPU = "--train.rollout-device cpu"
+STEP = "Muon in one call"
+ROLLOUT = "the rollout with environments"
+KERNEL = "the policy's step as one kernel"
+TWO = "a minibatch's gradients in two launches"
+LOSS = "the loss by closed form"
+TAKE = "the gather of segments in one call"
+SEVERAL = "the kernel that gathers several arrays"
+PUT = "the kernel that writes values and ratios back"
+SMALL = (
+    *(TAKE, PUT, "the kernel that gathers targets", "the draw of segments in one call"),
+    *("the kernel of advantages", "the kernel that counts minibatches"),
+    "the kernel that packs arrays",
+)
+TO_GROUPS: dict[str, Any] = dict.fromkeys(
+    (MUON + "_by_blocks", MUON + "_by_clusters", MUON + "_spread"), in_groups
+)
+LSTM, GRU = "--torch.network LSTM", "--torch.network GRU"
+
+ROWS = [
+    # the most undecided first
+    Row(STEP, D, "muon_spread", "spread", {MUON + "_spread": muon._by_clusters}, cuda=True),
+    Row(STEP, "breakout-d", "muon_step", "clusters", TO_GROUPS, cuda=True),
+    Row(STEP, A, "muon_kept", "blocks", TO_GROUPS, cuda=True),
+    Row(STEP, "breakout", "muon_step", "blocks", TO_GROUPS, mac=True),
+    Row(STEP, "g2048", "muon_product", "groups", mac=True),
+    Row(STEP, "breakout", "muon_step", mac=True),
+    Row(STEP, A, "muon_kept"),
+    Row(STEP, D, "muon_spread", "spread or plain MLX"),
+    Row(ROLLOUT, D, "rows_", "streamed, or by threads", {CHOOSE_ROWS: nothing}, cuda=True),
+    Row(
+        *(ROLLOUT, D, "rows_", "streamed, or in steps"),
+        {CHOOSE_ROWS: nothing, ONE_LAUNCH: nothing},
+        cuda=True,
+    ),
+    Row(ROLLOUT, SELF_PLAY, "rollout_", "crews, or in steps", {ONE_LAUNCH: nothing}, mac=True),
+    Row(KERNEL, f"{SELF_PLAY} {HOST}", "_act$", "crews", mac=True),
+    Row(ROLLOUT, A, "rows_", "matrix units, or threads", {CHOOSE_ROWS: nothing}, cuda=True),
+    Row(ROLLOUT, "breakout", "rollout_", "threads, or in steps", {ONE_LAUNCH: nothing}, mac=True),
+    Row(KERNEL, f"breakout {HOST}", "_act$", mac=True),
+    Row("MinGRU in one pass", "breakout", "mingru_(for|back)ward", mac=True, eager=True),
+    Row("LSTM in one pass", "craftax_classic-gpu", "lstm_(for|back)ward", mac=True, eager=True),
+    Row("GRU in one pass", f"breakout {GRU}", "gru_(for|back)ward", mac=True, eager=True),
+    Row("MinGRU in one pass", "cartpole", "mingru_(for|back)ward", mac=True),
+    # the others
+    Row(ROLLOUT, "breakout", "rollout_", "or on the host", mac=True),
+    Row(ROLLOUT, "g2048", "step_", "in steps, or on the host", mac=True),
+    Row("the kernel that chooses actions", "g2048", "choose_actions", mac=True),
+    Row(LOSS, "breakout", "losses|finish_loss|moments", mac=True),
+    Row("Adam in one call", "breakout --train.optimizer adam", "adam_step", mac=True),
+    Row("the kernel that casts many arrays", f"breakout {BF16}", "cast_to", mac=True),
+    Row("GELU in one pass", "connect4_two-openings", "gelu_", mac=True),
+    Row(
+        "the kernel of log-probabilities",
+        f"breakout {ON_CPU} {BF16}",
+        "logprobs",
+        mac=True,
+    ),
+    Row(SEVERAL, "breakout", "take_several", "all small kernels", mac=True, others=SMALL),
+    Row(SEVERAL, "breakout", "take_several", mac=True, others=(TAKE,)),
+    Row("the kernel that gathers targets", "breakout", "take_targets", mac=True),
+    Row("the kernel of advantages", "breakout", "advantages", mac=True, others=(PUT,)),
+    Row("the draw of segments in one call", "breakout", "draw_rows", mac=True),
+    Row("the kernel that counts minibatches", "breakout", "next_scaler", mac=True),
+    Row("the kernel that packs arrays", "breakout", "^pack$", mac=True),
+    Row(TWO, A, "mingru_minibatch", cuda=True),
+    Row(TWO, WIDE, "minibatch_wide", "wide", cuda=True),
+]
+
+
+def _cpu(name: str, words: str, kernels: str, **more: Any) -> Row:
+    return Row(name, words, kernels, device="cpu", **more)
+
+
+CPU = "breakout-cpu"
+SB3 = "cartpole --train.algorithm ppo --torch.network MLP --policy.dialect sb3"
+ROWS += [
+    _cpu("the policy's step in C", CPU, COLLECT_IN_C, instead=dict.fromkeys(ACTORS, nothing)),
+    _cpu("the epoch in one operation of ppo/small_networks", "gym:CartPole-v1", "ppo_epoch"),
+    _cpu("MinGRU in one pass", CPU, "mingru_(for|back)ward"),
+    _cpu("LSTM in one pass", f"{CPU} {LSTM}", "lstm_(for|back)ward"),
+    _cpu("GRU in one pass", f"{CPU} {GRU}", "gru_(for|back)ward"),
+    _cpu("the extension's gradient by a recurrent weight", f"{CPU} {LSTM}", "recurrent_weight"),
+    _cpu("the recursion of advantages in C++", CPU, "discount"),
+    _cpu("Muon in one call", CPU, "muon_step"),
+    _cpu("Adam in one call", f"{CPU} --train.optimizer adam", "adam_step"),
+    _cpu("the extension's product of matrices", CPU, "^linear$"),
+    _cpu("the extension's sum over rows", f"{CPU} {GRU}", "linear_bias_gradient"),
+    _cpu("the extension's dense layer", SB3, "dense_gradients"),
+    _cpu("GELU in one pass", f"{CPU} --policy.dialect puffer3", "gelu_"),
+    _cpu("the extension's RMSNorm", f"{CPU} {GRU}", "add_rms_norm"),
+    _cpu("the gather of segments in one call", "connect4", "take_rows"),
+    _cpu("the draw of segments in one call", "connect4", "draw_rows"),
+]
+
+
+@functools.cache
+def declared() -> set[str]:
+    """Return the names of all implementations that the package declares."""
+    names: set[str] = set()
+    for module in pkgutil.walk_packages(puffer_mlx.__path__, PACKAGE):
+        if module.name.split(".")[1] in ROOMS:
+            for value in vars(importlib.import_module(module.name)).values():
+                for each in (value, getattr(value, "__wrapped__", None)):
+                    if isinstance(each, Implementation):
+                        names.add(each.name)
+    return names
+
+
+# ---- a row, in a process of its own --------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def used(row: Row, fused: bool) -> Iterator[None]:
+    """Within, the implementation is used or not."""
+    refused = set() if fused else row.refused
+    instead = {**(MAC if row.mac else {}), **({} if fused else row.instead)}
+    with contextlib.ExitStack() as stack:
+        for path, function in instead.items():
+            stack.enter_context(mock.patch(path, function))
+        stack.enter_context(implementation.allowing(declared() - refused))
+        stack.enter_context(mock.patch.object(implementation, "refused", refused))
+        stack.enter_context(mock.patch.object(verification, "applies", lambda: False))
+        if row.eager and not fused:
+            mx.disable_compile()
+            stack.callback(mx.enable_compile)
+        yield
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Yield the counter of launches and of calls of the extension within, by name.
+
+    Functions of MLX aren't compiled within, so that each launch passes through Python.
+    """
+    counts: Counter[str] = Counter()
+    kernel, collect, extension = launch._kernel, ActingInC.collect, cpu_extension.load()
+
+    def count_kernel(*given: Any) -> Any:
+        found = kernel(*given)
+        counts[found.name] += 1
+        return found
+
+    def count_rollout(*given: Any) -> Any:
+        counts[COLLECT_IN_C] += 1
+        return collect(*given)
+
+    mx.disable_compile()
+    try:
+        with (
+            mock.patch.object(launch, "_kernel", count_kernel),
+            mock.patch.object(ActingInC, "collect", count_rollout),
+            mock.patch.object(cpu_extension, "load", lambda: _Counting(extension, counts)),
+        ):
+            yield counts
+    finally:
+        mx.enable_compile()
+
+
+class _Counting:
+    """The extension, with its calls counted."""
+
+    def __init__(self, extension: Any, counts: Counter[str]) -> None:
+        self._extension = extension
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._extension, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            self._counts[name] += 1
+            return found(*given, **named)
+
+        setattr(self, name, call)
+        return call
+
+
+def make(row: Row, fused: bool) -> Trainer:
+    """Return a trainer with or without the row's implementation. Call it within ``used``."""
+    name, *words = row.words.split()
+    words += f"{MAC_WORDS if row.mac else ''} {COMMON}".split()
+    settings = config.load(name, words)
+    trainer = Trainer(settings, vec.make(settings, cpu_extension.threads()))
+    if row.mac:
+        trainer.learner.graph = None
+        trainer.collector.ahead = False
+    return trainer
+
+
+def finish(trainer: Trainer) -> None:
+    """Wait for a rollout that was launched ahead."""
+    rollout = trainer.queue.rollout
+    if rollout is not None and rollout.unread is not None:
+        mx.eval(rollout.unread, *(a for a in rollout.buffer.fields.values() if a is not None))
+
+
+def launches_of(row: Row, fused: bool, step: Callable[[Trainer], Any]) -> int:
+    """Return the launches of the row's kernels in an epoch; ``step`` trains for one."""
+    with used(row, fused):
+        trainer = make(row, fused)
+        step(trainer)  # compiles
+        with counted() as counts:
+            step(trainer)
+        trainer.vec.close()
+    return sum(n for name, n in counts.items() if re.search(row.kernels, name))
+
+
+def build_epoch(trainer: Trainer) -> None:
+    """Build the graphs of an epoch without computing them."""
+    with mock.patch.multiple(mx, eval=nothing, async_eval=nothing):
+        rollout = trainer.queue.current(trainer.weights)
+        trainer._prepare(rollout, trainer.train_state, 0).submit()
+        trainer.queue.rollout = None
+
+
+def place_on_gpu(acting: Acting, *_: Any) -> Placement:
+    """Replace ``place`` in a dry run: as on a GPU, with arrays on the CPU."""
+    device = mx.Device(mx.cpu)
+    settings, environments, policy, run, seats = acting
+    train, whole = settings.train, None
+    if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
+        spec = on_gpu.RolloutSpec(environments, train.horizon, train.precision, seats)
+        whole = on_gpu.rollouts_on_gpu(policy, run, spec)
+    agents = environments.num_agents
+    return Placement(device, device, precision=train.precision, whole=whole, agents=agents)
+
+
+def ones(name: str, **given: Any) -> list[mx.array]:
+    """Stand in for a kernel."""
+    kinds = zip(given["output_shapes"], given["output_dtypes"], strict=True)
+    return [mx.ones(shape, dtype) for shape, dtype in kinds]
+
+
+def count(row: Row, dry: bool) -> dict[str, int]:
+    """Return the launches of the row's kernels in an epoch, with and without it."""
+    step = build_epoch if dry and row.device == "gpu" else Trainer.step
+    with contextlib.ExitStack() as stack:
+        if dry and row.device == "gpu" and not has_gpu():
+            stack.enter_context(building_for("cuda", ones))
+            stack.enter_context(mock.patch(PACKAGE + "training.trainer.place", place_on_gpu))
+            if HOST in row.words:  # the CPU acts as a GPU
+                stack.enter_context(mock.patch(ACTORS[0], nothing))
+            if ON_CPU in row.words:  # and another device acts
+                stack.enter_context(mock.patch.object(Placement, "away", True))
+        found, without = (launches_of(row, fused, step) for fused in (True, False))
+    return {"launches": found, "launches without": without}
+
+
+def measure(row: Row, blocks: int, epochs: int, seconds: float) -> dict[str, Any]:
+    """Return milliseconds of an epoch with and without the row's implementation, by blocks.
+
+    Args:
+        row: the row.
+        blocks: number of blocks of each trainer.
+        epochs: the most epochs of a block.
+        seconds: about how long all blocks may take.
+    """
+    trainers = {}
+    length = epochs
+    for fused in (True, False):
+        with used(row, fused):
+            trainers[fused] = trainer = make(row, fused)
+            last = _warmed_up(trainer)
+        length = max(1, min(length, int(seconds / (2 * blocks * last))))
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(blocks):
+        for fused, trainer in trainers.items():
+            with used(row, fused):
+                began = time.perf_counter()
+                for _ in range(length):
+                    trainer.step()
+                finish(trainer)
+                times[fused].append(1000 * (time.perf_counter() - began) / length)
+    for trainer in trainers.values():
+        trainer.vec.close()
+    return {"epochs of a block": length, "ms": times[True], "ms without": times[False]}
+
+
+def _warmed_up(trainer: Trainer) -> float:
+    """Train for some epochs. Returns the seconds of the last one."""
+    seconds = 0.0
+    began = time.perf_counter()
+    for _ in range(WARM_UP):
+        start = time.perf_counter()
+        trainer.step()
+        finish(trainer)
+        seconds = time.perf_counter() - start
+        if time.perf_counter() - began > WARM_UP_SECONDS:
+            break
+    return seconds
+
+
+# ---- all rows ------------------------------------------------------------------------------------
+
+
+def child(number: int, task: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """Run a task of a row in a process of its own.
+
+    Returns:
+        What it printed as JSON, or the key ``fault`` with the reason.
+    """
+    words = [sys.executable, __file__, "--row", f"{number}", "--task", task]
+    words += ["--device", options.device, "--blocks", f"{options.blocks}"]
+    words += ["--epochs", f"{options.epochs}", "--row-seconds", f"{options.row_seconds:g}"]
+    cache = Path(options.cache) / f"{number}"  # MLX's, which several processes mustn't write
+    environment = {**os.environ, "MLX_PTX_CACHE_DIR": str(cache)}
+    environment[COMPARING] = "1"  # replaced functions don't count as changed
+    how: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
+    try:
+        done = subprocess.run(words, timeout=max(1.0, seconds), check=False, **how)
+    except subprocess.TimeoutExpired:
+        return {"fault": f"{task}: not done after {seconds:.0f} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"fault": f"{task}: {lines[-1] if lines else done.returncode}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def verdict(row: Row, found: dict[str, Any]) -> str:
+    """Return the verdict on a row."""
+    if found.get("launches") == 0:
+        return "not launched"
+    if found.get("launches", 1) == found.get("launches without"):
+        return "as often launched without it"
+    if "fault" in found:
+        return found["fault"][:120]
+    if "ratio" not in found:
+        return "not measured"
+    word = "stays" if found["ratio"] >= row.bound else "goes"
+    return f"{word} ({row.bound})"
+
+
+HEADER = (
+    "| implementation | configuration | launches | ms with | ms without | ratio | verdict |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def line(row: Row, found: dict[str, Any]) -> str:
+    """Return a row of the Markdown table."""
+    words = row.words + (f" {MAC_WORDS}, no graph" if row.mac else "")
+    cells = [row.title, f"`{words}`", str(found.get("launches", "?"))]
+    if "ratio" in found:
+        medians = (statistics.median(found[key]) for key in ("ms", "ms without"))
+        cells += [*(f"{ms:.2f}" for ms in medians), f"{found['ratio']:.2f}"]
+    else:
+        cells += ["", "", ""]
+    eager = ", plain MLX not compiled" if row.eager and "ratio" in found else ""
+    return "| " + " | ".join([*cells, verdict(row, found) + eager]) + " |"
+
+
+def ratio(found: dict[str, Any]) -> float:
+    """Return the median ratio of neighbouring blocks."""
+    pairs = zip(found["ms without"], found["ms"], strict=True)
+    return statistics.median(without / with_ for without, with_ in pairs)
+
+
+def table(chosen: list[int], options: argparse.Namespace) -> None:
+    """Count and measure rows. Prints and saves each finished one."""
+    began = time.perf_counter()
+    record: dict[str, Any] = {"versions": version_text().splitlines(), "rows": []}
+    left = lambda: options.seconds - (time.perf_counter() - began)  # noqa: E731
+    task = "dry-run" if options.dry_run else "count"
+
+    def prepare(number: int) -> dict[str, Any]:
+        seconds = left() if options.dry_run else min(options.compile_seconds, left() / 2)
+        return child(number, task, options, seconds) if seconds > 1 else {"fault": "no time left"}
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        prepared = dict(zip(chosen, pool.map(prepare, chosen), strict=True))
+    print(HEADER, flush=True)
+    for number in chosen:
+        row = ROWS[number]
+        found = prepared[number]
+        measures = found.get("launches") and found["launches"] != found["launches without"]
+        if measures and not options.dry_run and left() > 0:
+            seconds = min(left(), 20 + 4 * options.row_seconds)
+            found |= child(number, "measure", options, seconds)
+            if "ms" in found:
+                found["ratio"] = ratio(found)
+        print(line(row, found), flush=True)
+        words = {"implementation": row.name, "form": row.form, "configuration": row.words}
+        record["rows"].append(
+            {**words, "as on a Mac": row.mac, **found, "verdict": verdict(row, found)}
+        )
+        if options.json:
+            write_json(record, options.json)
+
+
+def run_task(options: argparse.Namespace) -> None:
+    """Run a task of one row, and print its result as JSON."""
+    row = ROWS[options.row]
+    dry = options.task == "dry-run"
+    if row.device == "cpu" or not dry or has_gpu():
+        select_device(row.device)
+    else:
+        select_device("cpu")
+    if options.task == "measure":
+        found: dict[str, Any] = measure(row, options.blocks, options.epochs, options.row_seconds)
+    else:
+        found = dict(count(row, dry))
+    print(json.dumps(found))
+
+
+@reported
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"), help="(auto)")
+    parser.add_argument("--only", metavar="TEXT", help="rows whose title or command has the text")
+    parser.add_argument("--seconds", type=float, default=480, help="for all rows (480)")
+    parser.add_argument("--row-seconds", type=float, default=4, help="for the blocks of a row (4)")
+    parser.add_argument(
+        "--compile-seconds", type=float, default=100, help="for a row's first epochs (100)"
+    )
+    parser.add_argument("--blocks", type=int, default=5, help="of each trainer (5)")
+    parser.add_argument("--epochs", type=int, default=10, help="the most in a block (10)")
+    parser.add_argument("--workers", type=int, default=8, help="rows compiled at a time (8)")
+    parser.add_argument("--dry-run", action="store_true", help="count launches only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.row is not None:
+        return run_task(options)
+    device = options.device
+    if device == "auto":
+        device = "gpu" if has_gpu() else "cpu"
+    if device == "gpu" and not (has_gpu() or options.dry_run):
+        raise UserError("this build of MLX has no GPU", "--dry-run, or --device cpu")
+    chosen = [
+        number
+        for number, row in enumerate(ROWS)
+        if row.device == device and (options.only or "") in f"{row.title} {row.words}"
+    ]
+    if not chosen:
+        raise UserError(f"--only {options.only}: no such row", f"one of {sorted(declared())}")
+    with tempfile.TemporaryDirectory() as options.cache:
+        table(chosen, options)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
