@@ -151,20 +151,19 @@ SMALL = (
     "the kernel that packs arrays",
 )
 TO_GROUPS: dict[str, Any] = dict.fromkeys(
-    (MUON + "_by_blocks", MUON + "_by_clusters", MUON + "_spread"), in_groups
+    (MUON + "_by_blocks", MUON + "_by_clusters"), in_groups
 )
 LSTM, GRU = "--torch.network LSTM", "--torch.network GRU"
 
 ROWS = [
     # the most undecided first
-    Row(STEP, D, "muon_spread", "spread", {MUON + "_spread": muon._by_clusters}, cuda=True),
-    Row(STEP, "breakout-d", "muon_step", "clusters", TO_GROUPS, cuda=True),
+    Row(STEP, D, "muon_step", "clusters", TO_GROUPS, cuda=True),
     Row(STEP, A, "muon_kept", "blocks", TO_GROUPS, cuda=True),
     Row(STEP, "breakout", "muon_step", "blocks", TO_GROUPS, mac=True),
     Row(STEP, "g2048", "muon_product", "groups", mac=True),
     Row(STEP, "breakout", "muon_step", mac=True),
     Row(STEP, A, "muon_kept"),
-    Row(STEP, D, "muon_spread", "spread or plain MLX"),
+    Row(STEP, D, "muon_step"),
     Row(ROLLOUT, D, "rows_", "streamed, or by threads", {CHOOSE_ROWS: nothing}, cuda=True),
     Row(
         *(ROLLOUT, D, "rows_", "streamed, or in steps"),

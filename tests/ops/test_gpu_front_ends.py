@@ -171,12 +171,6 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
-    if kernel.name == "muon_spread":
-        sizes = {"THREADS": launch.POOL_THREADS["cuda"], "CLUSTER": 8 if backend == "cuda" else 1}
-        return [
-            {"COLUMNS": c, "POOL": 256 * (256 + c) // (2 if low else 1) + 512, **sizes}
-            for c in (32, 96)
-        ]
     if kernel.name == "minibatch_wide":
         block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
         wide = []

@@ -24,7 +24,6 @@ SHAPES = {
     "in groups": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
     "of bf16": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
     "of a cluster": ((130, 72), (7,), (72, 136), (2, 3)),
-    "spread": ((256, 20), (9,), (40, 290), (300, 3)),
     "many": tuple((2, n + 1) for n in range(9)),
 }
 LAUNCHES = {("muon", "many"): 3, ("adam", "all ranks"): 3}  # else 2
@@ -33,7 +32,7 @@ LAUNCHES["muon", "of a cluster"] = 18
 BETAS = {"adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}, "muon": {"beta1": 0.9}}
 MOMENTS = {"adam": ("momentum", "second_moment"), "muon": ("momentum",)}
 CASES = [
-    *(("muon", case) for case in SHAPES if case != "spread"),
+    *(("muon", case) for case in SHAPES),
     ("adam", "all ranks"),
     ("adam", "vectors"),
 ]
@@ -182,29 +181,6 @@ def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
         return [found[:count], found[count:-1]], STEPS, found[-1]
 
     check(form, "muon", case, trees, rounded=low)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("case", ["of a cluster", "spread"])
-def test_muon_spread_over_a_cluster(case, tmp_path):
-    """In bf16 each block has a part of x: its columns end within a block's, and with one."""
-    trees = drawn("muon", case)
-    step, given = stepping("muon", case, low=True), arguments(trees)
-    kernels = Functions("cuda", tmp_path, {case: (step, *given)}, cluster=8)
-    names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert len(names) == 2 and names[1].startswith("muon_spread")
-
-    def form(*_, loss=1.0, **__):
-        now = arguments(trees, loss)
-        found, count = kernels.run(case, *now), len(SHAPES[case])
-        return [found[:count], found[count:-1]], STEPS, found[-1]
-
-    check(form, "muon", case, trees, rounded=True)
-    found, _, ok = form(loss=math.nan)
-    assert ok == 0
-    for ours, before in zip(found, (trees[0], trees[2]), strict=True):
-        for one, other in zip(ours, before, strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 def test_muon_without_a_gradient(form):
