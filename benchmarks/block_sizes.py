@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""How many agents a block should have: python benchmarks/block_sizes.py [ENV ...] [--help].
+"""Measure blocks of other sizes: python benchmarks/block_sizes.py [ENV ...] [--help].
 
-Rollouts in one launch (`policy/rollout_on_gpu.py`) of each environment's own file, in blocks of
-other sizes than the one that is chosen: 4, 8 and 16 agents with half and twice as many threads; by
-matrix units (fp32, bf16) 16, 32 and 64 agents. Prints milliseconds of a rollout, the least of some,
-and how often as fast it is as the chosen size. Needs a GPU, and compiles a kernel for each size.
+Collects rollouts in one launch (`policy/rollout_on_gpu.py`) with each environment's file, in blocks
+of the chosen size and of others: 4, 8 and 16 agents with half and twice the threads; on matrix
+units (fp32, bf16) 16, 32 and 64 agents. Prints the least milliseconds of several rollouts, and the
+speed relative to the chosen size. Needs a GPU, and compiles a kernel for each size.
 """
 
 import argparse
@@ -50,7 +50,7 @@ ROWS = (16, 32, 64)  # agents of a block, by matrix units
 
 
 def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, times: int) -> float:
-    """Milliseconds of a rollout, the least of some; the kernel is compiled before."""
+    """Return the least milliseconds of several rollouts, without compiling."""
     kernel = rollouts_in_one_launch(policy, RolloutSpec(made, horizon, precision))
     assert kernel is not None
     N, device = made.num_agents, mx.default_device()
@@ -70,7 +70,7 @@ def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, ti
 
 
 def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[Layout]:
-    """The one that is chosen for n agents, so many of them an environment, and others that fit."""
+    """Yield the chosen layout for n agents, ``seats`` per environment, then others that fit."""
     games = n // seats, seats
     chosen = kernels.choose_rollout_layout(policy, spec, *games)
     assert chosen is not None
@@ -85,9 +85,9 @@ def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[Layou
 
 
 def sizes(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[tuple[str, str, str, Any]]:
-    """What to try, the chosen size of each form first.
+    """Yield the sizes to measure, the chosen size of each form first.
 
-    A form, a size in words, and a name of ``rollout_on_gpu.py`` with what takes its place.
+    Each is a form, a text, a name in ``rollout_on_gpu.py`` and its replacement.
     """
     for each in layouts(policy, spec, n, seats):
         words = f"{each.agents} agents, {each.threads} threads"

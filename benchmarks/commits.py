@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Whether a change costs speed: python benchmarks/commits.py OTHER breakout breakout-a [--help].
+"""Compare the speed of two commits: python benchmarks/commits.py OTHER breakout breakout-a.
 
 OTHER is a checkout of another commit (`git worktree add OTHER COMMIT`). Trains each configuration
 with both in turns and compares the median steps per second of the epochs after the first third.

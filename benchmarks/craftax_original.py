@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Craftax-Classic beside the original: python benchmarks/craftax_original.py [--help].
 
-For a Python that has the package `craftax` (1.6) and JAX on a CPU; puffer_mlx needn't be there. The
-original plays; each of its random choices is written down as it is drawn, and
-envs/craftax_classic makes the same step from the same state with the same choices. Everything that
-the original's state holds is compared after every step, with its reward, observation and end.
-Worlds are made from the same choices, too, and from choices of our own, whose blocks are counted.
+Needs a Python with the package `craftax` (1.6) and JAX on a CPU, and doesn't need puffer_mlx. The
+original plays, and each of its random choices is recorded. Then envs/craftax_classic makes the same
+step from the same state with the same choices. After each step the complete state, the reward, the
+observation and the terminal are compared. Worlds are also made from the same choices, and from
+separate random choices, whose blocks are counted.
 
 Half of the episodes begin as the original's do. The others begin anywhere in a world strewn with
 every block, with a random inventory, hour, health, mobs, arrows and plants, so that all
@@ -174,7 +174,7 @@ def digest(state: np.ndarray) -> int:
 
 
 class Drawn:
-    """What a traced function of the original draws, in order, as 31 random bits or a number."""
+    """Draws of a traced function of the original, in order, as 31 random bits or a number."""
 
     def __init__(self, random: Any, jnp: Any) -> None:
         self.values: list[Any] = []
@@ -222,7 +222,7 @@ def _written_down(jax: Any) -> Iterator[Drawn]:
 
 
 def _step_order() -> list[int]:
-    """Of each draw of the original's step, in its order, our index: the enum of the header."""
+    """Return our index of each draw of the original's step, in order: the enum of the header."""
     way, cow, skeleton = 1, 1 + 3 * ZOMBIES, 1 + 3 * ZOMBIES + COWS
     order = [0]
     for i in range(ZOMBIES):
@@ -416,7 +416,7 @@ def draw_actions(rng: np.random.Generator, before: np.ndarray) -> np.ndarray:
 def compare_steps(
     original: Original, rules: Rules, n: int, steps: int, seed: int, record: list | None
 ) -> dict[str, Any]:
-    """Play n episodes at a time for so many steps, and count what differs."""
+    """Play n episodes at a time for a number of steps, and count the differences."""
     rng = np.random.default_rng(seed)
     worlds, _ = original.begin(original.keys(rng, 4 * n))
     theirs = mixed(original, worlds, rng, n)
@@ -498,7 +498,7 @@ def compare_worlds(original: Original, rules: Rules, n: int, seed: int) -> dict[
 
 
 def write_record(path: Path, original: Original, first: np.ndarray, record: list) -> None:
-    """What the test plays again: choices, actions, and checksums of what came of them; a world."""
+    """Write the test's record: choices, actions, checksums of the results, and a world."""
     world, world_choices = original.begin(original.keys(np.random.default_rng(0), 1))
     steps = [item for item in record if len(item) == 6]
     begun = [item for item in record if len(item) == 3]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Does self-play converge or run in circles: python benchmarks/cycling.py [--json FILE] [--help].
+"""Measure if self-play converges or cycles: python benchmarks/cycling.py [--json FILE] [--help].
 
 Trains rock_paper_scissors by the settings of its files, as many steps in each form:
 
@@ -7,12 +7,12 @@ Trains rock_paper_scissors by the settings of its files, as many steps in each f
     puffer5   in half of the environments against a pool of its earlier weights, by 5.0's rules
     puffer4   the same by 4.0's
 
-A policy without memory of its own does one of three things after each of 820 pasts, so what it does
-is known exactly, and so is what it is worth (rounds_of_rps.py). After every tenth of a run the
-table has, in points of an episode of four rounds, each the mean over the seeds:
+A policy without memory chooses one of three actions after each of 820 pasts, so its behaviour and
+its value are computed exactly (rounds_of_rps.py). After every tenth of a run the table has, in
+points of an episode of four rounds, each the mean over the seeds:
 
     policy    what the best answer gets against the policy as it is (0: nothing beats it)
-    mixture   the same against a uniform draw from the policies of the run so far: what the pool is
+    mixture   the same against a uniform draw from the policies of the run so far: the pool
     past      the most that one of the policies of the run so far gets against it
     lost to   the part of them that get more than 0.1
 
@@ -54,14 +54,14 @@ POOL = f"{GAME}-selfplay"  # configs/NAME.ini
 FORMS = {"alone": [GAME], "puffer5": [POOL], "puffer4": [POOL, *BY_4.split()]}
 MEASURES = "policy", "mixture", "past", "lost to"
 PARTS = 20  # of a run, after which it is measured
-KEPT = 100  # about so many of a run's policies are its past
+KEPT = 100  # approximate number of a run's policies in its past
 BEATEN = 0.1  # points of an episode: who gets more has won
 
 Curve = dict[str, list[float]]
 
 
 def measured(now: Behaviour, past: list[Behaviour]) -> dict[str, float]:
-    """A policy, as one of a run's, of which it is the last."""
+    """Return the measures of a policy, the last one of ``past``."""
     got = -payoffs(now, past)
     return {
         "policy": exploitability([now]),
@@ -111,7 +111,7 @@ def table(runs: dict[str, dict[str, Curve]]) -> str:
 
 
 def ends(runs: dict[str, dict[str, Curve]]) -> str:
-    """Of each run the mean over its last quarter."""
+    """Return the mean over the last quarter of each run."""
     lines = ["", "Means over the last quarter of each run, by seed:"]
     for form, seeds in runs.items():
         for name in MEASURES:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Steps per second of several ranks against one: the same agents for each, so more in all.
+"""Compare steps per second of several ranks with one, with equal numbers of agents per rank.
 
     python benchmarks/data_parallel.py                              # this CPU, by ring
     python benchmarks/data_parallel.py --backend nccl --agents 8192 --minibatch 65536   # GPUs
 
-Each number is of ``puffer-mlx train`` in a folder of its own: the median of its epochs but for the
-first ones, the best of several runs. ``--phases`` tells what the first rank's epochs were spent on.
-It needs nothing but this repository and MLX. Words behind ``--`` are options of every run.
+Each number is the best of several runs of ``puffer-mlx train`` in separate folders: the median of
+the epochs without the first ones. ``--phases`` prints the phases of the first rank's epochs. Needs
+only this repository and MLX. Words after ``--`` are options of every run.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
 
 
 def median(records: list[dict], name: str) -> float:
-    """Of a number in records; 0 where it is in none."""
+    """Return the median of a number in records, 0 for records without it."""
     return statistics.median(record.get(name, 0.0) for record in records)
 
 

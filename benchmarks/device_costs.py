@@ -32,17 +32,17 @@ WARM_UP = 2  # runs that aren't counted
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured; the default takes about ten seconds on a CPU.
+    """Sizes of the measurements. The default takes about ten seconds on a CPU.
 
     Args:
-        repeats: of each measurement.
+        repeats: number of repeats of each measurement.
         nbytes: sizes of the round trips.
         chains: lengths of the chains of tiny operations, the shorter one first.
-        queued: operations queued to see after how many ``async_eval`` blocks: CPU, GPU. Must be
-            more than that.
+        queued: number of queued operations on the CPU and the GPU. Must be more than
+            ``async_eval`` queues without blocking.
         slow: elements of an operation that takes long, in little memory (a cumulative sum).
-        rows: of the small training step whose memory is measured; 64 -> 256 -> 1.
-        depths: numbers of those queued.
+        rows: rows of the small training step whose memory is measured; 64 -> 256 -> 1.
+        depths: numbers of queued training steps.
     """
 
     repeats: int = 15
@@ -144,7 +144,7 @@ def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], obj
 
 
 def _fence(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
-    """What three operations take longer if the second is elsewhere, by crossing; at least 0."""
+    """Return the extra time of three operations if the second is on the other device, >= 0."""
     one = _ready(mx.ones(1, stream=home))
 
     def seconds(streams: tuple[mx.Stream, ...]) -> float:
@@ -179,7 +179,7 @@ def _slow(length: int, elements: int, stream: mx.Stream) -> mx.array:
 
 
 def _depth(effort: Effort, queued: int, stream: mx.Stream) -> Spread:
-    """Operations under way when ``async_eval`` returns: those that the rest of the time is for."""
+    """Return the number of operations still in progress when ``async_eval`` returns."""
     pairs = [_timed(lambda: _slow(queued, effort.slow, stream)) for _ in range(5)]
     return _spread([queued * (1 - returned / done) for returned, done in pairs[WARM_UP:]])
 

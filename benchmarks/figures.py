@@ -1,5 +1,8 @@
-"""How pictures of learning look: one colour for ours, the seeds' range behind the median, labels at
-the lines' ends, and one line below all panels that says what is drawn."""
+"""Style of the pictures of learning.
+
+Ours has one colour, with the seeds' range and the median. Labels are at the lines' ends, and one
+line below all panels explains them.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 OURS, OTHER, STAR, GREY = "#1d4ed8", "#9ca3af", "#111827", "#6b7280"
-MORE = (OURS, "#0d9488", "#c2410c", "#7c3aed")  # lines of our own in one panel
+MORE = (OURS, "#0d9488", "#c2410c", "#7c3aed")  # our lines in one panel
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""What an epoch costs a GPU beside what it must: python benchmarks/gpu_costs.py ENV [options].
+"""Compare an epoch's cost on a GPU with its minimum: python benchmarks/gpu_costs.py ENV [options].
 
-What it must follows from shapes: FLOPs of the products, and bytes of what comes from memory or goes
-there if no activation does. With `--count` NVIDIA's `ncu` counts what a GPU does in one epoch of
-`train.py`, kernel by kernel: launches, time, bytes of its memory, instructions of tensor cores.
-Policies are linear encoders and decoders with MinGRU between them.
+The minimum follows from shapes: FLOPs of the products, and bytes read and written if activations
+stay on the chip. With `--count` NVIDIA's `ncu` counts one epoch of `train.py` by kernel: launches,
+time, bytes of GPU memory, instructions of tensor cores. Policies are a linear encoder and decoder
+with MinGRU in between.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
-EPOCHS = 12  # of a counted run; the tenth is what is counted
+EPOCHS = 12  # of a counted run; only the tenth is counted
 ROLLOUTS = "rollout_", "rows_"  # kernels of whole ones, with which epochs begin
 STEP = "step_"  # and of a step's environments, where rollouts are made in steps
 METRICS = {
@@ -38,7 +38,7 @@ MOST = 14  # kernels that are listed
 
 
 class Necessary(NamedTuple):
-    """Of an epoch, from its shapes: FLOPs, and bytes of float32."""
+    """The minimum FLOPs and float32 bytes of an epoch."""
 
     rollout_flops: int
     training_flops: int
@@ -47,12 +47,12 @@ class Necessary(NamedTuple):
 
 
 def necessary(config: Config, spec: EnvSpec) -> Necessary:
-    """What an epoch computes and moves at least.
+    """Return the minimum cost of an epoch.
 
-    Forward a sample takes 2 FLOPs a weight; back, as many for the weights' gradients and, but for
-    the encoder's, for what they read. A rollout writes observations, actions, log-probabilities,
-    values, rewards and terminals, and reads noise; training reads them for each sample, and writes
-    three numbers.
+    A sample takes 2 FLOPs per weight forward, 2 for the gradient of the weight, and 2 for the
+    gradient of the input, except in the encoder. A rollout writes observations,
+    actions, log-probabilities, values, rewards and terminals, and reads noise; training reads them
+    for each sample, and writes three numbers.
     """
     H, L, D, A = (
         *(config.policy.hidden_size, config.policy.num_layers),
@@ -71,9 +71,9 @@ def necessary(config: Config, spec: EnvSpec) -> Necessary:
 
 
 def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
-    """Of ncu's file, by kernel: launches, and sums of what was counted, in one epoch.
+    """Return launches and sums of metrics in one epoch by kernel, from ncu's file.
 
-    Of rollouts in steps it begins with the first step's environments.
+    If rollouts are made in steps, the epoch begins with the environments of the first step.
     """
     with path.open() as file:
         rows = [row for row in csv.reader(file) if row and not row[0].startswith("==")]
@@ -107,7 +107,7 @@ def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
 
 
 def count(words: list[str], config: Config) -> dict[str, dict[str, float]]:
-    """What ncu counts in an epoch of ``train.py``; a run before compiles the kernels."""
+    """Count an epoch of ``train.py`` by ncu, after a run that compiles the kernels."""
     more = ["--train.rollout-device", "gpu-kernel", "--train.overlap", "0"]
     steps = config.batch_size
     with tempfile.TemporaryDirectory() as folder:

@@ -1,16 +1,15 @@
-"""How many kernels a graph makes a GPU launch, counted on any machine, without evaluating it.
+"""Count the kernels that a graph launches on a GPU, on any machine, without evaluating the graph.
 
-A small operation costs the host, and a GPU's front end, more than its arithmetic. So what counts
-is how many there are. MLX shows a graph before it is evaluated (``mx.export_to_dot``), with what
+A small operation costs the host and a GPU's front end more than its arithmetic, so the number of
+operations decides. MLX shows a graph before it is evaluated (``mx.export_to_dot``), with what
 ``mx.compile`` made of it; which of its primitives launch is read in MLX's sources.
 
-``Graphs`` builds as for a GPU where there is none: see ``system/backend.py``. In the place of each
-custom kernel stands an ``mx.depends`` of the same inputs and outputs, which ``mx.compile`` leaves
-alone as it does kernels.
+``Graphs`` builds graphs for a GPU without needing one: see ``system/backend.py``. An ``mx.depends``
+with the same inputs and outputs replaces each custom kernel; ``mx.compile`` fuses neither.
 
-What isn't seen, as a graph shows no shapes: the second pass of a sum over a large array; products
-that MLX divides along K; elementwise results that keep a transposed layout. Copies that depend on
-the axis of a slice are named, not counted.
+Not counted, because a graph has no shapes: the second pass of a sum over a large array, products
+that MLX divides along K, and elementwise results with a transposed layout. Copies that depend on
+the axis of a slice are listed, not counted.
 """
 
 # ruff: noqa: I001
@@ -40,7 +39,7 @@ SEVERAL = {
     "DynamicSliceUpdate": 3,  # the same, and before that a copy of what is updated
     "MaskedScatter": 3,  # {metal,cuda}/indexing.*: a copy, a sum along the mask, the scatter
     "RMSNormVJP": 2,  # metal/normalization.cpp, cuda/rms_norm.cu: the rows; the weight's gradient
-    "Scatter": 2,  # {metal,cuda}/indexing.*: a copy of what is written to, then the scatter
+    "Scatter": 2,  # {metal,cuda}/indexing.*: a copy of the target, then the scatter
     "ScatterAxis": 2,  # likewise
     "SliceUpdate": 2,  # gpu/slicing.cpp: a copy of what is updated, then one of the slice
 }
@@ -72,7 +71,7 @@ class Primitive(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """How many kernels it launches; copies of inputs not included."""
+        """Number of launched kernels, without copies of inputs."""
         name = self.name.removeprefix(KERNEL).split(" ")[0]
         if name in VIEWS:
             return 0
@@ -80,7 +79,7 @@ class Primitive(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """What a graph launches, by the names of primitives."""
+    """The launches of a graph, by names of primitives."""
 
     counted: Counter[str]
     maybe: Counter[str]  # copies that depend on the axis of a slice
@@ -100,9 +99,9 @@ class Graphs:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
-        self._kernels: dict[str, mx.array] = {}  # an input by which each is known in a graph
+        self._kernels: dict[str, mx.array] = {}  # an input that identifies each kernel in a graph
         self._ones: dict[Kind, mx.array] = {}
-        self._outputs: dict[Kind, mx.array] = {}  # of kernels; a compiled function wants no input
+        self._outputs: dict[Kind, mx.array] = {}  # of kernels, no inputs of a compiled function
         self._apart: dict[str, mx.array] = {}
 
     @contextmanager
@@ -132,7 +131,7 @@ class Graphs:
         return self._apart[name]
 
     def launches(self, *trees: Any) -> Launches:
-        """What it takes to evaluate arrays; those that are evaluated already take nothing."""
+        """Return the launches that evaluate arrays; evaluated arrays need none."""
         primitives = self.primitives(*trees)
         makers = _makers(primitives)
         counted, maybe = Counter[str](), Counter[str]()
@@ -149,11 +148,11 @@ class Graphs:
         return Launches(counted, maybe)
 
     def primitives(self, *trees: Any, **names: mx.array) -> list[Primitive]:
-        """The nodes of the graph that makes arrays, in trees of lists and dictionaries.
+        """Return the nodes of the graph that computes arrays.
 
         Args:
-            *trees: the arrays.
-            **names: what some arrays are to be called in it.
+            *trees: trees of lists and dictionaries of arrays.
+            **names: arrays with their names in the graph.
         """
         leaves = [leaf for _, leaf in tree_flatten(trees)]  # type: ignore
         text = io.StringIO()

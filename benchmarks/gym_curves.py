@@ -5,7 +5,7 @@ Each of Gymnasium's environments named is trained by ours with the settings that
 with `--peers PYTHON` (stable-baselines3, sbx-rl and torch in it) by Stable-Baselines3's and SBX's
 PPO with RL Zoo's settings (`learning_zoo.py`), and with `--cleanrl FOLDER` (`cleanrl/` of its
 checkout) by CleanRL's own script, all for the steps of `learning_tasks.py`, but no longer than
-`--seconds`. Each run is a process with `--cores` cores of its own (2), `--jobs` of them at a time,
+`--seconds`. Each run is a process with `--cores` separate cores (2), `--jobs` of them at a time,
 seed by seed. PyTorch has one thread: with two it is slower, its products are small.
 
 A point of a curve is the mean return of the last 100 training episodes, with the steps of all
@@ -44,7 +44,7 @@ Point = list[float]  # steps, CPU seconds, seconds, mean return
 
 
 class Curve:
-    """The points of a run, which ends itself after so many seconds."""
+    """The points of a run, which ends after a number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -52,12 +52,12 @@ class Curve:
         self._last: deque[float] = deque(maxlen=WINDOW)
 
     def see(self, steps: int, ended: list[float]) -> bool:
-        """Returns of episodes that just ended; whether there is time left."""
+        """Add the returns of ended episodes. Returns True if time is left."""
         self._last.extend(ended)
         return self.mark(steps, statistics.fmean(self._last) if self._last else None)
 
     def mark(self, steps: int, mean: float | None) -> bool:
-        """The mean return by now; whether there is time left."""
+        """Add the current mean return. Returns True if time is left."""
         now = time.perf_counter() - BEGAN
         spaced = not self.points or now - self.points[-1][2] >= self.seconds / POINTS / 4
         if mean is not None and spaced:
@@ -78,7 +78,7 @@ class Enough(Exception):
     """The time is over."""
 
 
-# ---- in a process of its own ---------------------------------------------------------------------
+# ---- in a separate process -----------------------------------------------------------------------
 
 
 def ours(name: str, seed: int, steps: int, curve: Curve, _: str) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def sbx(name: str, seed: int, steps: int, curve: Curve, _: str) -> tuple[str, ..
 
 
 def cleanrl(name: str, seed: int, steps: int, curve: Curve, folder: str) -> tuple[str, ...]:
-    """CleanRL's script as it is; its options and what it logs go through here."""
+    """Run CleanRL's unchanged script, with its options and logs replaced."""
     import gymnasium
     import torch
 

@@ -4,7 +4,7 @@
 Each of Gymnasium's environments below is trained with the settings that come with it
 (`python scripts/train.py gym:ENV`, `configs/python.ini` and what follows it) until the mean
 return of the last 100 finished training episodes reaches the score, once for each seed, one run
-after the other, each in a process of its own. CPU seconds are the process's from its start to its
+after the other, each in a separate process. CPU seconds are the process's from its start to its
 end, imports and all threads included. `--peers PYTHON` runs Stable-Baselines3's PPO as well, in
 turns, with the settings of RL Zoo (`learning_zoo.py`). What is reached in the end, `learning.py`
 says.
@@ -58,7 +58,7 @@ class Score:
         self.curve: list[tuple[int, float]] = []
 
     def add(self, returns: list[float], steps: int) -> bool:
-        """Episodes that ended, after so many steps of all environments; whether that is enough."""
+        """Add ended episodes and the steps of all environments. Returns True at the end."""
         self.episodes += returns
         if len(self.episodes) >= WINDOW:
             mean = statistics.fmean(self.episodes[-WINDOW:])
@@ -85,7 +85,7 @@ class Score:
         }
 
 
-# ---- in a process of its own ---------------------------------------------------------------------
+# ---- in a separate process -----------------------------------------------------------------------
 
 
 def ours(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def ours(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
 
 
 def options(seed: int) -> list[str]:
-    """What a run of ours is given on the command line."""
+    """Return the command line of our run."""
     return ["--device", "cpu", "--seed", str(seed), "--vec.seed", str(1000 * seed)]
 
 
@@ -156,7 +156,7 @@ def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> 
 
 
 def summary(runs: list[dict[str, Any]], budget: int) -> dict[str, Any]:
-    """Of all seeds of a trainer on a task."""
+    """Results of all seeds of a trainer on a task."""
     reached = [run["reached"] for run in runs]
     every = all(reached)
     return {

@@ -2,7 +2,7 @@
 """Steps per second beside other trainers: python benchmarks/gym_peers.py --peers PYTHON [--help].
 
 CartPole-v1 of Gymnasium, the whole loop of acting, stepping and training, on one thread of one
-core, each trainer in a process of its own, in turns, several times over. `--peers` is the Python of
+core, each trainer in a separate process, alternating, several times. `--peers` is the Python of
 an environment with stable-baselines3, sb3-contrib and sbx-rl in it; without it only ours run.
 
 Alike in all: N environments, rollouts of 128 steps, 4 passes over them in 4 minibatches each, clip
@@ -32,14 +32,14 @@ from typing import Any, NamedTuple
 ENVIRONMENT = "CartPole-v1"
 HORIZON, PASSES, PARTS = 128, 4, 4  # steps of a rollout; over it; minibatches of a pass
 SKIPPED = 2  # iterations that aren't counted: they compile
-Mark = Callable[[], bool]  # to be called when an iteration begins; whether to go on
+Mark = Callable[[], bool]  # called when an iteration begins; returns False to stop
 
 
-# ---- in a process of its own ---------------------------------------------------------------------
+# ---- in a separate process -----------------------------------------------------------------------
 
 
 def common(agents: int) -> dict[str, Any]:
-    """What the peers' PPO are made with."""
+    """Return the arguments of the peers' PPO."""
     return {
         "n_steps": HORIZON,
         "batch_size": agents * HORIZON // PARTS,
@@ -209,7 +209,7 @@ def measure(name: str, agents: int, options: argparse.Namespace) -> dict[str, An
 
 
 def summary(runs: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, Any]]:
-    """Of each number of environments: each trainer's medians, and ratios, the passes' medians."""
+    """Return the trainers' medians and ratios for each number of environments."""
     found: dict[str, dict[str, Any]] = {}
     for agents, trainers in runs.items():
         medians = {

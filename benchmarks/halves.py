@@ -1,4 +1,4 @@
-"""The two halves of an iteration, each alone: what an overlapped one is measured against."""
+"""Time the two halves of an iteration separately, to compare with overlapped iterations."""
 
 import time
 
@@ -27,7 +27,7 @@ class Halves:
         self._newest: Rollout | None = None
 
     def rollout(self) -> float:
-        """Collect a rollout, the learner idle; overlapped training goes on with it."""
+        """Collect a rollout while the learner is idle. Overlapped training uses it next."""
         self._take()
         began = time.perf_counter()
         self.trainer.queue.start_next(self.trainer.weights)
@@ -35,7 +35,7 @@ class Halves:
         return time.perf_counter() - began
 
     def training(self) -> float:
-        """Train on a rollout, the collector idle; what is learned is forgotten."""
+        """Train on a rollout while the collector is idle, and drop the new weights."""
         trainer = self.trainer
         self._take()
         if self._newest is None:

@@ -8,7 +8,7 @@ minibatch, no graph of the epoch, and with Metal's limits for blocks.
 
 First all rows are compiled in parallel, and the launches of one epoch are counted. A row whose
 kernels aren't launched, or are launched as often without the implementation, isn't measured. Then
-the rows are measured one after the other, each in a process of its own.
+the rows are measured one after the other, each in a separate process.
 
 ``--dry-run`` counts launches only. Without a GPU it builds the graphs for CUDA and computes none.
 """
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -56,7 +56,7 @@ from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.training.trainer import Trainer
 
 ROOMS = "ops", "policy", "ppo", "rollout"  # folders that declare implementations
-WARM_UP = 3  # epochs, of which the first compiles
+WARM_UP = 3  # number of epochs; the first compiles
 WARM_UP_SECONDS = 6.0  # then no further epoch of the warm-up
 COMMON = "--train.total-timesteps 1000000000000 --train.overlap 0 --base.profile 0"
 PACKAGE = "puffer_mlx."
@@ -85,6 +85,10 @@ MAC = {
 MAC_WORDS = "--train.one-launch 0"
 
 
+PLAIN, EAGER = "plain MLX", "plain MLX, not compiled"
+CUDA = "cuda"
+
+
 class Row(NamedTuple):
     """An implementation and a configuration in which it runs.
 
@@ -92,13 +96,11 @@ class Row(NamedTuple):
         name: name of the implementation, as in the package.
         words: command line of the configuration.
         kernels: pattern of the names of its kernels, or of its functions in C++.
-        form: name of the measured form; empty for all forms of the implementation.
+        form: name of the measured form; empty if the implementation has one form.
         instead: functions that are replaced without it, by path. Empty to refuse the
             implementation.
-        mac: True to run what a Mac runs by default.
-        cuda: True if only CUDA has it. It must gain more.
-        eager: True if plain MLX isn't compiled, because that takes minutes.
-        device: ``gpu`` or ``cpu``.
+        without: what computes the same without it. ``EAGER`` where compiling takes minutes.
+        platform: ``cuda``, ``cpu``, or ``mac`` for what a Mac runs by default.
         others: names of implementations that are refused, too.
     """
 
@@ -107,22 +109,29 @@ class Row(NamedTuple):
     kernels: str
     form: str = ""
     instead: Mapping[str, Any] = MappingProxyType({})
-    mac: bool = False
-    cuda: bool = False
-    eager: bool = False
-    device: str = "gpu"
+    without: str = PLAIN
+    platform: str = "mac"
     others: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """The name with the form or the other names."""
-        words = [self.name, *([self.form] if self.form else self.others)]
-        return ", ".join([*words, *(["as on a Mac"] if self.mac else [])])
+        return ", ".join([self.name, *([self.form] if self.form else self.others)])
+
+    @property
+    def device(self) -> str:
+        """Device on which the row is measured: ``gpu`` or ``cpu``."""
+        return "cpu" if self.platform == "cpu" else "gpu"
+
+    @property
+    def mac(self) -> bool:
+        """True for what a Mac runs by default."""
+        return self.platform == "mac"
 
     @property
     def bound(self) -> float:
         """The least ratio at which the implementation stays."""
-        return 1.5 if self.cuda else 1.3
+        return 1.5 if self.platform == CUDA else 1.3
 
     @property
     def refused(self) -> set[str]:
@@ -141,7 +150,6 @@ STEP = "Muon in one call"
 ROLLOUT = "the rollout with environments"
 KERNEL = "the policy's step as one kernel"
 TWO = "a minibatch's gradients in two launches"
-LOSS = "the loss by closed form"
 TAKE = "the gather of segments in one call"
 SEVERAL = "the kernel that gathers several arrays"
 PUT = "the kernel that writes values and ratios back"
@@ -150,63 +158,56 @@ SMALL = (
     *("the kernel of advantages", "the kernel that counts minibatches"),
     "the kernel that packs arrays",
 )
-TO_GROUPS: dict[str, Any] = dict.fromkeys(
-    (MUON + "_by_blocks", MUON + "_by_clusters"), in_groups
-)
+TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_blocks", MUON + "_by_clusters"), in_groups)
+NO_ROWS = {CHOOSE_ROWS: nothing}
+NO_LAUNCH = {CHOOSE_ROWS: nothing, ONE_LAUNCH: nothing}
+CRAFTAX = "craftax_classic-gpu --vec.total-agents 1024"  # fewer minibatches: plain MLX is slow
 LSTM, GRU = "--torch.network LSTM", "--torch.network GRU"
 
 ROWS = [
     # the most undecided first
-    Row(STEP, D, "muon_step", "clusters", TO_GROUPS, cuda=True),
-    Row(STEP, A, "muon_kept", "blocks", TO_GROUPS, cuda=True),
-    Row(STEP, "breakout", "muon_step", "blocks", TO_GROUPS, mac=True),
-    Row(STEP, "g2048", "muon_product", "groups", mac=True),
-    Row(STEP, "breakout", "muon_step", mac=True),
-    Row(STEP, A, "muon_kept"),
-    Row(STEP, D, "muon_step"),
-    Row(ROLLOUT, D, "rows_", "streamed, or by threads", {CHOOSE_ROWS: nothing}, cuda=True),
-    Row(
-        *(ROLLOUT, D, "rows_", "streamed, or in steps"),
-        {CHOOSE_ROWS: nothing, ONE_LAUNCH: nothing},
-        cuda=True,
-    ),
-    Row(ROLLOUT, SELF_PLAY, "rollout_", "crews, or in steps", {ONE_LAUNCH: nothing}, mac=True),
-    Row(KERNEL, f"{SELF_PLAY} {HOST}", "_act$", "crews", mac=True),
-    Row(ROLLOUT, A, "rows_", "matrix units, or threads", {CHOOSE_ROWS: nothing}, cuda=True),
-    Row(ROLLOUT, "breakout", "rollout_", "threads, or in steps", {ONE_LAUNCH: nothing}, mac=True),
-    Row(KERNEL, f"breakout {HOST}", "_act$", mac=True),
-    Row("MinGRU in one pass", "breakout", "mingru_(for|back)ward", mac=True, eager=True),
-    Row("LSTM in one pass", "craftax_classic-gpu", "lstm_(for|back)ward", mac=True, eager=True),
-    Row("GRU in one pass", f"breakout {GRU}", "gru_(for|back)ward", mac=True, eager=True),
-    Row("MinGRU in one pass", "cartpole", "mingru_(for|back)ward", mac=True),
+    Row(STEP, D, "muon_step", "clusters", TO_GROUPS, "groups", CUDA),
+    Row(STEP, A, "muon_kept", "blocks", TO_GROUPS, "groups", CUDA),
+    Row(STEP, "breakout", "muon_step", "blocks", TO_GROUPS, "groups"),
+    Row(STEP, "g2048", "muon_product", "groups"),
+    Row(STEP, "breakout", "muon_step", "blocks"),
+    Row(STEP, A, "muon_kept", "blocks", platform=CUDA),
+    Row(STEP, D, "muon_step", "clusters", platform=CUDA),
+    Row(ROLLOUT, D, "rows_", "streamed", NO_ROWS, "threads", CUDA),
+    Row(ROLLOUT, D, "rows_", "streamed", NO_LAUNCH, "in steps", CUDA),
+    Row(ROLLOUT, SELF_PLAY, "rollout_", "crews", NO_LAUNCH, "in steps"),
+    Row(KERNEL, f"{SELF_PLAY} {HOST}", "_act$", "crews"),
+    Row(ROLLOUT, A, "rows_", "matrix units", NO_ROWS, "threads", CUDA),
+    Row(ROLLOUT, "breakout", "rollout_", "threads", NO_LAUNCH, "in steps"),
+    Row(KERNEL, f"breakout {HOST}", "_act$"),
+    Row("MinGRU in one pass", "breakout", "mingru_(for|back)ward", without=EAGER),
+    Row("LSTM in one pass", CRAFTAX, "lstm_(for|back)ward", without=EAGER),
+    Row("GRU in one pass", f"breakout {GRU}", "gru_(for|back)ward", without=EAGER),
+    Row("MinGRU in one pass", "cartpole", "mingru_(for|back)ward"),
     # the others
-    Row(ROLLOUT, "breakout", "rollout_", "or on the host", mac=True),
-    Row(ROLLOUT, "g2048", "step_", "in steps, or on the host", mac=True),
-    Row("the kernel that chooses actions", "g2048", "choose_actions", mac=True),
-    Row(LOSS, "breakout", "losses|finish_loss|moments", mac=True),
-    Row("Adam in one call", "breakout --train.optimizer adam", "adam_step", mac=True),
-    Row("the kernel that casts many arrays", f"breakout {BF16}", "cast_to", mac=True),
-    Row("GELU in one pass", "connect4_two-openings", "gelu_", mac=True),
-    Row(
-        "the kernel of log-probabilities",
-        f"breakout {ON_CPU} {BF16}",
-        "logprobs",
-        mac=True,
-    ),
-    Row(SEVERAL, "breakout", "take_several", "all small kernels", mac=True, others=SMALL),
-    Row(SEVERAL, "breakout", "take_several", mac=True, others=(TAKE,)),
-    Row("the kernel that gathers targets", "breakout", "take_targets", mac=True),
-    Row("the kernel of advantages", "breakout", "advantages", mac=True, others=(PUT,)),
-    Row("the draw of segments in one call", "breakout", "draw_rows", mac=True),
-    Row("the kernel that counts minibatches", "breakout", "next_scaler", mac=True),
-    Row("the kernel that packs arrays", "breakout", "^pack$", mac=True),
-    Row(TWO, A, "mingru_minibatch", cuda=True),
-    Row(TWO, WIDE, "minibatch_wide", "wide", cuda=True),
+    Row(ROLLOUT, "breakout", "rollout_", "threads", without="the host"),
+    Row(ROLLOUT, "g2048", "step_", "in steps", without="the host"),
+    Row("the kernel that chooses actions", "g2048", "choose_actions"),
+    Row("the loss by closed form", "breakout", "loss$|moments"),
+    Row("Adam in one call", "breakout --train.optimizer adam", "adam_step"),
+    Row("the kernel that casts many arrays", f"breakout {BF16}", "cast_to"),
+    Row("GELU in one pass", "connect4_two-openings", "gelu_"),
+    Row("the kernel of log-probabilities", f"breakout {ON_CPU} {BF16}", "logprobs"),
+    Row(SEVERAL, "breakout", "take_several", "all small kernels", others=SMALL),
+    Row(SEVERAL, "breakout", "take_several", others=(TAKE,)),
+    Row("the kernel that gathers targets", "breakout", "take_targets"),
+    Row("the kernel of advantages", "breakout", "advantages", others=(PUT,)),
+    Row("the draw of segments in one call", "breakout", "draw_rows"),
+    Row("the kernel that counts minibatches", "breakout", "next_scaler"),
+    Row("the kernel that packs arrays", "breakout", "^pack$"),
+    Row(TWO, A, "mingru_minibatch", platform=CUDA),
+    Row(TWO, D, "minibatch_wide", "wide", platform=CUDA),
+    Row(TWO, WIDE, "minibatch_wide", "wide", platform=CUDA),
 ]
 
 
 def _cpu(name: str, words: str, kernels: str, **more: Any) -> Row:
-    return Row(name, words, kernels, device="cpu", **more)
+    return Row(name, words, kernels, platform="cpu", **more)
 
 
 CPU = "breakout-cpu"
@@ -244,7 +245,7 @@ def declared() -> set[str]:
     return names
 
 
-# ---- a row, in a process of its own --------------------------------------------------------------
+# ---- a row, in a separate process ----------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -258,7 +259,7 @@ def used(row: Row, fused: bool) -> Iterator[None]:
         stack.enter_context(implementation.allowing(declared() - refused))
         stack.enter_context(mock.patch.object(implementation, "refused", refused))
         stack.enter_context(mock.patch.object(verification, "applies", lambda: False))
-        if row.eager and not fused:
+        if row.without == EAGER and not fused:
             mx.disable_compile()
             stack.callback(mx.enable_compile)
         yield
@@ -314,8 +315,8 @@ class _Counting:
         return call
 
 
-def make(row: Row, fused: bool) -> Trainer:
-    """Return a trainer with or without the row's implementation. Call it within ``used``."""
+def make(row: Row) -> Trainer:
+    """Return a trainer. It has the row's implementation or not, as it is made within ``used``."""
     name, *words = row.words.split()
     words += f"{MAC_WORDS if row.mac else ''} {COMMON}".split()
     settings = config.load(name, words)
@@ -333,13 +334,24 @@ def finish(trainer: Trainer) -> None:
         mx.eval(rollout.unread, *(a for a in rollout.buffer.fields.values() if a is not None))
 
 
-def launches_of(row: Row, fused: bool, step: Callable[[Trainer], Any]) -> int:
-    """Return the launches of the row's kernels in an epoch; ``step`` trains for one."""
+def launches_of(row: Row, fused: bool, builds: bool) -> int:
+    """Return the launches of the row's kernels in an epoch.
+
+    Args:
+        row: the row.
+        fused: True to use the implementation.
+        builds: True to build the epoch's graphs only.
+    """
     with used(row, fused):
-        trainer = make(row, fused)
-        step(trainer)  # compiles
-        with counted() as counts:
-            step(trainer)
+        trainer = make(row)
+        if builds:
+            with counted() as counts:
+                build_epoch(trainer)
+        else:
+            for _ in range(WARM_UP):  # afterwards each epoch launches the next one's rollout
+                trainer.step()
+            with counted() as counts:
+                trainer.step()
         trainer.vec.close()
     return sum(n for name, n in counts.items() if re.search(row.kernels, name))
 
@@ -372,16 +384,16 @@ def ones(name: str, **given: Any) -> list[mx.array]:
 
 def count(row: Row, dry: bool) -> dict[str, int]:
     """Return the launches of the row's kernels in an epoch, with and without it."""
-    step = build_epoch if dry and row.device == "gpu" else Trainer.step
+    builds = dry and row.device == "gpu"
     with contextlib.ExitStack() as stack:
-        if dry and row.device == "gpu" and not has_gpu():
+        if builds and not has_gpu():
             stack.enter_context(building_for("cuda", ones))
             stack.enter_context(mock.patch(PACKAGE + "training.trainer.place", place_on_gpu))
             if HOST in row.words:  # the CPU acts as a GPU
                 stack.enter_context(mock.patch(ACTORS[0], nothing))
             if ON_CPU in row.words:  # and another device acts
                 stack.enter_context(mock.patch.object(Placement, "away", True))
-        found, without = (launches_of(row, fused, step) for fused in (True, False))
+        found, without = (launches_of(row, fused, builds) for fused in (True, False))
     return {"launches": found, "launches without": without}
 
 
@@ -390,17 +402,18 @@ def measure(row: Row, blocks: int, epochs: int, seconds: float) -> dict[str, Any
 
     Args:
         row: the row.
-        blocks: number of blocks of each trainer.
+        blocks: number of blocks of each trainer; two if an epoch takes long.
         epochs: the most epochs of a block.
         seconds: about how long all blocks may take.
     """
     trainers = {}
-    length = epochs
+    each = 0.0  # seconds of an epoch with and one without
     for fused in (True, False):
         with used(row, fused):
-            trainers[fused] = trainer = make(row, fused)
-            last = _warmed_up(trainer)
-        length = max(1, min(length, int(seconds / (2 * blocks * last))))
+            trainers[fused] = trainer = make(row)
+            each += _warmed_up(trainer)
+    blocks = max(2, min(blocks, int(5 * seconds / each)))
+    length = max(1, min(epochs, int(seconds / (blocks * each))))
     times: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(blocks):
         for fused, trainer in trainers.items():
@@ -433,7 +446,7 @@ def _warmed_up(trainer: Trainer) -> float:
 
 
 def child(number: int, task: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Run a task of a row in a process of its own.
+    """Run a task of a row in a separate process.
 
     Returns:
         What it printed as JSON, or the key ``fault`` with the reason.
@@ -451,7 +464,7 @@ def child(number: int, task: str, options: argparse.Namespace, seconds: float) -
         return {"fault": f"{task}: not done after {seconds:.0f} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return {"fault": f"{task}: {lines[-1] if lines else done.returncode}"}
+        return {"fault": f"{task}: {' '.join(lines[-2:]) or done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -469,23 +482,24 @@ def verdict(row: Row, found: dict[str, Any]) -> str:
     return f"{word} ({row.bound})"
 
 
+RECORDED = "name", "form", "without", "words", "platform", "bound"
 HEADER = (
-    "| implementation | configuration | launches | ms with | ms without | ratio | verdict |\n"
-    "| --- | --- | --- | --- | --- | --- | --- |"
+    "| implementation | without it | configuration | launches |"
+    " ms with | ms without | ratio | verdict |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
 def line(row: Row, found: dict[str, Any]) -> str:
     """Return a row of the Markdown table."""
     words = row.words + (f" {MAC_WORDS}, no graph" if row.mac else "")
-    cells = [row.title, f"`{words}`", str(found.get("launches", "?"))]
+    cells = [row.title, row.without, f"`{words}`", str(found.get("launches", "?"))]
     if "ratio" in found:
         medians = (statistics.median(found[key]) for key in ("ms", "ms without"))
         cells += [*(f"{ms:.2f}" for ms in medians), f"{found['ratio']:.2f}"]
     else:
         cells += ["", "", ""]
-    eager = ", plain MLX not compiled" if row.eager and "ratio" in found else ""
-    return "| " + " | ".join([*cells, verdict(row, found) + eager]) + " |"
+    return "| " + " | ".join([*cells, verdict(row, found)]) + " |"
 
 
 def ratio(found: dict[str, Any]) -> float:
@@ -513,15 +527,13 @@ def table(chosen: list[int], options: argparse.Namespace) -> None:
         found = prepared[number]
         measures = found.get("launches") and found["launches"] != found["launches without"]
         if measures and not options.dry_run and left() > 0:
-            seconds = min(left(), 20 + 4 * options.row_seconds)
+            seconds = min(left(), 20 + 10 * options.row_seconds)
             found |= child(number, "measure", options, seconds)
             if "ms" in found:
                 found["ratio"] = ratio(found)
         print(line(row, found), flush=True)
-        words = {"implementation": row.name, "form": row.form, "configuration": row.words}
-        record["rows"].append(
-            {**words, "as on a Mac": row.mac, **found, "verdict": verdict(row, found)}
-        )
+        facts = {name: getattr(row, name) for name in RECORDED}
+        record["rows"].append({**facts, **found, "verdict": verdict(row, found)})
         if options.json:
             write_json(record, options.json)
 
@@ -571,10 +583,13 @@ def main(argv: list[str]) -> None:
     chosen = [
         number
         for number, row in enumerate(ROWS)
-        if row.device == device and (options.only or "") in f"{row.title} {row.words}"
+        if row.device == device
+        and not (row.platform == CUDA and mx.metal.is_available())
+        and (options.only or "") in f"{row.title} {row.words}"
     ]
     if not chosen:
         raise UserError(f"--only {options.only}: no such row", f"one of {sorted(declared())}")
+    cpu_extension.load()  # else each process compiles it
     with tempfile.TemporaryDirectory() as options.cache:
         table(chosen, options)
     return None

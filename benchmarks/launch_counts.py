@@ -1,8 +1,8 @@
-"""How often the steps of training and acting launch something: what `graphs_of_a_gpu.py` counts.
+"""Count the launches of the steps of training and acting, with `graphs_of_a_gpu.py`.
 
-A step's graph is built for a GPU's back-end, counted and thrown away; arrays of ones take the
-place of its results. Training is counted with three minibatches and with four: what the fourth
-adds is a minibatch's, the rest is an epoch's.
+A step's graph is built for a GPU's back-end, counted and dropped; arrays of ones replace its
+results. Training is counted with three and with four minibatches: the difference belongs to a
+minibatch, the rest to an epoch.
 """
 
 # ruff: noqa: I001
@@ -34,7 +34,7 @@ from puffer_mlx.training.placement import Placement
 from puffer_mlx.ppo.update import TrainState
 from graphs_of_a_gpu import Graphs, Launches
 
-MINIBATCHES = 3, 4  # more than are under way at once
+MINIBATCHES = 3, 4  # more than are in progress at once
 STEPS = 2  # of acting
 PER_MINIBATCH, PER_STEP = UNITS = "minibatch", "a part and step"
 
@@ -109,7 +109,7 @@ class Row(NamedTuple):
     unit: str
     launches: float
     once: float  # an epoch, or a rollout
-    primitives: dict[str, float]  # of a unit; if there are none, of an epoch
+    primitives: dict[str, float]  # of a unit, or of an epoch if a unit has none
     maybe: dict[str, float]
 
 
@@ -193,7 +193,7 @@ def _epoch(
 
 
 def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    """What acting launches for a part of the agents and a step, and once a rollout."""
+    """Return the launches of acting, per part of the agents and step, and per rollout."""
     N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
     policy, watch = configured_policy(spec, config), Watch(graphs)
     weights = precision.lower(policy.init(mx.random.key(0)), config.train.precision)

@@ -1,10 +1,9 @@
 #!/usr/bin/env python
-"""What a GPU is told to launch: python benchmarks/launches.py [ENV [options]] [--json FILE].
+"""Count the launches on a GPU: python benchmarks/launches.py [ENV [options]] [--json FILE].
 
-The graphs that training and acting build for Metal and CUDA are built on whatever machine this is,
-counted and thrown away (`launch_counts.py`). Each step has its launches for each minibatch, and
-those that there are once an epoch, whatever the number of minibatches. Without ENV, of several
-configurations; options go to all of them. `--primitives` names what is launched.
+The graphs of training and acting are built for Metal and CUDA on any machine, counted and dropped
+(`launch_counts.py`). Prints the launches of each step per minibatch and per epoch. Without ENV,
+several configurations are counted; options apply to all of them. `--primitives` prints names.
 """
 
 # ruff: noqa: I001

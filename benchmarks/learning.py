@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""What is learned: python benchmarks/learning.py [TASK ...] [--seeds 5] [--jobs 1] [--help].
+"""Train the tasks of the results: python benchmarks/learning.py [TASK ...] [--seeds 5] [--help].
 
-Each task is `scripts/train.py` with an environment's own file and a few options, over several
-seeds, each run in a process and on cores of its own. A task is a name below, or `gym`, `c` or
+Each task is `scripts/train.py` with an environment's file and a few options, over several seeds,
+each run in a separate process on separate cores. A task is a name below, or `gym`, `c` or
 `partial` (what isn't seen has to be remembered) for all of one kind, or with `--upstream FOLDER`
 (PufferLib 4.0) `upstream-NAME` for its folder ocean/NAME. `--peers PYTHON` is an interpreter with
 Stable-Baselines3, and sb3-contrib for `partial`: its PPO with RL Zoo's settings, or RecurrentPPO,
@@ -84,10 +84,10 @@ def names_of(tasks: list[str], upstream: Path | None) -> list[str]:
 
 
 def trainers_of(options: argparse.Namespace) -> list[str]:
-    """Who is trained.
+    """Return the trainers to run.
 
     Raises:
-        UserError: nobody's name, or a peer without its Python.
+        UserError: a trainer is unknown, or a peer has no Python.
     """
     if options.trainers is None:
         return [OURS, *PEERS] if options.peers else [OURS]
@@ -135,7 +135,7 @@ def main(argv: list[str]) -> int:
 
 
 def too_many_failed(names: list[str], out: Path, share: float) -> bool:
-    """Whether of a task more than that part of our seeds failed; a line for each that has any."""
+    """Return True if a larger share of a task's seeds failed. Prints tasks with failed seeds."""
     worst, records = 0.0, load(out)
     for name in names:
         record = records.get((name, OURS))

@@ -28,12 +28,12 @@ NOTES = {"target": "falls at first without\nlearning, too: quick\nepisodes end f
 
 
 class Line(NamedTuple):
-    """What is drawn of a record."""
+    """A line of a picture."""
 
     record: Record
     color: str
     label: str = ""
-    star: tuple[float, float] | None = None  # somebody else's score after so many million steps
+    star: tuple[float, float] | None = None  # million steps and score of a published run
 
 
 Panels = dict[str, list[Line]]
@@ -52,7 +52,7 @@ def panels_in_c(folder: Path) -> Panels:
 
 
 def panels_in_python(folder: Path) -> Panels:
-    """One for each environment, a line for each trainer, ours above; the star is RL Zoo's."""
+    """Return a panel per environment with a line per trainer; the star is RL Zoo's."""
     records, panels = load(folder), {}
     for name, task in IN_PYTHON.items():
         star = (task.steps / 1e6, PUBLISHED[name]) if name in PUBLISHED else None
@@ -91,7 +91,7 @@ def draw(panels: Panels, picture: Path, words: str) -> None:
 
 
 def draw_all(folder: Path) -> None:
-    """Both pictures, beside the folder, of what there is."""
+    """Draw both pictures from the existing records, beside the folder."""
     for panels, picture, words in (
         (panels_in_c(folder), folder.with_suffix(".png"), OF_C),
         (panels_in_python(folder), folder.with_name(f"{folder.name}-gym.png"), OF_PYTHON),

@@ -1,4 +1,4 @@
-"""Whether what was learned is still learned: half an hour of a core.
+"""Verify that tasks still learn as recorded, in half an hour of a core.
 
 Some tasks of `learning_tasks.py`, the long ones stopped early with their schedules unchanged, with
 seeds that the records don't have. The mean of the last 100 training episodes (in C: of the episodes
@@ -40,7 +40,7 @@ STEPS = {  # task -> the step to stop at; 0: its own number
 
 
 class Night(NamedTuple):
-    """What a seed of a task reached, and what it had to."""
+    """The score of a task's seed, and the required one."""
 
     steps: float
     found: float
@@ -93,7 +93,7 @@ def night(name: str, seed: int, record: Any, place: Place, margin: float, cores:
 
 
 def line(name: str, results: list[Night], share: float) -> tuple[bool, str]:
-    """Whether few enough seeds of a task failed, and that in words."""
+    """Return True if few enough seeds of a task failed, and a text."""
     failed = sum(not result.ok for result in results)
     ok = failed <= share * len(results)
     scores = ", ".join(f"{result.found:,.2f}" for result in results)
@@ -104,7 +104,7 @@ def line(name: str, results: list[Night], share: float) -> tuple[bool, str]:
 
 
 def nightly(names: list[str], place: Place, margin: float, share: float) -> bool:
-    """Whether all is still learned; a line for each task, of whose seeds a share may fail.
+    """Return True if all tasks still learn. Prints a line for each; a share of its seeds may fail.
 
     Raises:
         UserError: a task isn't one of these, or has no record.

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 beside us, in a process and a Python of its own: learning_peers.py JOB.
+"""Train with Stable-Baselines3 in a separate process and Python: learning_peers.py JOB.
 
 JOB is the JSON of a `Job`. Trains, plays whole episodes with statistics as they are, episode k
 with an environment seeded by `evaluated` + k, and prints "measured " and what it found as JSON.
@@ -34,7 +34,7 @@ class Job(NamedTuple):
 
 
 def curve(means: list[tuple[int, float]], steps: int) -> list[list[float]]:
-    """The newest mean at each of so many parts of a run, as [steps, mean], where there is one."""
+    """Return the newest mean at each of ``POINTS`` parts of a run, as [steps, mean], if any."""
     edges = [steps * (i + 1) / POINTS for i in range(POINTS)]
     known = [[mean for at, mean in means if at <= edge] for edge in edges]
     return [[edge, before[-1]] for edge, before in zip(edges, known, strict=True) if before]

@@ -1,4 +1,4 @@
-"""Processes that are measured, each on cores of its own, and what their runs logged."""
+"""Run and measure processes on separate cores, and read the logs of their runs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent  # where a process finds an environment of the benc
 
 
 class Spent(NamedTuple):
-    """What a process printed and cost."""
+    """Output and cost of a process."""
 
     out: str
     cpu: float  # seconds, user and system, with its children
@@ -55,10 +55,10 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
 def measured(
     words: list[object], cores: set[int], cwd: Path | None = None
 ) -> tuple[dict[str, Any], Spent]:
-    """What a command prints as JSON in its line that begins with "measured ", and what it cost.
+    """Return the JSON that a command prints in a line after "measured ", and its cost.
 
     Raises:
-        UserError: as ``process``.
+        UserError: the command fails.
     """
     spent = process([*map(str, words)], cores, cwd)
     (line,) = (line for line in spent.out.splitlines() if line.startswith("measured "))
@@ -80,7 +80,7 @@ def log_of(folder: Path) -> list[dict[str, float]]:
 
 
 def cores_of(jobs: int, threads: int) -> list[set[int]]:
-    """Cores for each of so many runs; empty sets where processes can't be bound.
+    """Return the cores of each run; empty sets where processes can't be bound.
 
     Raises:
         UserError: there are fewer.
@@ -97,10 +97,11 @@ def cores_of(jobs: int, threads: int) -> list[set[int]]:
 def side_by_side(
     work: Callable[[T, set[int]], R], every: Iterable[T], jobs: int, threads: int
 ) -> list[R]:
-    """Do some work for each of several things, so many at a time, each on cores of its own.
+    """Run a function for several items in parallel, each on separate cores.
 
     Raises:
-        UserError: as ``cores_of``; or the work's own errors, when all of it has ended.
+        UserError: there are too few cores.
+        Exception: an error of the function, after all items.
     """
     free: SimpleQueue[set[int]] = SimpleQueue()
     for cores in cores_of(jobs, threads):

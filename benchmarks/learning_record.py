@@ -1,4 +1,4 @@
-"""Records of learning: what each run reached, and what it cost.
+"""Records of learning: the scores and costs of runs.
 
 A record is a file for a task and a trainer, `TASK.json` of ours and `TASK.TRAINER.json` of a peer.
 It says what was run and where; `settings` is what differs from default.ini, or from
@@ -13,7 +13,7 @@ Stable-Baselines3's defaults; `seeds` has a run for each seed:
     seconds     that it took
     returns     of the evaluation's episodes: most probable actions (Atari: drawn ones), statistics
                 as training left them, episode k of an environment seeded with 10,000 + k
-    at a time   so many runs were made beside each other, each on so many `cores`
+    at a time   number of runs in parallel, each on `cores` cores
 
 Files are published by rename after each run: one that is killed loses nothing but what it is at.
 """
@@ -46,13 +46,13 @@ def record_path(run: Run, out: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A record; without runs if there is none."""
+    """Return a record, without runs if the file doesn't exist."""
     return json.loads(path.read_text()) if path.is_file() else {"seeds": {}}
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else changes records of a folder."""
+    """Lock the records of a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -66,11 +66,10 @@ def keep(run: Run, out: Path, about: dict[str, Any], found: dict[str, Any]) -> N
     """Add a run to its record.
 
     Args:
-        run: whose it is.
+        run: task, trainer and seed.
         out: folder of records.
-        about: what the record says of all runs, `settings` among it; with other settings those
-            that it has are dropped.
-        found: the run.
+        about: facts common to all runs. If their `settings` changed, earlier runs are dropped.
+        found: results of the run.
     """
     path = record_path(run, out)
     with locked(out):
@@ -88,7 +87,7 @@ def text_of(record: dict[str, Any]) -> str:
 
 
 def same(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a record is of these settings, or there is none."""
+    """Return True if a record has these settings or doesn't exist."""
     return not path.is_file() or read(path).get("settings") == settings
 
 

@@ -1,4 +1,4 @@
-"""Runs of learning: ours and the peers', each in processes and on cores of its own."""
+"""Runs of learning, ours and the peers', in separate processes on separate cores."""
 
 import configparser
 import datetime
@@ -32,7 +32,7 @@ ELSEWHERE = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.
 
 
 class Place(NamedTuple):
-    """How runs are made, and where they are kept."""
+    """Settings and folder of runs."""
 
     out: Path
     jobs: int = 1  # at a time
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 def about(run: Run, place: Place, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a record says of all of its runs."""
+    """Return the facts of a record that are common to its runs."""
     task = place.task(run.name)
     if run.trainer == OURS:
         found = "PYTHONPATH=benchmarks " if run.name.startswith(PARTIAL) else ""
@@ -89,7 +89,7 @@ def training(run: Run, place: Place) -> list[str]:
 
 
 def evaluation(task: Task, device: str) -> list[str]:
-    """The words after `evaluate.py`: so many environments with one episode each."""
+    """Return the words after `evaluate.py`: environments with one episode each."""
     count = str(task.episodes)
     words = [task.environment, "--load-model-path", "latest", "--episodes", count]
     words += ["--greedy"] if task.greedy else []
@@ -102,7 +102,7 @@ def script(name: str) -> list[str]:
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """What the one run in a folder has that isn't `default.ini`'s, seeds and machine aside."""
+    """Return a run's differences from `default.ini`, without seeds and machine."""
     (written, *_) = sorted(folder.glob("checkpoints/*/*/*/config.ini"))
     used, usual = (configparser.ConfigParser(interpolation=None, strict=False) for _ in "12")
     used.read(written), usual.read(HERE.parent / "configs" / "default.ini")
@@ -165,7 +165,7 @@ def ours(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
 
 
 def started(run: Run, place: Place, cores: set[int]) -> dict[str, str]:
-    """The settings of a task, of a start of one epoch, which compiles what is to be compiled."""
+    """Return a task's settings from a run of one epoch, which also compiles."""
     with tempfile.TemporaryDirectory() as folder:
         words = training(run, place)
         process([*script("train"), *words, "--stop-at", "1"], cores, Path(folder))
@@ -222,7 +222,7 @@ class Work:
         return str(run.seed) in read(record_path(run, self.place.out))["seeds"]
 
     def _one(self, run: Run, end: float, cores: set[int]) -> bool:
-        """Make a run; whether it was too late to."""
+        """Make a run. Returns True if no time was left."""
         if time.monotonic() > end:
             return True
         label = f"{run.name} {run.trainer} seed {run.seed}"
@@ -244,7 +244,7 @@ class Work:
         return False
 
     def _start(self, run: Run, cores: set[int]) -> dict[str, Any] | None:
-        """The settings of a run's task, found once; None if there are none to be had."""
+        """Return the settings of a run's task, cached; None if they can't be found."""
         key = (run.name, run.trainer)
         with self._starting[key]:
             if key not in self._settings:
@@ -261,7 +261,7 @@ class Work:
 
 
 def plan(names: list[str], trainers: list[str], seeds: range) -> list[Run]:
-    """All runs, seed by seed: what is stopped early has as many seeds of each task.
+    """Return all runs, seed by seed, so that an early stop leaves equal numbers of seeds.
 
     Raises:
         UserError: a seed whose environments would begin as those of the evaluation.

@@ -51,7 +51,7 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 
 
 def interval(scores: Iterable[float]) -> tuple[float, float, float] | None:
-    """The interquartile mean and the ends of its interval; None of a single seed."""
+    """Return the interquartile mean and the ends of its interval, None for a single seed."""
     values = np.array(list(scores), np.float64)
     if len(values) < 2:
         return None
@@ -65,7 +65,10 @@ def ends() -> list[float]:
 
 
 def better(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """How often a run is better than another one, (..., n) and (..., m) -> (...); ties are half."""
+    """Return the share of pairs in which ours is better, (..., n) and (..., m) -> (...).
+
+    Ties count half.
+    """
     pairs = np.sign(ours[..., :, None] - theirs[..., None, :])
     return (pairs.mean(axis=(-2, -1)) + 1) / 2
 
@@ -131,7 +134,7 @@ def millions(steps: float) -> str:
 
 
 class Column(NamedTuple):
-    """Of a trainer on a task: what its runs reached, and how fast."""
+    """Scores and speed of a trainer on a task."""
 
     scores: list[float]
     steps: float  # median
@@ -181,7 +184,7 @@ Records = Mapping[tuple[str, str], Record]  # (task, trainer)
 
 
 def load(folder: Path) -> dict[tuple[str, str], Record]:
-    """All records of a folder; those that don't say what they are of are named by their file."""
+    """Return all records of a folder; records without a name get the file's name."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
@@ -191,7 +194,7 @@ def load(folder: Path) -> dict[tuple[str, str], Record]:
 
 
 def seeds_note(records: Iterable[Record]) -> str:
-    """How many seeds there are."""
+    """Return the number of seeds, as text."""
     counts = sorted({len(record["seeds"]) for record in records})
     return f"{' or '.join(map(str, counts))} seeds" if counts != [1] else "one seed"
 
@@ -250,7 +253,7 @@ def c_table(records: Records) -> str:
 
 
 def native_row(name: str, record: Record) -> list[str]:
-    """Of an environment in C."""
+    """Return the row of an environment in C."""
     runs, column = list(record["seeds"].values()), Column.of(record)
     assert column
     name_of_score = record["metric"].partition("/")[2]
@@ -294,7 +297,7 @@ def partial_table(records: Records) -> str:
 
 
 def tables(folder: Path) -> str:
-    """All that there are records of."""
+    """Return the tables of all records."""
     records = load(folder)
     made = [make(records) for make in (gym_table, c_table, upstream_table, partial_table)]
     return "\n\n".join(text for text in made if text) + "\n"

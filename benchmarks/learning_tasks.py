@@ -1,4 +1,4 @@
-"""What is learned in the benchmarks, by whom, for how long. Plain data, read by both Pythons."""
+"""Tasks of the learning benchmarks, with trainers and steps. Plain data, read by both Pythons."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ class Task(NamedTuple):
     peers: Mapping[str, dict[str, Any]] = MappingProxyType({})  # trainer -> its settings
     episodes: int = 30  # of the evaluation
     greedy: bool = True  # in it the most probable actions are taken, not drawn ones
-    backend: str = "sync"  # of the evaluation: each episode begins with a seed of its own
+    backend: str = "sync"  # of the evaluation; each episode has a separate seed
 
     @property
     def environment(self) -> str:
@@ -90,7 +90,7 @@ HIDDEN = {  # task -> steps, episodes of the evaluation
     "pendulum_without_velocity": (100_000, 30),
 }
 NETWORKS = "MinGRU", "LSTM", "GRU", "MLP"
-IN_PART = {  # a peer has networks of its own: it is trained beside the first of ours
+IN_PART = {  # a peer has other networks, and is trained beside our first one
     f"{PARTIAL}{name}-{network}": Task(
         f"partial_environments:{name} --torch.network {network}",
         steps,
@@ -119,13 +119,13 @@ def stem(name: str, trainer: str) -> str:
 
 
 def in_part(name: str, trainer: str) -> tuple[str, str]:
-    """Of `partial-TASK-NETWORK` the task, and which network it is learned by: a peer's or ours."""
+    """Return the task and the network of `partial-TASK-NETWORK`, a peer's or ours."""
     task, _, network = name.removeprefix(PARTIAL).partition("-")
     return task, network if trainer == OURS else trainer
 
 
 def metric(environment: str) -> str:
-    """What is a score: [sweep] metric of the environment's file."""
+    """Return the name of the score: [sweep] metric of the environment's file."""
     from puffer_mlx import config  # not at the top: the peers' Python hasn't it
 
     return config.load(environment).metric

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""What a network costs beside the MLP: python benchmarks/network_costs.py [--json FILE] [--help].
+"""Compare networks with the MLP: python benchmarks/network_costs.py [--json FILE] [--help].
 
-Breakout's trainer with 4096 agents, one layer of 128 and each network in turn, epoch after epoch,
-so that a noisy machine disturbs all of them. Of each: acting (the policy's part of a rollout),
-training (K minibatches: gather, advantages, gradients, Muon), the whole epoch, medians, ratios to
-the MLP, and acting over training, per sample.
+Breakout's trainers with 4096 agents and one layer of 128 take turns epoch by epoch, so that a noisy
+machine disturbs all networks. Prints medians of acting (the policy's part of a rollout), training
+(K minibatches: gather, advantages, gradients, Muon) and the complete epoch, ratios to the MLP, and
+acting over training, per sample.
 """
 
 # ruff: noqa: I001
@@ -40,7 +40,7 @@ def make(network: str, options: argparse.Namespace) -> Trainer:
 
 
 def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
-    """Milliseconds of acting and training in each epoch of each network."""
+    """Return milliseconds of acting and training, medians of each network's epochs."""
     times: dict[str, dict[str, list[float]]] = {
         name: {"acting": [], "training": [], "gradients": [], "epoch": []} for name in trainers
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What overlapping gains: python benchmarks/overlap.py ENV [options] [--json FILE] [--help].
+"""Measure the gain of overlap: python benchmarks/overlap.py ENV [options] [--json FILE] [--help].
 
 One process measures in turns, for one configuration:
 
@@ -9,12 +9,12 @@ One process measures in turns, for one configuration:
     serial             iterations of `train.overlap 0`, each half with the whole machine
     serial, all on the GPU   the same acting on the learner's device, where that is another one
 
-The longer half is what an overlapped iteration can't be shorter than. Compiling isn't measured.
+An overlapped iteration takes at least as long as the longer half. Compiling isn't measured.
 
 `--cores 0-0,1-1` (Linux) gives the rollout the first set of cores and training the second: Python
 threads, MLX streams and environments. A thread inherits its cores from the one that makes it, so
-each set is put in force while its threads are made. What can't be divided like that is the pool of
-helper threads, which both halves' products share: exact with one core each, where there are none.
+each set is active while its threads are made. The pool of helper threads can't be divided, because
+both halves' products share it. So results are exact with one core each, without helper threads.
 """
 
 # ruff: noqa: I001
@@ -135,7 +135,7 @@ def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halve
 
 
 def serial(config: Config, stack: ExitStack) -> Measure:
-    """Iterations in a thread of its own, whose streams have the whole machine."""
+    """Run iterations in a separate thread, whose streams use all cores."""
     thread = Worker("serial")
     stack.callback(thread.close)
 
@@ -147,7 +147,7 @@ def serial(config: Config, stack: ExitStack) -> Measure:
 
 
 def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> dict[str, Measure]:
-    """Everything to measure, by name, compiled; the overlapped trainer comes last."""
+    """Return the compiled measurements by name; the overlapped trainer is last."""
     found: dict[str, Measure] = {}
     together = settings(argv, options, "--train.overlap", "1")
     apart = settings(argv, options, "--train.overlap", "0")

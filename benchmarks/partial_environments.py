@@ -1,10 +1,10 @@
-"""Tasks in which an observation doesn't tell the state: what was seen before must be remembered.
+"""Tasks with partial observations, which need memory of earlier observations.
 
-Each function makes an environment of Gymnasium, for whatever trains on those:
+Each function makes an environment of Gymnasium, for any trainer:
 
     python scripts/train.py benchmarks/partial_environments.py:t_maze --env.length 20
 
-| task | what has to be remembered | at most | without memory |
+| task | must be remembered | at most | without memory |
 | --- | --- | --- | --- |
 | ``memory`` | a cue, until it is asked for | 1 | 0.5 |
 | ``t_maze`` | a cue, through a corridor | 4 | 1.95 |
@@ -57,8 +57,8 @@ class TMaze(gymnasium.Env):
     junction north and south end the episode, with a reward of 4 in the goal's arm and of -0.1 in
     the other; a step that a wall stops costs 0.1; all others give 0.
 
-    The best return is 4, and 1.95 where the arm is guessed. An episode is cut after 20 x length
-    steps, which Bakker's aren't: nobody waits for one who stands still.
+    The best return is 4, and 1.95 if the arm is guessed. Unlike Bakker's, an episode is truncated
+    after 20 x length steps.
 
     Args:
         length: steps from the start to the junction; at least 1.
@@ -98,7 +98,7 @@ NORTH, EAST, SOUTH, WEST = range(4)
 
 
 def only(env: gymnasium.Env, kept: list[int]) -> gymnasium.Env:
-    """An environment of whose numbers (a Box of one dimension) some are seen."""
+    """An environment that shows only some of its numbers (a Box of one dimension)."""
     whole = env.observation_space
     assert isinstance(whole, Box)
     seen = Box(whole.low[kept], whole.high[kept], dtype=np.float32)

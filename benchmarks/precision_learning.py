@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What precision and overlap do to learning: python benchmarks/precision_learning.py [--help].
+"""Compare learning by precision and overlap: python benchmarks/precision_learning.py [--help].
 
 Trains tasks (`scripts/train.py` with a few options) with each variant over the same seeds and the
 same number of steps: a precision, with `+overlap` for `--train.overlap 1`. Of each run: the *tail*,
@@ -54,7 +54,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 TAIL = 0.1  # of a run's steps
 MEDIAN, LOWER = 0.95, 0.90  # the gate
 RESAMPLES, COVERAGE = 10_000, 0.9
-WARM_UP = 3  # epochs that compile everything; so many are left out of speeds, too
+WARM_UP = 3  # epochs that compile; speeds are measured without them
 DONE = "done.json"  # beside a run's log when it has ended well
 
 
@@ -102,7 +102,7 @@ def check_done(run: Run, more: list[str]) -> None:
 
 
 def train(run: Run, more: list[str]) -> str:
-    """Train to the end, in the run's folder; what went wrong, or nothing."""
+    """Train to the end in the run's folder. Returns the error, or an empty text."""
     run.folder.mkdir(parents=True, exist_ok=True)
     for log in run.folder.glob("logs/*/*.jsonl"):
         log.unlink()  # of a run that was stopped
@@ -142,7 +142,7 @@ def warm_up(tasks: list[str], variants: list[str], more: list[str], jobs: int) -
 
 
 def run_all(runs: list[Run], options: argparse.Namespace) -> dict[Run, str]:
-    """Train what isn't trained yet; what went wrong, by run."""
+    """Train the missing runs. Returns the errors by run."""
     for run in runs:
         if run.done:
             check_done(run, options.more)

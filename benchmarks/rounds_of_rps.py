@@ -1,4 +1,4 @@
-"""rock_paper_scissors computed: what a policy does after every past, and what that is worth.
+"""Compute the behaviour of a policy in rock_paper_scissors after every past, and its value.
 
 A past of d rounds is a number below 9^d: a digit to base 9 for each round, the first round's the
 most significant, 3 x own choice + the other's. A behaviour is a list of R arrays, for each round
@@ -28,13 +28,13 @@ def digits(d: int) -> np.ndarray:
 
 
 def turned(d: int) -> np.ndarray:
-    """Of each past of d rounds the same as the other one sees it, (9^d,)."""
+    """Return each past of d rounds as the other agent sees it, (9^d,)."""
     own, other = np.divmod(digits(d), CHOICES)
     return (CHOICES * other + own) @ BOTH ** np.arange(d)[::-1]
 
 
 def observations(d: int) -> np.ndarray:
-    """What an agent sees after each past of d rounds, (9^d, 22) uint8."""
+    """Return an agent's observations after each past of d rounds, (9^d, 22) uint8."""
     now = np.eye(MOST_ROUNDS)[[d] * BOTH**d]
     past = np.zeros((BOTH**d, MOST_ROUNDS - 1, 2, CHOICES))
     own, other = np.divmod(digits(d), CHOICES)
@@ -43,7 +43,7 @@ def observations(d: int) -> np.ndarray:
 
 
 def behaviour(policy: Policy, weights: Any, rounds: int) -> Behaviour:
-    """What a policy without memory does."""
+    """Return the behaviour of a policy without memory."""
     assert not policy.is_recurrent, "what it does would depend on more than an observation"
     seen = mx.array(np.concatenate([observations(d) for d in range(rounds)]))
     logits, _, _ = policy.step(weights, seen, policy.initial_state(len(seen)))
@@ -52,12 +52,12 @@ def behaviour(policy: Policy, weights: Any, rounds: int) -> Behaviour:
 
 
 def answered(members: Sequence[Behaviour], d: int) -> np.ndarray:
-    """What each of M others does after the pasts that an agent sees, (M, 9^d, 3)."""
+    """Return the actions of M opponents after the pasts that an agent sees, (M, 9^d, 3)."""
     return np.stack([member[d] for member in members])[:, turned(d)]
 
 
 def exploitability(members: Sequence[Behaviour]) -> float:
-    """What the best answer gets in an episode against one of M behaviours, drawn for the episode.
+    """Return the best answer's points in an episode against one of M behaviours, drawn at random.
 
     The answer knows them all and not which was drawn: it may find out. The game's value is 0, so a
     behaviour that nothing beats has 0.
@@ -76,7 +76,7 @@ def exploitability(members: Sequence[Behaviour]) -> float:
 
 
 def payoffs(one: Behaviour, members: Sequence[Behaviour]) -> np.ndarray:
-    """What a behaviour gets in an episode against each of M others, (M,)."""
+    """Return the points of a behaviour in an episode against each of M others, (M,)."""
     chances, total = np.ones((len(members), 1)), np.zeros(len(members))
     for d, own in enumerate(one):
         both = own[None, :, :, None] * answered(members, d)[:, :, None]  # (M, 9^d, own, other's)

@@ -1,16 +1,15 @@
 #!/usr/bin/env python
-"""How often a configuration learns: python benchmarks/seeds.py breakout-a --seeds 96 [--help].
+"""Train a configuration with many seeds: python benchmarks/seeds.py breakout-a --seeds 96 [--help].
 
-Trains one configuration with many seeds (`--seed S --vec.seed 1000 x S`), several runs side by side
-in a process each, and prints the distribution of the final scores: median, lower decile, lowest,
-the share below each bound with its 95 % interval (Wilson), and the step at which the training score
-first passed `--passes`. Take seeds by which nothing was chosen.
+Runs with `--seed S --vec.seed 1000 x S` in parallel processes. Prints the distribution of the final
+scores: median, lower decile, lowest, the share below each bound with its 95 % interval (Wilson),
+and the step at which the training score first passed `--passes`. Use held-out seeds.
 
 The score of a run is that of its last weights: each of `--agents` agents plays one whole episode in
 new environments, drawn actions, states zero at first. An agent that hasn't ended within `--limit`
 steps is counted (`unfinished`) and left out. `--upstream` judges by the evaluation that follows
-training instead, PufferLib's: all of the run's agents, until so many episodes have *ended*, which
-prefers short ones.
+training instead, PufferLib's: all agents of the run, until a number of episodes have *ended*, which
+prefers short episodes.
 
 `--weights-seed W` gives all runs the initial weights of seed W; `--nudge` multiplies weights by
 1 + 1e-6 normal noise, as rounding does: both tell chance from weights. Other options are
@@ -91,7 +90,7 @@ class Separate:
 
 
 def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict[str, float]:
-    """What each agent's first whole episode came to, played as the trainer collects."""
+    """Return the score of each agent's first complete episode, collected as by the trainer."""
     settings = trainer.config
     far = replace(settings.vec, total_agents=agents, num_buffers=1, seed=settings.vec.seed + FAR)
     base = replace(settings.base, reset_state=False)
@@ -188,7 +187,7 @@ def rounded(curve: list[list[float]]) -> list[list[float]]:
 
 
 def side_by_side(options: argparse.Namespace, seeds: list[int]) -> list[dict[str, Any]]:
-    """Runs of all seeds, in so many processes that each make several; kept as they come."""
+    """Return the runs of all seeds, made in several processes, in the order of their ends."""
     done: list[dict[str, Any]] = []
 
     def work(job: int, cores: set[int]) -> None:
@@ -213,7 +212,7 @@ def side_by_side(options: argparse.Namespace, seeds: list[int]) -> list[dict[str
 
 
 def share(scores: np.ndarray, bound: float) -> tuple[int, float, float, float]:
-    """How many are below a bound; their share and the ends of its 95 % interval."""
+    """Return the number below a bound, their share and the ends of its 95 % interval."""
     below = int((scores < bound).sum())
     return below, below / len(scores), *Tally(below, 0, len(scores) - below).interval
 

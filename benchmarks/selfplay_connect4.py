@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Does self-play alone learn connect4: python benchmarks/selfplay_connect4.py DIR [--help].
+"""Compare opponents in connect4: python benchmarks/selfplay_connect4.py DIR [--help].
 
-For each seed trains, as a process with a core of its own,
+For each seed trains, as a process on a separate core,
 
-    connect4_two-openings   the policy meets nobody but itself
-    connect4                its opponent is the scripted player
+    connect4_two-openings   the policy plays only against itself
+    connect4                the opponent is the scripted player
 
-and keeps both in DIR, in which a run that is there is not trained again. Then, by `puffer-mlx
+and stores both in DIR. Runs in DIR are not trained again. Then, by `puffer-mlx
 match`, the first plays against the scripted player (bot:1: it wins where it can, blocks where it
 must, and is random otherwise), and against the second. Matches begin with the empty board unless
 their name says otherwise, half of one is on either side; policies draw their moves as in training,

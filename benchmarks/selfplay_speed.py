@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What opponents cost: python benchmarks/selfplay_speed.py [ENV] [options] [--json FILE] [--help].
+"""Measure the cost of opponents: python benchmarks/selfplay_speed.py [ENV] [options] [--help].
 
 Two trainers of one process take turns, epoch by epoch: one with self-play, one without. Of N agents
 the second learns from all, the first from those of its L that are the learner's. Told is

@@ -5,13 +5,13 @@
 over; then the best three are trained with held-out seeds (`sweep.confirm`). Several processes with
 one study: `--each` on each of `--gpus N`, or without GPUs one, whose runs have `--each` cores.
 
-Seconds on a GPU that others use, too, don't order configurations as CPU-seconds do. So what decides
-those (steps, replay_ratio, the policy's size, agents, the minibatch) is the same in all runs of a
-sweep, and is given by further options, `scripts/train.py`'s: `--train.total-timesteps 16_000_000
---policy.hidden-size 32`. What is searched is the best of that budget.
+Seconds on a shared GPU don't order configurations as CPU-seconds do. So the settings that decide
+CPU-seconds (steps, replay_ratio, the policy's size, agents, the minibatch) are equal in all runs of
+a sweep. Further options set them, `scripts/train.py`'s: `--train.total-timesteps 16_000_000
+--policy.hidden-size 32`. The search finds the best configuration of that budget.
 
-Written to --out: found.json (what was tried, the few that were confirmed first), best.ini, the
-journal, and what the processes said.
+Written to --out: found.json (all trials, the confirmed ones first), best.ini, the journal, and the
+output of the processes.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def sweep(words: list[str], folder: Path, gpus: int, each: int, seconds: float) 
 
 
 def found(journal: Path) -> list[dict[str, Any]]:
-    """All that was tried: values, the seeds' scores, held-out ones; those with most come first."""
+    """Return all trials: values, the seeds' scores and held-out scores, most seeds first."""
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import opening, storage

@@ -1,19 +1,19 @@
 #!/usr/bin/env python
-"""What ending runs early saves: python benchmarks/sweep_early_stop.py [--json FILE] [--help].
+"""Measure the gain of early stops: python benchmarks/sweep_early_stop.py [--json FILE] [--help].
 
 Runs of sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. Each
-method has the same seconds to spend in two forms, and in each begins with the same run:
+method has an equal budget of seconds in two forms, and starts both with the same run:
 
-- to their ends: all runs go on to their ends.
-- ended: `EarlyStop` watches them as in `puffer-mlx sweep`, with a threshold out of the runs before.
-  `puffer-mlx sweep` doesn't with Protein, for which it saves nothing.
+- to their ends: all runs are complete.
+- ended: `EarlyStop` ends runs as in `puffer-mlx sweep`, with a threshold from the earlier runs.
+  `puffer-mlx sweep` doesn't use it with Protein, because it saves nothing there.
 
-After each run the best so far is the true score of the run whose noisy score was best at its end.
-The table has its mean over the seeds after a half, 70 % and all of the seconds. What was saved is
-how much sooner that mean came to where runs that go on to their ends came at last.
+After each run, the best is the true score of the run with the best noisy score at its end. The
+table has the mean over the seeds after 50 %, 70 % and 100 % of the seconds. The saving is the share
+of the seconds that the form `ended` doesn't need to reach the final mean of complete runs.
 
-`Random` suggests the same runs in all forms, further on in some; `Protein` and `ParetoGenetic`
-learn from the points that a run has come to.
+`Random` suggests the same runs in both forms, and more of them in `ended`; `Protein` and
+`ParetoGenetic` learn from all points of a run.
 """
 
 import argparse
@@ -40,16 +40,16 @@ LOGGED = 40  # points of a run
 TOLD = 4  # of them its observations
 FORMS = {"to their ends": 0.0, "ended": 0.3}  # their early_stop_quantile
 BUDGETS = {"Random": 30_000.0, "Protein": 4000.0, "ParetoGenetic": 4000.0}  # seconds
-PARTS = 0.5, 0.7, 1.0  # of a budget, at which the table tells of the best
+PARTS = 0.5, 0.7, 1.0  # of a budget, at which the table has the best score
 
 
 class Sweep(NamedTuple):
     """One sweep.
 
     Args:
-        curve: after each run: seconds in all, and the true score of what seems best.
-        runs: how many there were.
-        ended: how many of them early.
+        curve: total seconds and the true score of the best values, after each run.
+        runs: number of runs.
+        ended: number of runs that ended early.
     """
 
     curve: list[tuple[float, float]]
@@ -57,7 +57,7 @@ class Sweep(NamedTuple):
     ended: int
 
     def best(self, seconds: float) -> float:
-        """The true score of what seemed best after so many seconds; 0 before any run ended."""
+        """Return the true score of the best values after some seconds, 0 before the first run."""
         return next((best for spent, best in reversed(self.curve) if spent <= seconds), 0.0)
 
 
@@ -108,9 +108,9 @@ def mean_best(made: list[Sweep], seconds: float) -> float:
 
 
 def saved(plain: list[Sweep], ended: list[Sweep], budget: float) -> float:
-    """The part of the seconds that runs which are ended early need less for the same mean best.
+    """Return the share of seconds that early stops save until the same mean best.
 
-    -inf if they don't come to it at all.
+    Returns -inf if they never reach it.
     """
     level = mean_best(plain, budget)
     return 1 - seconds_to(ended, level, budget) / seconds_to(plain, level, budget)

@@ -1,23 +1,20 @@
 #!/usr/bin/env python
-"""How good what a sweep finds is: python benchmarks/sweep_methods.py [--json FILE] [--help].
+"""Compare methods of sweeps: python benchmarks/sweep_methods.py [--json FILE] [--help].
 
-Methods search surfaces that are made up, so that a run takes no time and its true score is known.
-Each has the same seconds to spend, for at most 120 runs, or with `--runs N` the same number of
-runs, and begins with the same run. A run tells the score of three points of its curve, with noise.
-TPE is Optuna's and knows of no costs; with `costs` it is told them as a second aim, and of all
-three points. Of each sweep:
+Methods search synthetic surfaces, so a run takes no time and its true score is known. Each method
+has the same budget of seconds for at most 120 runs, or with `--runs N` the same number of runs, and
+starts with the same run. A run reports three points of its curve, with noise. TPE is Optuna's and
+ignores costs; with `costs` it uses them as a second objective, and all three points. The results:
 
-- best: the true score of the run whose noisy score was best, among those within
-  max_suggestion_cost.
-- front: the mean of that, if a run might only have cost so much, over costs from a hundredth of
-  max_suggestion_cost to all of it, evenly on the logarithm.
+- best: the true score of the run with the best noisy score within max_suggestion_cost.
+- front: the mean of the best scores at costs from 1 % to 100 % of max_suggestion_cost, evenly on
+  the logarithm.
 
-The surfaces: `curves`, saturating learning curves of 6 parameters that matter and 6 that don't,
-where larger networks learn more, cost more and want a smaller learning rate; `cliffs`, 19
-parameters of which 4 matter, with a second, lower peak, and a region where runs fail; `equal`, the
-first with runs that are all equally long; `edge`, the first with the best gamma and entropy bonus
-at an end of their ranges; `plateau`, 12 parameters of which 5 matter, where most runs learn
-nothing.
+The surfaces: `curves`, saturating learning curves with 6 relevant and 6 irrelevant parameters,
+where larger networks learn more, cost more and need a smaller learning rate; `cliffs`, 19
+parameters with 4 relevant ones, a second, lower peak, and a region where runs fail; `equal`, the
+first with runs of equal length; `edge`, the first with the best gamma and entropy bonus at an end
+of their ranges; `plateau`, 12 parameters with 5 relevant ones, where most runs learn nothing.
 """
 
 import argparse
@@ -46,16 +43,16 @@ GRID = np.geomspace(0.01, 1.0, 41)  # of max_suggestion_cost
 
 
 class Surface(NamedTuple):
-    """What runs come to, known beforehand.
+    """A synthetic surface: scores and costs of runs.
 
     Args:
-        space: what is searched.
-        score: (values by name, steps) -> the true score after so many; nan: the run fails.
-        seconds: values by name -> what a million steps cost.
+        space: the searched space.
+        score: (values by name, steps) -> true score after these steps; nan if the run fails.
+        seconds: values by name -> seconds of a million steps.
         most: max_suggestion_cost.
         budget: seconds of a sweep.
-        noise: deviation of a run's scores.
-        steps: of every run, if they are all equally long.
+        noise: standard deviation of a run's scores.
+        steps: steps of every run, or None if runs have different lengths.
     """
 
     space: Space
@@ -163,12 +160,12 @@ class Point(NamedTuple):
 
 
 class Tpe:
-    """Optuna's TPE in the form of our methods.
+    """Optuna's TPE with the interface of our methods.
 
     Args:
-        space: what is searched.
-        seed: the sampler's.
-        costs: whether it is told of costs too, as a second aim, and of the points before the end.
+        space: the searched space.
+        seed: seed of the sampler.
+        costs: True to use costs as a second objective, and points before the end.
     """
 
     def __init__(self, space: Space, seed: int, costs: bool) -> None:
@@ -220,7 +217,7 @@ def make(name: str, space: Space, most: float, seed: int) -> Any:
 
 
 def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list[Point]:
-    """The points of one run's curve; none if it fails."""
+    """Return the points of one run's curve, an empty list if it fails."""
     values: dict[str, float] = dict(surface.space.to_values(vector))
     steps = surface.steps or values[COST]
     parts = [1.0] if surface.steps else POINTS
@@ -234,7 +231,7 @@ def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list
 
 
 def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, float]:
-    """One sweep until its seconds, or so many runs, are spent: best, front, how many runs."""
+    """Run one sweep until its seconds or runs are spent. Returns best, front and number of runs."""
     method, draw = make(name, surface.space, surface.most, seed), np.random.default_rng([seed, 99])
     space, found, spent, runs = surface.space, [], 0.0, 0
     vector = space.as_run(space.default[None])[0]

@@ -1,20 +1,19 @@
 #!/usr/bin/env python
-"""What sweep methods find on real tasks: python benchmarks/sweep_tasks.py [--json FILE] [--help].
+"""Compare methods of sweeps on real tasks: python benchmarks/sweep_tasks.py [--json FILE] [--help].
 
-Each sweep has the same CPU-seconds of training to spend, on `cartpole` or on `breakout`, both
-shortened, and begins with the same run. It is one process with one thread, which trains one
-configuration after the other: starting processes would cost more than many of the runs. So many
-sweeps as there are cores go on at once, and what a method thinks isn't counted. As in
-`puffer-mlx sweep` all runs of a sweep have one seed, and tell a few points of their curves; a score
-is the mean of the episodes that ended in the last fifth of a run (of the part before a point). TPE
-is Optuna's, of one aim, and told of ends alone. `upstream` is PufferLib's Protein by its
-description.
+Each sweep has the same budget of CPU-seconds for training, on shortened `cartpole` or `breakout`,
+and starts with the same run. It is one process with one thread, which trains one configuration
+after the other, because starting processes would cost more than many of the runs. One sweep runs
+per core; the method's own time isn't counted. As in `puffer-mlx sweep`, all runs of a sweep have
+one seed and report a few points of their curves. A score is the mean of the episodes that ended in
+the last fifth of a run, or of the part before a point. TPE is Optuna's, with one objective and
+final scores only. `upstream` is PufferLib's Protein, written from its description.
 
-- best: the score of the run that was best.
-- again: the mean that its values come to with three other seeds, when the budget was spent.
-- area: the mean of the best so far, over the seconds that were spent.
+- best: the score of the best run.
+- again: the mean score of its values with three other seeds, after the budget is spent.
+- area: the mean of the best score over the spent seconds.
 
-With `--seconds` all end by then; the table compares what everybody had spent.
+With `--seconds` all sweeps end by then; the table compares at the seconds that all have spent.
 """
 
 import argparse
@@ -46,16 +45,16 @@ AGAIN = (1000, 2000, 3000)  # are added to a seed for the best run's values once
 DEAREST = 0.2  # of the budget: max_suggestion_cost
 OWN = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM")}
 OWN["MLX_DISABLE_COMPILE"] = "1"  # a C++ compiler for each run would cost more than it saves
-EVERY = 20.0  # seconds in which what there is is written
+EVERY = 20.0  # seconds between two writes of the results
 QUICK = ["--device", "cpu", "--vec.max-threads", "1", "--profile", "0", "--eval-episodes", "0"]
 
 
 class Task(NamedTuple):
-    """What is trained.
+    """A task and its search space.
 
     Args:
-        words: of the command line.
-        space: what is searched; the first run has the words' own values.
+        words: words of the command line.
+        space: the searched space; the first run has the values of the words.
         budget: CPU-seconds of a sweep.
     """
 
@@ -106,13 +105,13 @@ Made = list[dict[str, Any]]  # runs: their values, their points [score, CPU-seco
 
 
 def train(words: list[str], values: Values, seed: int, until: float) -> list[list[float]] | None:
-    """The points of one run; none if no episode ended, None if the time is over.
+    """Return the points of one run, without points if no episode ended; None after ``until``.
 
     Args:
-        words: of the command line.
-        values: what is searched.
-        seed: of weights, actions and environments.
-        until: when the time is over, as ``time.time`` has it.
+        words: words of the command line.
+        values: values of the searched parameters.
+        seed: seed of weights, actions and environments.
+        until: time at which to stop, as of ``time.time``.
 
     Raises:
         UserError: the values can't be run.
@@ -158,10 +157,10 @@ def sweep(what: Sweep, budget: float, until: float, tell: Callable[[Made, bool],
     """Make one sweep.
 
     Args:
-        what: which.
-        budget: CPU-seconds.
-        until: when the time is over.
-        tell: is told of the runs so far, after each one, and whether those were all.
+        what: task, method and seed.
+        budget: budget in CPU-seconds.
+        until: time at which to stop, as of ``time.time``.
+        tell: called after each run with all runs, and True after the last one.
     """
     words, space, _ = tasks()[what.task]
     length = space.names.index(COST)
@@ -196,7 +195,7 @@ def sweep(what: Sweep, budget: float, until: float, tell: Callable[[Made, bool],
 
 
 def chosen(runs: Made, spent: float) -> dict[str, Any] | None:
-    """The run that was best when so many CPU-seconds were spent; None without any."""
+    """Return the best run after a number of CPU-seconds, None without runs."""
     there = [run for run in runs if run["points"] and run["spent"] <= spent]
     return max(there, key=lambda run: run["points"][-1][0], default=None)
 
@@ -219,7 +218,7 @@ def work(what: Sweep, budget: float, until: float, told: Any) -> None:
 
 
 def main() -> None:
-    """Sweep all, write what there is as it comes, and print a table."""
+    """Run all sweeps, write each result at once, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(tasks()), choices=tasks())
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How soon a score is reached: python benchmarks/time_to_score.py breakout-fast breakout [--help].
+"""Measure the time to a score: python benchmarks/time_to_score.py breakout-fast breakout [--help].
 
-Trains each configuration (`scripts/train.py NAME`, its whole run) with each seed, the
-configurations in turns, one run at a time. *Reached* is when the mean of the last 100 episodes of
-training first came to the score: seconds since training began, those of compiling included, and
-steps. Then the whole run's seconds of training and of the command, and the score of the final
-weights in the evaluation after it. Other options go to `train.py`: `--device cpu`.
+Trains each configuration (`scripts/train.py NAME`, complete runs) with each seed, alternating, one
+run at a time. *Reached* is when the mean of the last 100 training episodes first reached the score,
+in seconds since training began, with compiling, and in steps. Also prints the seconds of training
+and of the command, and the score of the final weights in the evaluation after it. Other options go
+to `train.py`: `--device cpu`.
 """
 
 import argparse
