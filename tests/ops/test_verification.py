@@ -89,7 +89,6 @@ KERNELS = {
     "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ()),
     "draw_rows": ("the draw of segments in one call", ()),
     "muon_kept": ("Muon in one call", ()),
-    "adam_step": ("Adam in one call", ("--train.optimizer", "adam")),
     "mingru_minibatch": ("a minibatch's gradients in two launches", ("--train.one-launch", "1")),
     "take_targets": ("the kernel that gathers targets", ()),
     "take_several": (

@@ -26,7 +26,7 @@ SHAPES = {
     "of a cluster": ((130, 72), (7,), (72, 136), (2, 3)),
     "many": tuple((2, n + 1) for n in range(9)),
 }
-LAUNCHES = {("muon", "many"): 3, ("adam", "all ranks"): 3}  # else 2
+LAUNCHES = {("muon", "many"): 3}  # else 2
 LAUNCHES |= {("muon", case): 18 for case in ("in groups", "of bf16")}
 LAUNCHES["muon", "of a cluster"] = 18
 BETAS = {"adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}, "muon": {"beta1": 0.9}}
@@ -75,10 +75,12 @@ def form(request, tmp_path_factory):
     """What runs a step in one of its forms."""
     kernels = None
     if request.param in ("metal", "cuda"):
-        cases = {key: (stepping(*key), *arguments(drawn(*key))) for key in CASES}
+        cases = {
+            key: (stepping(*key), *arguments(drawn(*key))) for key in CASES if key[0] == "muon"
+        }
         kernels = Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
         found = {key: len(calls) for key, calls in kernels.calls.items()}
-        assert found == {key: LAUNCHES.get(key, 2) for key in CASES}
+        assert found == {key: LAUNCHES.get(key, 2) for key in cases}
         products = [kernels.compiled.calls[n] for n in kernels.calls["muon", "of bf16"][2:-1]]
         assert all(call["output_dtypes"] == [mx.bfloat16] for call in products)
     elif request.param == "fused" and cpu_extension.load() is None:
@@ -86,6 +88,8 @@ def form(request, tmp_path_factory):
 
     def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
         """New weights, moments and number of steps, and whether they count."""
+        if kernels and name == "adam":
+            pytest.skip("Adam has no kernel")
         step, given = stepping(name, case, **numbers), arguments(trees, loss, lr, steps)
         with pytest.MonkeyPatch.context() as patch:
             if request.param == "pure":
