@@ -155,8 +155,7 @@ SEVERAL = "the kernel that gathers several arrays"
 PUT = "the kernel that writes values and ratios back"
 SMALL = (
     *(TAKE, PUT, "the kernel that gathers targets", "the draw of segments in one call"),
-    *("the kernel of advantages", "the kernel that counts minibatches"),
-    "the kernel that packs arrays",
+    *("the kernel of advantages", "the kernel that packs arrays"),
 )
 TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_blocks", MUON + "_by_clusters"), in_groups)
 NO_ROWS = {CHOOSE_ROWS: nothing}
@@ -197,7 +196,6 @@ ROWS = [
     Row("the kernel that gathers targets", "breakout", "take_targets"),
     Row("the kernel of advantages", "breakout", "advantages", others=(PUT,)),
     Row("the draw of segments in one call", "breakout", "draw_rows"),
-    Row("the kernel that counts minibatches", "breakout", "next_scaler"),
     Row("the kernel that packs arrays", "breakout", "^pack$"),
     Row(TWO, A, "mingru_minibatch", platform=CUDA),
     Row(TWO, D, "minibatch_wide", "wide", platform=CUDA),

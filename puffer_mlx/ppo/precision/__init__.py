@@ -13,21 +13,16 @@ In any precision a minibatch whose loss or gradient isn't finite is skipped and 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import cast
-from puffer_mlx.ops.gpu.launch import launch, numbers
-from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import LOW
-from puffer_mlx.ops.pack import pack
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import leaves
 
-TEXT = Path(__file__).with_name("scaler.metal.h")
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 FIRST_SCALE = 65536.0
@@ -87,12 +82,9 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
     Args:
         scaler: state from ``first_scaler`` or the previous minibatch.
-        ok: scalar, false if the minibatch was skipped.
+        ok: scalar, false or 0 if the minibatch was skipped.
         precision: ``fp32``, ``bf16`` or ``fp16``.
     """
-    kernel = COUNT.choose()
-    if kernel is not None:
-        return kernel(scaler, ok, precision)
     scale = scaler["scale"]
     good = mx.where(ok, scaler["good"] + 1, 0)
     if precision == "fp16":
@@ -112,27 +104,9 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
 def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
     """Return the state after several minibatches: see ``next_scaler``."""
-    kernel = COUNT.choose()
-    if kernel is not None:
-        return kernel(scaler, pack(oks)[0], precision)
     for ok in oks:
         scaler = next_scaler(scaler, ok, precision)
     return scaler
-
-
-def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """Compute ``next_scaler`` on a GPU for all minibatches in ``ok`` (bools, or 0 and 1)."""
-    inputs = {name: array.reshape(-1) for name, array in {**scaler, "ok": ok}.items()}
-    inputs["limits"] = numbers(SMALLEST_SCALE, LARGEST_SCALE)
-    inputs["growth"] = numbers(int(precision == "fp16"), GROWTH_INTERVAL, ok.size)
-    names = "scale", "good", "skipped", "in_a_row", "longest"
-    shapes = {f"next_{name}": () for name in names}
-    return dict(zip(names, launch(TEXT, "next_scaler", inputs, shapes, threads=1), strict=True))
-
-
-COUNT = implementation(
-    ("ppo.precision",), "the kernel that counts minibatches", gpu=launch_next_scaler
-)
 
 
 def choose(ok: mx.array, new: Any, old: Any) -> Any:
