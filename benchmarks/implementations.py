@@ -145,7 +145,6 @@ D = f"breakout-d {BF16}"  # MinGRU 2 x 128
 SELF_PLAY = "connect4_two-selfplay"
 WIDE = f"connect4 --policy.hidden-size 256 --policy.num-layers 2 {BF16}"
 HOST = "--train.rollout-device gpu"  # the host steps the environments, the GPU acts
-ON_CPU = "--train.rollout-device cpu"
 STEP = "Muon in one call"
 ROLLOUT = "the rollout with environments"
 KERNEL = "the policy's step as one kernel"
@@ -190,7 +189,6 @@ ROWS = [
     Row("the loss by closed form", "breakout", "loss$|moments"),
     Row("the kernel that casts many arrays", f"breakout {BF16}", "cast_to"),
     Row("GELU in one pass", "connect4_two-openings", "gelu_"),
-    Row("the kernel of log-probabilities", f"breakout {ON_CPU} {BF16}", "logprobs"),
     Row(SEVERAL, "breakout", "take_several", "all small kernels", others=SMALL),
     Row(SEVERAL, "breakout", "take_several", others=(TAKE,)),
     Row("the kernel that gathers targets", "breakout", "take_targets"),
@@ -388,8 +386,6 @@ def count(row: Row, dry: bool) -> dict[str, int]:
             stack.enter_context(mock.patch(PACKAGE + "training.trainer.place", place_on_gpu))
             if HOST in row.words:  # the CPU acts as a GPU
                 stack.enter_context(mock.patch(ACTORS[0], nothing))
-            if ON_CPU in row.words:  # and another device acts
-                stack.enter_context(mock.patch.object(Placement, "away", True))
         found, without = (launches_of(row, fused, builds) for fused in (True, False))
     return {"launches": found, "launches without": without}
 

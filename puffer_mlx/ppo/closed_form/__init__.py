@@ -80,12 +80,8 @@ def logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
     """Return joint log-probabilities of actions, (n,) float32, without gradients."""
-    distribution = decoder.distribution
-    fused = LOGPROBS.choose(decoder.split, distribution.log_prob_entropy)
-    if fused is not None:
-        return fused(decoder, weights, y, actions, masks)
     outputs, _ = decoder.split(weights, y)
-    return distribution.log_prob_entropy(outputs, actions, masks)[0]
+    return decoder.distribution.log_prob_entropy(outputs, actions, masks)[0]
 
 
 def moments(adv: mx.array) -> mx.array:
@@ -215,14 +211,6 @@ def _is_one(scalar: mx.array) -> bool:
         return False
 
 
-def launch_logprobs(
-    decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
-) -> mx.array:
-    """See ``logprobs``."""
-    space, logstd, n = Space(decoder, actions, masks), decoder.logstd(weights), y.shape[1]
-    return space.launch("logprobs", y, logstd, {"logprobs": (n,)}, n, {})[0]
-
-
 def launch_moments(adv: mx.array) -> mx.array:
     """See ``moments``."""
     parts = min(PARTS, _blocks(adv.size))
@@ -236,7 +224,6 @@ def _blocks(n: int) -> int:
 
 PLAIN = ("ppo.closed_form",)
 LOSS = implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
-LOGPROBS = implementation(PLAIN, "the kernel of log-probabilities", gpu=launch_logprobs)
 MOMENTS = implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
 
 record(__name__)
