@@ -19,6 +19,6 @@ from puffer_mlx.ops.linear import (
     weight_gradient,
 )
 from puffer_mlx.ops.norm import EPSILON, add_rms_norm
-from puffer_mlx.ops.pack import cast, sums_of_squares, unpack
+from puffer_mlx.ops.pack import sums_of_squares, unpack
 from puffer_mlx.ops.recurrence import factors_of, full_on_cpu, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.rows import put_rows, split_rows, take_rows, take_several, take_targets

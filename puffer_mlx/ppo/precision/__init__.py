@@ -18,10 +18,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import cast
-from puffer_mlx.ops.low_precision import LOW
 from puffer_mlx.system.plain_functions import record
-from puffer_mlx.trees import leaves
 
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
@@ -39,27 +36,7 @@ def lower(weights: Any, precision: str) -> Any:
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
-    if cast.choose() is None:
-        return tree_map(lambda w: w.astype(dtype), weights)
-    low = iter(CASTS[dtype](*leaves(weights)))
-    return tree_map(lambda _: next(low), weights)
-
-
-def _cast_in_one_launch(dtype: mx.Dtype) -> Any:
-    """Return a function that casts all weights in one launch, and their gradients in another."""
-
-    @mx.custom_function
-    def rounded(*arrays: mx.array) -> tuple[mx.array, ...]:
-        return tuple(cast(arrays, dtype))
-
-    @rounded.vjp
-    def gradients(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, ...]:
-        return tuple(cast(cotangents, mx.float32))
-
-    return rounded
-
-
-CASTS = {dtype: _cast_in_one_launch(dtype) for dtype in LOW}
+    return tree_map(lambda w: w.astype(dtype), weights)
 
 
 def first_scaler(precision: str) -> Scaler:
