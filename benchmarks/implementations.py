@@ -187,7 +187,6 @@ ROWS = [
     Row(ROLLOUT, "g2048", "step_", "in steps", without="the host"),
     Row("the kernel that chooses actions", "g2048", "choose_actions"),
     Row("the loss by closed form", "breakout", "loss$|moments"),
-    Row("GELU in one pass", "connect4_two-openings", "gelu_"),
     Row(SEVERAL, "breakout", "take_several", "all small kernels", others=SMALL),
     Row(SEVERAL, "breakout", "take_several", others=(TAKE,)),
     Row("the kernel that gathers targets", "breakout", "take_targets"),

@@ -455,9 +455,9 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "cannot initialize a variable of type 'const __private float",
     ),
     "a constant in double precision": (
-        "gelu_forward",
-        "(Low)gelu<float>(",
-        "(Low)(1.0 * gelu<float>((float)x[i])); y[i] = (Low)gelu<float>(",
+        "mingru_forward",
+        "out[k] = (Low)cell.out",
+        "out[k] = (Low)(1.0 * cell.out); out[k] = (Low)cell.out",
         "-Wdouble-promotion",
         "-Wdouble-promotion",
     ),
