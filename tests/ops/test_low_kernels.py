@@ -27,7 +27,7 @@ SIZES = {"T": 3, "S": 5, "H": 9}
 MODULES = {"mingru": mingru, "lstm": lstm, "gru": gru}
 # In the order in which the kernels are recorded.
 FUNCTIONS = [f"{name}_{way}" for name in MODULES for way in ("forward", "backward")]
-STATES = {"first", "keep", "states", "dfirst", "h0", "c0", "h", "c", "dh", "dh0", "dc0"}
+STATES = {"first", "not_done", "states", "dfirst", "h0", "c0", "h", "c", "dh", "dh0", "dc0"}
 
 
 def kernel_of(function):
@@ -45,7 +45,7 @@ def arguments(function):
         "gates": (t, s, backward_gates),
         "weight_hh": (gates * h, h),
         "bias_hh": (gates * h,),
-        "keep": (t, s),
+        "not_done": (t, s),
         **dict.fromkeys(("first", "h0", "c0"), (s, h)),
         **dict.fromkeys(("x", "states", "dout", "h", "c", "dh", "dy"), (t, s, h)),
     }
@@ -54,8 +54,8 @@ def arguments(function):
     drawn = {name: rng.normal(size=shapes[name]).astype(np.float32) for name in names}
     if "gates" in drawn:
         drawn["gates"] = sigmoid(drawn["gates"]).astype(np.float32)
-    if "keep" in drawn:
-        drawn["keep"] = (drawn["keep"] > -0.5).astype(np.float32)
+    if "not_done" in drawn:
+        drawn["not_done"] = (drawn["not_done"] > -0.5).astype(np.float32)
     return drawn
 
 
@@ -109,7 +109,7 @@ def test_kernels_differ_by_casts_alone(compiled, function, dtype):
 def test_every_array_has_the_type_of_its_name():
     """Whatever it is given as: MLX would run what it compiled for another type."""
     t, s, h = SIZES.values()
-    shapes = {"u": (t, s, 3 * h), "x": (t, s, h), "first": (s, h), "keep": (t, s)}
+    shapes = {"u": (t, s, 3 * h), "x": (t, s, h), "first": (s, h), "not_done": (t, s)}
     wrong = [mx.bfloat16, mx.float32, mx.float16, mx.int32]
     given = [mx.zeros(shape, d) for shape, d in zip(shapes.values(), wrong, strict=True)]
     with recording("cuda") as recorder:
@@ -118,7 +118,7 @@ def test_every_array_has_the_type_of_its_name():
     found = dict(zip(call["input_names"], (a.dtype for a in call["inputs"]), strict=True))
     assert found == {
         **dict.fromkeys(("u", "x"), mx.bfloat16),
-        **dict.fromkeys(("first", "keep"), mx.float32),
+        **dict.fromkeys(("first", "not_done"), mx.float32),
         "sizes": mx.int32,
     }
     assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
