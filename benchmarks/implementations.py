@@ -73,7 +73,7 @@ def nothing(*_: Any, **__: Any) -> None:
 
 def in_groups(at: Any, inputs: Any, low: bool, *_: Any) -> Any:
     """Replace a form of Muon by the form for tensors of any size."""
-    return muon._in_groups(at, inputs, low)
+    return muon._by_products(at, inputs, low)
 
 
 # A Mac has no clusters of blocks and 32 KiB of shared memory, and no rollouts on matrix units.

@@ -48,7 +48,7 @@ class Recurrence(NamedTuple):
         for name, letters in self.inputs.items():
             size = [int(w[0]) * sizes[w[1]] if w[1:] else sizes[w] for w in letters.split()]
             arrays[name] = random(rng, *size)
-        arrays["keep"] = random_keep(rng, *shape[:2])
+        arrays["not_done"] = random_keep(rng, *shape[:2])
         return {**arrays, self.backward.split()[-1]: random(rng, *shape)}
 
     def saved(self, arrays) -> dict[str, np.ndarray]:
@@ -65,7 +65,7 @@ CASES = {
         mingru,
         {"u": "T S 3H", "x": "T S H", "first": STATE},
         "out states",
-        "u x first keep states dout",
+        "u x first not_done states dout",
         {0: 0, 2: 2},
     ),
     "lstm": Recurrence(
@@ -73,7 +73,7 @@ CASES = {
         lstm,
         {"z": "T S 4H", "weight_hh": "4H H", "h0": STATE, "c0": STATE},
         "h c gates",
-        "gates weight_hh h0 c0 keep h c dh",
+        "gates weight_hh h0 c0 not_done h c dh",
         {0: 0, 2: 1, 3: 2},
     ),
     "gru": Recurrence(
@@ -81,7 +81,7 @@ CASES = {
         gru,
         {"z": "T S 3H", "weight_hh": "3H H", "bias_hh": "3H", "h0": STATE},
         "h gates",
-        "gates weight_hh h0 keep h dh",
+        "gates weight_hh h0 not_done h dh",
         {0: 0, 3: 2},
     ),
 }
@@ -107,7 +107,7 @@ def passes(name, module, arrays):
     """Outputs of the forward and, from what it saved, of the backward pass of ``module``."""
     forward, backward = (getattr(module, f"{name}_{way}") for way in ("forward", "backward"))
     case = CASES[name]
-    words = [*case.inputs, "keep"], case.backward.split()
+    words = [*case.inputs, "not_done"], case.backward.split()
     given = ([mx.array(arrays[word]) for word in each] for each in words)
     return *forward(*next(given)), *backward(*next(given))
 
@@ -184,7 +184,7 @@ ENOUGH = [(3, 5, 33), (2, 3, 300), (19, 2, 5)]
 METAL_CASES = [case for case in GPU_CASES if case[1] in ENOUGH]
 PAIRS = [("metal", *case) for case in METAL_CASES] + [("cuda", *case) for case in GPU_CASES]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
-LEFT_OUT += [(name, "keep") for name in CASES]
+LEFT_OUT += [(name, "not_done") for name in CASES]
 LEFT_OUT_SHAPE = 3, 5, 9
 
 
@@ -198,7 +198,7 @@ def compiled(request, tmp_path_factory):
             case = CASES[name]
             arrays: dict[str, Any] = case.saved(case.drawn(shape))
             arrays |= dict.fromkeys(left_out.split(), None)
-            words = {"forward": [*case.inputs, "keep"], "backward": case.backward.split()}
+            words = {"forward": [*case.inputs, "not_done"], "backward": case.backward.split()}
             for way, names in words.items():
                 given = [None if arrays[word] is None else mx.array(arrays[word]) for word in names]
                 recorder.record(getattr(case.module, f"{name}_{way}"), *given)
@@ -237,16 +237,16 @@ def run_both(compiled, number, arrays):
 @pytest.mark.processes
 @pytest.mark.parametrize(("name", "left_out"), LEFT_OUT)
 def test_nothing_stands_for_zeros_and_ones(compiled, name, left_out):
-    """A first state, or `keep`, that isn't there: one number that is read by all."""
+    """A first state, or `not_done`, that isn't there: one number that is read by all."""
     number = 2 * len(compiled.cases) + 2 * LEFT_OUT.index((name, left_out))
-    value, words = float(left_out == "keep"), left_out.split()
+    value, words = float(left_out == "not_done"), left_out.split()
     given = CASES[name].drawn(LEFT_OUT_SHAPE)
     given |= {word: np.full_like(given[word], value) for word in words}
     forward, backward = CASES[name].oracle(*given.values())
     arrays = CASES[name].saved(given) | {word: np.full(8, value, np.float32) for word in words}
     ours, gradients = run_both(compiled, number, arrays)
     close(ours, forward, tolerance=1e-5)
-    wanted = len(backward) - (0 if left_out == "keep" else len(words))
+    wanted = len(backward) - (0 if left_out == "not_done" else len(words))
     close(gradients[:wanted], backward[:wanted], tolerance=1e-5)
     assert all(gradient.shape == (1,) for gradient in gradients[wanted:])  # nobody needs them
 

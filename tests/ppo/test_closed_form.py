@@ -428,7 +428,7 @@ def test_corners(compiled):
     half = len(adv) // 2
     old_value[:half], y[-1, :half], adv[:half] = at_the_bound(np.random.default_rng(0), half)
     y[-1, half:], old_value[half:], weight[::3] = 0.5, 0.5, 0  # no change: a tie
-    logprob = log_probs(CASES["discrete"])[0].astype(np.float32)
+    logprob = np.float32(log_probs(CASES["discrete"])[0])
     case = changed(
         "discrete", y=y, old_value=old_value, adv=adv, weight=weight, old_logprob=logprob
     )
