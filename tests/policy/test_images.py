@@ -136,7 +136,7 @@ def test_initial_weights(made, shapes):
     assert not mx.array_equal(again["linear.bias"], weights["linear.bias"])
 
 
-# ---- images besides other observations -----------------------------------------------------------------
+# ---- images besides other observations -----------------------------------------------------------
 
 BESIDE = ((2, (36, 40, 3), True), (2 + 4320, (5, 7, 2), False)), 2 + 4320 + 70 + 3
 ALONE = ((0, (5, 7, 2), False),), 70
@@ -197,7 +197,7 @@ def test_encoders_that_do_not_fit_the_parts():
     with pytest.raises(UserError, match=r"images among other parts\n.*CombinedEncoder, or auto"):
         configured_policy(spec, whole)
     whole.torch.encoder, whole.vec.normalize_observations = "auto", True
-    with pytest.raises(UserError, match=r"images besides other observations.*\n.*observations 0; or"):
+    with pytest.raises(UserError, match=r"images besides other.*\n.*observations 0; or"):
         configured_policy(spec, whole)
     assert type(configured_policy(replace(spec, image_parts=()), whole).encoder) is Linear
     whole.torch.encoder = "CombinedEncoder"
