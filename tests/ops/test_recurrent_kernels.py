@@ -16,6 +16,7 @@ from puffer_mlx.ops import recurrence
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.policy.networks import gru, lstm, mingru
+from puffer_mlx.system.backend import building_for
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
 SHAPES = [(1, 1, 1), (1, 9, 16), (5, 13, 33), (2, 7, 130), (9, 70, 20)]
@@ -274,6 +275,15 @@ def test_gelu(path):
     expected = gelu_oracle(points)
     np.testing.assert_allclose(np.array(gelu(x)), expected[0], rtol=2e-7, atol=5e-7)
     np.testing.assert_allclose(np.array(slope), expected[1], rtol=0, atol=5e-7)
+
+
+def test_gelu_in_16_bits_on_a_gpu_is_rounded_once():
+    x = mx.array(GELU_POINTS[:-1]).astype(mx.bfloat16)
+    with building_for("cuda", lambda *_, **__: []):
+        y = gelu(x)
+    expected = gelu_oracle(np.array(x.astype(mx.float32)))[0]
+    assert y.dtype == mx.bfloat16
+    np.testing.assert_allclose(np.array(y.astype(mx.float32)), expected, rtol=2**-8, atol=1e-6)
 
 
 def test_gelu_of_any_shape(extension):
