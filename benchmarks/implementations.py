@@ -73,7 +73,7 @@ def nothing(*_: Any, **__: Any) -> None:
 
 def in_groups(at: Any, inputs: Any, low: bool, *_: Any) -> Any:
     """Replace a form of Muon by the form for tensors of any size."""
-    return muon._in_groups(at, inputs, low)
+    return muon._by_products(at, inputs, low)
 
 
 # A Mac has no clusters of blocks and 32 KiB of shared memory, and no rollouts on matrix units.
@@ -145,7 +145,6 @@ D = f"breakout-d {BF16}"  # MinGRU 2 x 128
 SELF_PLAY = "connect4_two-selfplay"
 WIDE = f"connect4 --policy.hidden-size 256 --policy.num-layers 2 {BF16}"
 HOST = "--train.rollout-device gpu"  # the host steps the environments, the GPU acts
-ON_CPU = "--train.rollout-device cpu"
 STEP = "Muon in one call"
 ROLLOUT = "the rollout with environments"
 KERNEL = "the policy's step as one kernel"
@@ -155,12 +154,9 @@ SEVERAL = "the kernel that gathers several arrays"
 PUT = "the kernel that writes values and ratios back"
 SMALL = (
     *(TAKE, PUT, "the kernel that gathers targets", "the draw of segments in one call"),
-    *("the kernel of advantages", "the kernel that counts minibatches"),
-    "the kernel that packs arrays",
+    *("the kernel of advantages", "the kernel that packs arrays"),
 )
-TO_GROUPS: dict[str, Any] = dict.fromkeys(
-    (MUON + "_by_blocks", MUON + "_by_clusters", MUON + "_spread"), in_groups
-)
+TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_blocks", MUON + "_by_clusters"), in_groups)
 NO_ROWS = {CHOOSE_ROWS: nothing}
 NO_LAUNCH = {CHOOSE_ROWS: nothing, ONE_LAUNCH: nothing}
 CRAFTAX = "craftax_classic-gpu --vec.total-agents 1024"  # fewer minibatches: plain MLX is slow
@@ -168,14 +164,13 @@ LSTM, GRU = "--torch.network LSTM", "--torch.network GRU"
 
 ROWS = [
     # the most undecided first
-    Row(STEP, D, "muon_spread", "spread", {MUON + "_spread": muon._by_clusters}, "clusters", CUDA),
-    Row(STEP, "breakout-d", "muon_step", "clusters", TO_GROUPS, "groups", CUDA),
+    Row(STEP, D, "muon_step", "clusters", TO_GROUPS, "groups", CUDA),
     Row(STEP, A, "muon_kept", "blocks", TO_GROUPS, "groups", CUDA),
     Row(STEP, "breakout", "muon_step", "blocks", TO_GROUPS, "groups"),
     Row(STEP, "g2048", "muon_product", "groups"),
     Row(STEP, "breakout", "muon_step", "blocks"),
     Row(STEP, A, "muon_kept", "blocks", platform=CUDA),
-    Row(STEP, D, "muon_spread", "spread", platform=CUDA),
+    Row(STEP, D, "muon_step", "clusters", platform=CUDA),
     Row(ROLLOUT, D, "rows_", "streamed", NO_ROWS, "threads", CUDA),
     Row(ROLLOUT, D, "rows_", "streamed", NO_LAUNCH, "in steps", CUDA),
     Row(ROLLOUT, SELF_PLAY, "rollout_", "crews", NO_LAUNCH, "in steps"),
@@ -192,16 +187,11 @@ ROWS = [
     Row(ROLLOUT, "g2048", "step_", "in steps", without="the host"),
     Row("the kernel that chooses actions", "g2048", "choose_actions"),
     Row("the loss by closed form", "breakout", "loss$|moments"),
-    Row("Adam in one call", "breakout --train.optimizer adam", "adam_step"),
-    Row("the kernel that casts many arrays", f"breakout {BF16}", "cast_to"),
-    Row("GELU in one pass", "connect4_two-openings", "gelu_"),
-    Row("the kernel of log-probabilities", f"breakout {ON_CPU} {BF16}", "logprobs"),
     Row(SEVERAL, "breakout", "take_several", "all small kernels", others=SMALL),
     Row(SEVERAL, "breakout", "take_several", others=(TAKE,)),
     Row("the kernel that gathers targets", "breakout", "take_targets"),
     Row("the kernel of advantages", "breakout", "advantages", others=(PUT,)),
     Row("the draw of segments in one call", "breakout", "draw_rows"),
-    Row("the kernel that counts minibatches", "breakout", "next_scaler"),
     Row("the kernel that packs arrays", "breakout", "^pack$"),
     Row(TWO, A, "mingru_minibatch", platform=CUDA),
     Row(TWO, D, "minibatch_wide", "wide", platform=CUDA),
@@ -394,8 +384,6 @@ def count(row: Row, dry: bool) -> dict[str, int]:
             stack.enter_context(mock.patch(PACKAGE + "training.trainer.place", place_on_gpu))
             if HOST in row.words:  # the CPU acts as a GPU
                 stack.enter_context(mock.patch(ACTORS[0], nothing))
-            if ON_CPU in row.words:  # and another device acts
-                stack.enter_context(mock.patch.object(Placement, "away", True))
         found, without = (launches_of(row, fused, builds) for fused in (True, False))
     return {"launches": found, "launches without": without}
 

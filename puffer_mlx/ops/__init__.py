@@ -20,7 +20,7 @@ from puffer_mlx.ops.linear import (
     weight_gradient,
 )
 from puffer_mlx.ops.norm import EPSILON, add_rms_norm
-from puffer_mlx.ops.pack import cast, sums_of_squares, unpack
+from puffer_mlx.ops.pack import sums_of_squares, unpack
 from puffer_mlx.ops.recurrence import (
     default_on_cpu,
     factors_of,

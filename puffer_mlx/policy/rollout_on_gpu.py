@@ -29,7 +29,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import ROWS, Rules
-from puffer_mlx.ops.pack import launch_cast, pack
+from puffer_mlx.ops.pack import launch_pack_as, pack
 from puffer_mlx.policy.acting_on_gpu import (
     Layout,
     PolicyBlocks,
@@ -391,7 +391,7 @@ class RolloutOnGPU:
             "decoder": weights["decoder"]["weight"],
             "logstd": placeholder(mx.float32) if logstd is None else logstd,
             **by_layer("layer", layers),
-            "layers": placeholder(low) if rows["KEPT"] else launch_cast(layers, low, whole=True)[0],
+            "layers": placeholder(low) if rows["KEPT"] else launch_pack_as(low, layers),
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }
         return launch(

@@ -171,12 +171,6 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
-    if kernel.name == "muon_cluster_bf16":
-        sizes = {"THREADS": launch.POOL_THREADS["cuda"], "CLUSTER": 8 if backend == "cuda" else 1}
-        return [
-            {"COLUMNS": c, "POOL": 256 * (256 + c) // (2 if low else 1) + 512, **sizes}
-            for c in (32, 96)
-        ]
     if kernel.name == "minibatch_wide":
         block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
         wide = []
@@ -461,9 +455,9 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
         "cannot initialize a variable of type 'const __private float",
     ),
     "a constant in double precision": (
-        "gelu_forward",
-        "(Low)gelu<float>(",
-        "(Low)(1.0 * gelu<float>((float)x[i])); y[i] = (Low)gelu<float>(",
+        "mingru_forward",
+        "out[k] = (Low)cell.out",
+        "out[k] = (Low)(1.0 * cell.out); out[k] = (Low)cell.out",
         "-Wdouble-promotion",
         "-Wdouble-promotion",
     ),

@@ -203,7 +203,7 @@ def test_a_function_that_the_benchmark_replaces_exists(path):
     assert callable(pkgutil.resolve_name(path))
 
 
-@pytest.mark.parametrize("title", ["Muon in one call, spread", "the kernel of advantages"])
+@pytest.mark.parametrize("title", ["Muon in one call, clusters", "the kernel of advantages"])
 def test_a_row_of_the_benchmark_launches_its_kernel_only_with_it(title, monkeypatch):
     monkeypatch.setenv(choosing.COMPARING, "1")  # as in the benchmark's processes
     row = next(row for row in benchmark.ROWS if title in row.title and row.device == "gpu")

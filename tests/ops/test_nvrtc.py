@@ -6,11 +6,11 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from puffer_mlx.ops.gelu import TEXT, gelu_forward
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks import lstm
+from puffer_mlx.policy.networks.mingru import KERNELS, mingru_forward
 
-FORWARD = text.kernels(TEXT, "cuda")["gelu_forward"]
+FORWARD = text.kernels(KERNELS, "cuda")["mingru_forward"]
 
 
 class Library:
@@ -65,17 +65,16 @@ def cache(tmp_path, monkeypatch):
 
 
 def made(**template):
-    return nvrtc.program(FORWARD, {"Low": mx.float32, **template})
+    return nvrtc.program(FORWARD, {"Low": mx.float32, "FAST": 1, **template})
 
 
 def test_the_declaration():
     program = made()
-    head = f'extern "C" __global__ void {program.name}(const float* x, const int* sizes, float* y)'
+    head = f'extern "C" __global__ void {program.name}(const float* u, const float* x, const float*'
     assert head in program.text and "#include" not in program.text
-    low = nvrtc.program(FORWARD, {"Low": mx.bfloat16})
-    assert (
-        "(const bfloat16* x, const int* sizes, bfloat16* y) {\n  using Low = bfloat16;" in low.text
-    )
+    low = made(Low=mx.bfloat16)
+    assert "(const bfloat16* u, const bfloat16* x, const float* first, const float*" in low.text
+    assert "bfloat16* out, float* states) {\n  using Low = bfloat16;" in low.text
     assert low.name != program.name  # MLX keeps kernels by their names
     lstm_forward = text.kernels(lstm.KERNELS, "cuda")["lstm_forward"]
     one, two = (
@@ -92,7 +91,7 @@ def test_what_was_compiled_is_kept(cache):
     assert library.option == b"--gpu-architecture=sm_90"
     assert library.name == f"{program.name}.cu".encode()
     (file,) = cache.iterdir()
-    assert file.name.startswith("gelu_forward-") and file.suffix == ".cubin"
+    assert file.name.startswith("mingru_forward-") and file.suffix == ".cubin"
     again = Library()
     assert nvrtc.machine_code(again, program, "sm_90") == code and again.compiled == 0
 
@@ -103,7 +102,7 @@ def test_what_was_compiled_is_kept(cache):
 
 def test_all_that_decides_is_in_the_name(cache):
     kernel = FORWARD._replace(exact=True, resident=512)
-    exact = nvrtc.program(kernel, {"Low": mx.float32, "THREADS": 128})
+    exact = nvrtc.program(kernel, {"Low": mx.float32, "FAST": 1, "THREADS": 128})
     assert exact.options == ("--fmad=false",) and "__launch_bounds__(128, 4) " in exact.text
     library = Library()
     for program, architecture in (
@@ -128,7 +127,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(cache):
 def test_what_the_compiler_says_is_told(cache):
     library = Library()
     library.log = b"kernel.cu(3): error: no such thing\0"
-    with pytest.raises(RuntimeError, match=r"gelu_forward_\w+ for sm_90: .* no such thing$"):
+    with pytest.raises(RuntimeError, match=r"mingru_forward_\w+ for sm_90: .* no such thing$"):
         nvrtc.machine_code(library, made(), "sm_90")
     assert not list(cache.iterdir())
 
@@ -156,17 +155,18 @@ def test_a_launch(cache, launched, monkeypatch):
     library = Library()
     monkeypatch.setattr(nvrtc, "library", lambda: library)
     for dtype in (mx.float32, mx.float32, mx.float16):
-        assert gelu_forward(mx.ones((5, 2), dtype)).dtype == dtype
+        out, _ = mingru_forward(mx.ones((1, 5, 6), dtype), mx.ones((1, 5, 2), dtype), None, None)
+        assert out.dtype == dtype
     assert library.compiled == 2
     names = [given.pop("name") for given in launched]
     assert names[0] == names[1] == made().name != names[2]
     codes = [given.pop("compiled_source") for given in launched]
     assert codes[0] == made().text.encode()[::-1] != codes[2]
-    x, sizes = launched[0].pop("inputs")
-    assert x.shape == (5, 2) and sizes.tolist() == [10]
+    u, x, *_, sizes = launched[0].pop("inputs")
+    assert (u.shape, x.shape) == ((1, 5, 6), (1, 5, 2)) and sizes.tolist()[:3] == [1, 5, 2]
     assert launched[0] == {
-        "output_shapes": [(5, 2)],
-        "output_dtypes": [mx.float32],
+        "output_shapes": [(1, 5, 2)] * 2,
+        "output_dtypes": [mx.float32] * 2,
         "scalars": [],
         "shared_memory": 0,
         "grid": (10, 1, 1),
@@ -191,7 +191,7 @@ def test_without_the_library_mlx_compiles(monkeypatch):
     assert nvrtc.library() is None
     monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
     launch.compiled.cache_clear()
-    name: Any = launch.compiled(TEXT, "gelu_forward", "cuda")
-    assert name.startswith("gelu_forward_")
+    name: Any = launch.compiled(KERNELS, "mingru_forward", "cuda")
+    assert name.startswith("mingru_forward_")
     launch.compiled.cache_clear()
     nvrtc.library.cache_clear()

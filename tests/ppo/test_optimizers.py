@@ -24,16 +24,15 @@ SHAPES = {
     "in groups": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
     "of bf16": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
     "of a cluster": ((130, 72), (7,), (72, 136), (2, 3)),
-    "spread": ((256, 20), (9,), (40, 290), (300, 3)),
     "many": tuple((2, n + 1) for n in range(9)),
 }
-LAUNCHES = {("muon", "many"): 3, ("adam", "all ranks"): 3}  # else 2
+LAUNCHES = {("muon", "many"): 3}  # else 2
 LAUNCHES |= {("muon", case): 18 for case in ("in groups", "of bf16")}
 LAUNCHES["muon", "of a cluster"] = 18
 BETAS = {"adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}, "muon": {"beta1": 0.9}}
 MOMENTS = {"adam": ("momentum", "second_moment"), "muon": ("momentum",)}
 CASES = [
-    *(("muon", case) for case in SHAPES if case != "spread"),
+    *(("muon", case) for case in SHAPES),
     ("adam", "all ranks"),
     ("adam", "vectors"),
 ]
@@ -76,10 +75,12 @@ def form(request, tmp_path_factory):
     """What runs a step in one of its forms."""
     kernels = None
     if request.param in ("metal", "cuda"):
-        cases = {key: (stepping(*key), *arguments(drawn(*key))) for key in CASES}
+        cases = {
+            key: (stepping(*key), *arguments(drawn(*key))) for key in CASES if key[0] == "muon"
+        }
         kernels = Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
         found = {key: len(calls) for key, calls in kernels.calls.items()}
-        assert found == {key: LAUNCHES.get(key, 2) for key in CASES}
+        assert found == {key: LAUNCHES.get(key, 2) for key in cases}
         products = [kernels.compiled.calls[n] for n in kernels.calls["muon", "of bf16"][2:-1]]
         assert all(call["output_dtypes"] == [mx.bfloat16] for call in products)
     elif request.param == "fused" and cpu_extension.load() is None:
@@ -87,6 +88,8 @@ def form(request, tmp_path_factory):
 
     def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
         """New weights, moments and number of steps, and whether they count."""
+        if kernels and name == "adam":
+            pytest.skip("Adam has no kernel")
         step, given = stepping(name, case, **numbers), arguments(trees, loss, lr, steps)
         with pytest.MonkeyPatch.context() as patch:
             if request.param == "pure":
@@ -185,14 +188,13 @@ def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", ["of a cluster", "spread"])
-def test_muon_spread_over_a_cluster(case, tmp_path):
-    """In bf16 each block has a part of x: its columns end within a block's, and with one."""
+def test_muon_by_a_cluster_of_several_blocks(tmp_path):
+    case = "of a cluster"
     trees = drawn("muon", case)
     step, given = stepping("muon", case, low=True), arguments(trees)
     kernels = Functions("cuda", tmp_path, {case: (step, *given)}, cluster=8)
     names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert len(names) == 2 and names[1].startswith("muon_cluster_bf16")
+    assert len(names) == 2 and names[1].startswith("muon_by_cluster")
 
     def form(*_, loss=1.0, **__):
         now = arguments(trees, loss)

@@ -8,7 +8,6 @@ import mlx.core as mx
 import pytest
 from running import ROOT
 
-from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.system.backend import stand_in
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -90,7 +89,6 @@ def kernel(x: mx.array, y: mx.array) -> mx.array:
 
 def test_kernels_have_their_names(graphs):
     x = x_of(graphs)
-    assert graphs.launches(gelu(x)).counted == {"kernel gelu_forward": 1}
     assert graphs.launches(kernel(x, x)).counted == {"kernel pair": 1}
     found = graphs.launches(kernel(x, mx.exp(x).T)).counted
     assert found == {"kernel pair": 1, "copy for kernel pair": 1, "Exp": 1}

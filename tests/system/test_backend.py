@@ -3,8 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from puffer_mlx.ops.gelu import FORWARD, gelu, gelu_forward
 from puffer_mlx.ops.gpu import launch
+from puffer_mlx.ops.pack import launch_pack, pack
 from puffer_mlx.system.backend import backend, building_for, stand_in
 from puffer_mlx.system.devices import unified
 
@@ -27,13 +27,13 @@ def test_operations_are_built_for_another(name):
     x = mx.zeros((3, 2))
     with building_for(name, kernel):
         assert backend() == launch.backend() == name
-        assert FORWARD.choose() is gelu_forward
+        assert pack.choose() is launch_pack
         assert unified() == (name == "metal")
-        assert gelu(x).tolist() == [[7, 7]] * 3
+        assert pack([x])[0].tolist() == [7] * 6
     [(called, shapes)] = calls
-    assert called == "gelu_forward" and shapes[0] == (3, 2)
+    assert called == "pack" and shapes[2] == (3, 2)
     assert backend() == "cpu" and stand_in() is None
-    assert gelu(x).tolist() == [[0, 0]] * 3
+    assert pack([x])[0].tolist() == [0] * 6
 
 
 def test_it_ends_where_something_fails():

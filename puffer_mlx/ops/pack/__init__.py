@@ -1,10 +1,10 @@
-"""Pack or cast many arrays, by plain MLX or with one launch per 24 arrays."""
+"""Pack many arrays in one, by plain MLX or with one launch per 24 arrays."""
 
 import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -121,25 +121,17 @@ class PackedTree(dict):
         return self._packed if all(array is view for array, view in pairs) else None
 
 
-def launch_cast(arrays: Sequence[mx.array], dtype: mx.Dtype, whole: bool = False) -> list[mx.array]:
-    """Compute ``cast`` by a GPU kernel; with ``whole`` into one packed array per 24 arrays."""
-    found: list[mx.array] = []
-    for k in range(0, len(arrays), INPUTS):
-        shapes = [array.shape for array in arrays[k:][:INPUTS]]
-        starts, total = places(tuple(map(math.prod, shapes)), BLOCK)
-        at, some = _filled(arrays[k:][:INPUTS], starts, total)
-        name = "cast_to_float" if dtype == mx.float32 else "cast_to_low"
-        low: dict[str, Any] = {} if dtype == mx.float32 else {"Low": dtype}
-        inputs, threads = [constant_array(*at), *some], total // BLOCK * THREADS
-        (packed,) = launch(TEXT, name, inputs, [(total,)], threads, **low)
-        found += [packed] if whole else unpack(packed, shapes, BLOCK)
-    return found
+def launch_pack_as(dtype: mx.Dtype, arrays: Sequence[mx.array]) -> mx.array:
+    """Pack up to 24 float32 arrays in one array of a floating dtype by a GPU kernel.
 
-
-@functools.partial(implementation, name="the kernel that casts many arrays", gpu=launch_cast)
-def cast(arrays: Sequence[mx.array], dtype: mx.Dtype) -> list[mx.array]:
-    """Cast non-empty arrays from float32 to a 16-bit type, or the reverse."""
-    return [array.astype(dtype) for array in arrays]
+    Offsets are multiples of ``BLOCK`` numbers. Gaps are filled with zeros.
+    """
+    starts, total = places(tuple(array.size for array in arrays), BLOCK)
+    at, inputs = _filled(arrays, starts, total)
+    threads = total // BLOCK * THREADS
+    return launch(TEXT, "pack_as", [constant_array(*at), *inputs], [(total,)], threads, Low=dtype)[
+        0
+    ]
 
 
 def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:

@@ -53,20 +53,12 @@ KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 
   if (me == 0) squares[block] = ((sums[0] + sums[1]) + sums[2]) + sums[3];
 }
 
-// Convert up to 24 arrays to another type, each starting at a multiple of 1024. places: start and size of each.
-#define CAST(type)                                                                    \
-  int array = 0, first = (int)block * 1024 + (int)me;                                 \
-  while (array < 23 && (int)block * 1024 >= places[2 + 2 * array]) ++array;           \
-  int k = first - places[2 * array], size = places[1 + 2 * array];                    \
-  FOUR                                                                                \
-  for (int n = 0; n < 4; ++n) packed[first + n * 256] = (type)x[n];
-
-KERNEL cast_to_low<Low>: int places, float a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22
-  a23 -> Low packed {
-  CAST(Low)
-}
-
-KERNEL cast_to_float<Low>: int places, Low a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22
-  a23 -> float packed {
-  CAST(float)
+// Pack up to 24 arrays into one of another type, each starting at a multiple of 1024. places: start and size of each array.
+KERNEL pack_as<Low>: int places, float a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
+  -> Low packed {
+  int array = 0, first = (int)block * 1024 + (int)me;
+  while (array < 23 && (int)block * 1024 >= places[2 + 2 * array]) ++array;
+  int k = first - places[2 * array], size = places[1 + 2 * array];
+  FOUR
+  for (int n = 0; n < 4; ++n) packed[first + n * 256] = (Low)x[n];
 }

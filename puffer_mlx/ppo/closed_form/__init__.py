@@ -28,12 +28,8 @@ def logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
     """Return joint log-probabilities of actions, (n,) float32, without gradients."""
-    distribution = decoder.distribution
-    fused = LOGPROBS.choose(decoder.split, distribution.log_prob_entropy)
-    if fused is not None:
-        return fused(decoder, weights, y, actions, masks)
     outputs, _ = decoder.split(weights, y)
-    return distribution.log_prob_entropy(outputs, actions, masks)[0]
+    return decoder.distribution.log_prob_entropy(outputs, actions, masks)[0]
 
 
 def moments(adv: mx.array) -> mx.array:
@@ -209,16 +205,6 @@ def _is_one(scalar: mx.array) -> bool:
         return False
 
 
-def launch_logprobs(
-    decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
-) -> mx.array:
-    """Compute ``logprobs`` by one launch."""
-    space = Space(decoder, actions, masks)
-    logstd = decoder.logstd(weights)
-    n = y.shape[1]
-    return space.launch("logprobs", y, logstd, {"logprobs": (n,)}, n, {})[0]
-
-
 def launch_moments(adv: mx.array) -> mx.array:
     """Compute ``moments`` by one launch."""
     parts = min(PARTS, _blocks(adv.size))
@@ -234,7 +220,6 @@ def _blocks(n: int) -> int:
 
 PLAIN = ("ppo.closed_form",)
 LOSS = implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
-LOGPROBS = implementation(PLAIN, "the kernel of log-probabilities", gpu=launch_logprobs)
 MOMENTS = implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
 
 record(__name__)

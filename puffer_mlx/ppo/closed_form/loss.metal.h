@@ -104,15 +104,3 @@ KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale 
   }
   if (me == 0) total[0] = write_metrics(sums, settings[3], ent_coef[0], metrics) * scale[0];
 }
-
-KERNEL logprobs<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float limit, int sizes shape
-  -> float logprobs {
-  uint n = (uint)shape[0], A = (uint)shape[1];
-  if (i < n) {
-    float log_sums[HEADS + 1], entropies[HEADS + 1];
-    IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
-    float logprob = of_choices<MASKED, HEADS>(y + i, legal, actions, sizes, n, i, log_sums, entropies);
-    if (HEADS == 0) logprob = of_numbers(y + i, actions, logstd, limit[0], n, A, i);
-    logprobs[i] = logprob;
-  }
-}

@@ -28,7 +28,7 @@ from puffer_mlx.ops.gpu.launch import (
 )
 from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
 from puffer_mlx.ops.implementation import implementation, name_of
-from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, places
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
@@ -341,10 +341,10 @@ def launch_wide(
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(batch.actions)
     S, dy = n // T, 32 if A < 32 else 64
-    layers = launch_cast([layer["weight"] for layer in weights["network"]], mx.bfloat16, whole=True)
+    layers = launch_pack_as(mx.bfloat16, [layer["weight"] for layer in weights["network"]])
     zeros, folder = placeholder(mx.float32), forms_of(policy.network).matrix_units
     assert folder is not None
-    inputs |= {"layers": layers[0], "first": zeros if state is None else mx.stack(state)}
+    inputs |= {"layers": layers, "first": zeros if state is None else mx.stack(state)}
     outputs = {
         "factors": (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),),
         "partial": (6, plan.blocks),

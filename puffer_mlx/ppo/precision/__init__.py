@@ -13,21 +13,13 @@ In any precision a minibatch whose loss or gradient isn't finite is skipped and 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import cast
-from puffer_mlx.ops.gpu.launch import constant_array, launch
-from puffer_mlx.ops.implementation import implementation
-from puffer_mlx.ops.low_precision import LOW
-from puffer_mlx.ops.pack import pack
 from puffer_mlx.system.plain_functions import record
-from puffer_mlx.trees import leaves
 
-TEXT = Path(__file__).with_name("scaler.metal.h")
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 FIRST_SCALE = 65536.0
@@ -44,27 +36,7 @@ def lower(weights: Any, precision: str) -> Any:
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
-    if cast.choose() is None:
-        return tree_map(lambda w: w.astype(dtype), weights)
-    low = iter(CASTS[dtype](*leaves(weights)))
-    return tree_map(lambda _: next(low), weights)
-
-
-def _cast_in_one_launch(dtype: mx.Dtype) -> Any:
-    """Return a function that casts all weights in one launch, and their gradients in another."""
-
-    @mx.custom_function
-    def rounded(*arrays: mx.array) -> tuple[mx.array, ...]:
-        return tuple(cast(arrays, dtype))
-
-    @rounded.vjp
-    def gradients(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, ...]:
-        return tuple(cast(cotangents, mx.float32))
-
-    return rounded
-
-
-CASTS = {dtype: _cast_in_one_launch(dtype) for dtype in LOW}
+    return tree_map(lambda w: w.astype(dtype), weights)
 
 
 def first_scaler(precision: str) -> Scaler:
@@ -87,12 +59,9 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
     Args:
         scaler: state from ``first_scaler`` or the previous minibatch.
-        ok: scalar, false if the minibatch was skipped.
+        ok: scalar, false or 0 if the minibatch was skipped.
         precision: ``fp32``, ``bf16`` or ``fp16``.
     """
-    kernel = COUNT.choose()
-    if kernel is not None:
-        return kernel(scaler, ok, precision)
     scale = scaler["scale"]
     good = mx.where(ok, scaler["good"] + 1, 0)
     if precision == "fp16":
@@ -112,27 +81,14 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
 def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
     """Return the state after several minibatches: see ``next_scaler``."""
-    kernel = COUNT.choose()
-    if kernel is not None:
-        return kernel(scaler, pack(oks)[0], precision)
     for ok in oks:
         scaler = next_scaler(scaler, ok, precision)
     return scaler
 
 
-def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """Compute ``next_scaler`` on a GPU for all minibatches in ``ok`` (bools, or 0 and 1)."""
-    inputs = {name: array.reshape(-1) for name, array in {**scaler, "ok": ok}.items()}
-    inputs["limits"] = constant_array(SMALLEST_SCALE, LARGEST_SCALE)
-    inputs["growth"] = constant_array(int(precision == "fp16"), GROWTH_INTERVAL, ok.size)
-    names = "scale", "good", "skipped", "in_a_row", "longest"
-    shapes = {f"next_{name}": () for name in names}
-    return dict(zip(names, launch(TEXT, "next_scaler", inputs, shapes, threads=1), strict=True))
-
-
-COUNT = implementation(
-    ("ppo.precision",), "the kernel that counts minibatches", gpu=launch_next_scaler
-)
+def choose(ok: mx.array, new: Any, old: Any) -> Any:
+    """Return the tree ``new`` where ``ok`` (a scalar array) is true, else the tree ``old``."""
+    return tree_map(lambda a, b: mx.where(ok, a, b), new, old)
 
 
 record(__name__)

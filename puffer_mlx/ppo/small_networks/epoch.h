@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 
@@ -10,7 +11,6 @@
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 #include "ppo/optimizers/adam/adam.h"
-#include "ppo/precision/counts.h"
 #include "ppo/small_networks/loss.h"
 #include "ppo/small_networks/tower.h"
 
@@ -19,6 +19,16 @@ namespace puffer {
 // The policy: layers and heads of each tower (one tower for actions and value, or one for each); index of logstd among the
 // weights, or -1 for discrete actions; number of choices of each action head.
 using Network = std::tuple<std::vector<std::vector<LayerSpec>>, std::vector<std::vector<LayerSpec>>, int, std::vector<int>>;
+
+// Counters of minibatches: see ppo/precision.
+struct Counts {
+  int good, skipped, in_a_row, longest;
+};
+
+inline Counts next_counts(Counts before, bool ok) {
+  int row = ok ? 0 : before.in_a_row + 1;
+  return {ok ? before.good + 1 : 0, before.skipped + (ok ? 0 : 1), row, std::max(before.longest, row)};
+}
 
 // The samples of one minibatch, copied from a rollout.
 class Gathered {

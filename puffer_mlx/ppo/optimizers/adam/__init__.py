@@ -6,20 +6,14 @@ linearly to 0.
 
 import math
 from functools import partial
-from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch
 from puffer_mlx.ops.implementation import implementation
-from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree
-
-TEXT = Path(__file__).with_name("adam.metal.h")
-NO_LOGARITHM = -1e30  # stands for log(0): finite, and its exponential is 0
 
 
 def init(weights: Tree) -> Tree:
@@ -97,8 +91,8 @@ def step(
 ) -> tuple[Tree, Tree, mx.array]:
     """Clip the gradients and make Adam's step, unless the loss or a gradient is not finite.
 
-    This is one operation of the extension on a CPU, and a few launches on a GPU. For a small
-    network, a graph of many operations would take longer to submit than to compute.
+    This is one operation of the extension on a CPU. For a small network, a graph of many operations
+    would take longer to submit than to compute.
 
     Args:
         weights: tree of float32 arrays.
@@ -129,42 +123,7 @@ def step(
     return fused_step(operation, trees, weights, state, state["step"], lr, loss, max_grad_norm)
 
 
-def launch_step(
-    weights: list[mx.array],
-    grads: list[mx.array],
-    momentum: list[mx.array],
-    second_moment: list[mx.array],
-    steps: mx.array,
-    lr: mx.array,
-    loss: mx.array,
-    max_norm: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-) -> list[mx.array]:
-    """Make one step on a GPU in two launches, like the CPU extension's ``adam_step``.
-
-    Returns:
-        The new weights, first and second moments, the number of steps, and a float32 scalar: 1 if
-        the step was made, else 0.
-    """
-    shapes = tuple(tuple(array.shape) for array in weights)
-    packed, squares = launch_pack([*weights, *grads, *momentum, *second_moment], BLOCK)
-    size = packed.size // 4
-    blocks = size // BLOCK
-    logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
-    settings = constant_array(*map(float, (beta1, beta2, *logarithms, eps, decay, max_norm)))
-    arrays = [constant_array(blocks), packed, squares, steps.reshape(1), settings]
-    arrays += [loss.reshape(1), lr.reshape(1)]
-    outputs = [(size,), (size,), (size,), (), ()]
-    *new, step, ok = launch(TEXT, "adam_step", arrays, outputs, blocks * THREADS)
-    return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]
-
-
-STEP = implementation(
-    ("ppo.optimizers.adam",), "Adam in one call", cpu="adam_step", gpu=launch_step
-)
+STEP = implementation(("ppo.optimizers.adam",), "Adam in one call", cpu="adam_step")
 OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), True)
 
 record(__name__)

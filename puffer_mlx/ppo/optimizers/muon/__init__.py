@@ -164,7 +164,6 @@ BLOCK_ROWS = TILE
 BLOCK_COLUMNS = 256
 CLUSTER_ROWS = 256  # the largest matrix that a cluster of blocks orthogonalises
 CLUSTER_COLUMNS = 1024
-TILES_OF_GRAM = 136  # (16, 16) tiles on and above the diagonal of a matrix (256, 256)
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -296,11 +295,7 @@ def launch_step(
     if at.fits_block:
         *flat, ok = _by_block(at, inputs, low)
     elif at.fits_cluster and cluster > 1:
-        bf16_sizes = _cluster_bf16_sizes(at, cluster) if low else None
-        if bf16_sizes:
-            *flat, ok = _cluster_bf16(at, inputs, cluster, *bf16_sizes)
-        else:
-            *flat, ok = _by_cluster(at, inputs, low, cluster)
+        *flat, ok = _by_cluster(at, inputs, low, cluster)
     else:
         *flat, ok = _by_products(at, inputs, low)
     return PackedTree(flat[0], weights), PackedTree(flat[1], momentum), ok
@@ -338,47 +333,6 @@ def _by_cluster(
     sizes = {"Low": mx.bfloat16 if low else mx.float32, "EXACT": int(not low), "CLUSTER": cluster}
     threads = blocks * THREADS
     weights, momentum, _, ok, *_ = launch(TEXT, "muon_by_cluster", inputs, shapes, threads, **sizes)
-    return weights, momentum, ok
-
-
-def _cluster_bf16_sizes(at: Layout, cluster: int) -> tuple[int, int] | None:
-    """Return the sizes for ``_cluster_bf16``, or None when x doesn't fit shared memory.
-
-    Returns:
-        Columns of x per block, and the size of a block's shared memory in float32 values.
-    """
-    block, room = shared_pool_limits()
-    columns = max(1, -(-at.columns // (32 * cluster))) * 32
-    pool = CLUSTER_ROWS * (CLUSTER_ROWS + columns) // 2 + block
-    return (columns, pool) if 32 * cluster >= CLUSTER_ROWS and 4 * pool <= room else None
-
-
-def _cluster_bf16(
-    at: Layout, inputs: dict[str, mx.array], cluster: int, columns: int, pool: int
-) -> tuple[mx.array, ...]:
-    """Make the step in bf16, with x divided among the shared memories of a cluster's blocks.
-
-    Args:
-        at: layout of the tensors.
-        inputs: arrays for the kernel, by name.
-        cluster: blocks per tensor.
-        columns: columns of x per block.
-        pool: size of a block's shared memory in float32 values.
-
-    Returns:
-        The same as ``_by_block``.
-    """
-    block, _ = shared_pool_limits()
-    count = len(at.starts)
-    shapes = {"weights": (at.total,), "momentum": (at.total,), "sums": (count * cluster,), "ok": ()}
-    shapes["partial"] = (count, cluster, TILES_OF_GRAM, 16 * 16)
-    shapes["gram"] = (count, CLUSTER_ROWS, CLUSTER_ROWS)
-    sizes = {"Low": mx.bfloat16, "COLUMNS": columns, "POOL": pool}
-    sizes |= {"THREADS": block, "CLUSTER": cluster}
-    threads = count * cluster * block
-    weights, momentum, _, ok, *_ = launch(
-        TEXT, "muon_cluster_bf16", inputs, shapes, threads, block, 4 * pool, **sizes
-    )
     return weights, momentum, ok
 
 
