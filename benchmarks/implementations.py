@@ -156,7 +156,7 @@ SMALL = (
     *(TAKE, PUT, "the kernel that gathers targets", "the draw of segments in one call"),
     *("the kernel of advantages", "the kernel that packs arrays"),
 )
-TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_blocks", MUON + "_by_clusters"), in_groups)
+TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_block", MUON + "_by_cluster"), in_groups)
 NO_ROWS = {CHOOSE_ROWS: nothing}
 NO_LAUNCH = {CHOOSE_ROWS: nothing, ONE_LAUNCH: nothing}
 CRAFTAX = "craftax_classic-gpu --vec.total-agents 1024"  # fewer minibatches: plain MLX is slow
@@ -164,13 +164,13 @@ LSTM, GRU = "--torch.network LSTM", "--torch.network GRU"
 
 ROWS = [
     # the most undecided first
-    Row(STEP, D, "muon_step", "clusters", TO_GROUPS, "groups", CUDA),
-    Row(STEP, A, "muon_kept", "blocks", TO_GROUPS, "groups", CUDA),
-    Row(STEP, "breakout", "muon_step", "blocks", TO_GROUPS, "groups"),
+    Row(STEP, D, "muon_by_cluster", "clusters", TO_GROUPS, "groups", CUDA),
+    Row(STEP, A, "muon_by_block", "blocks", TO_GROUPS, "groups", CUDA),
+    Row(STEP, "breakout", "muon_by_cluster", "blocks", TO_GROUPS, "groups"),
     Row(STEP, "g2048", "muon_product", "groups"),
-    Row(STEP, "breakout", "muon_step", "blocks"),
-    Row(STEP, A, "muon_kept", "blocks", platform=CUDA),
-    Row(STEP, D, "muon_step", "clusters", platform=CUDA),
+    Row(STEP, "breakout", "muon_by_cluster", "blocks"),
+    Row(STEP, A, "muon_by_block", "blocks", platform=CUDA),
+    Row(STEP, D, "muon_by_cluster", "clusters", platform=CUDA),
     Row(ROLLOUT, D, "rows_", "streamed", NO_ROWS, "threads", CUDA),
     Row(ROLLOUT, D, "rows_", "streamed", NO_LAUNCH, "in steps", CUDA),
     Row(ROLLOUT, SELF_PLAY, "rollout_", "crews", NO_LAUNCH, "in steps"),
@@ -213,7 +213,7 @@ ROWS += [
     _cpu("GRU in one pass", f"{CPU} {GRU}", "gru_(for|back)ward"),
     _cpu("the extension's gradient by a recurrent weight", f"{CPU} {LSTM}", "recurrent_weight"),
     _cpu("the recursion of advantages in C++", CPU, "discount"),
-    _cpu("Muon in one call", CPU, "muon_step"),
+    _cpu("Muon in one call", CPU, "muon_by_cluster"),
     _cpu("Adam in one call", f"{CPU} --train.optimizer adam", "adam_step"),
     _cpu("the extension's product of matrices", CPU, "^linear$"),
     _cpu("the extension's sum over rows", f"{CPU} {GRU}", "linear_bias_gradient"),
@@ -316,7 +316,7 @@ def make(row: Row) -> Trainer:
     trainer = Trainer(settings, vec.make(settings, cpu_extension.threads()))
     if row.mac:
         trainer.learner.graph = None
-        trainer.collector.ahead = False
+        trainer.collector.launches_ahead = False
     return trainer
 
 
@@ -366,7 +366,7 @@ def place_on_gpu(acting: Acting, *_: Any) -> Placement:
         spec = on_gpu.RolloutSpec(environments, train.horizon, train.precision, seats)
         whole = on_gpu.rollouts_on_gpu(policy, run, spec)
     agents = environments.num_agents
-    return Placement(device, device, precision=train.precision, whole=whole, agents=agents)
+    return Placement(device, device, precision=train.precision, gpu_rollouts=whole, agents=agents)
 
 
 def ones(name: str, **given: Any) -> list[mx.array]:
