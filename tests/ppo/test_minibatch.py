@@ -267,7 +267,7 @@ def wide_kernels(tmp_path_factory):
 @pytest.mark.parametrize("name", WIDE)
 def test_gradients_of_wide_layers(wide_kernels, name):
     names = [wide_kernels.compiled.calls[n]["name"] for n in wide_kernels.calls[name]]
-    assert any(each.startswith("minibatch_wide") for each in names)
+    assert any(each.startswith("mingru_minibatch_wide") for each in names)
     for one, other in zip(wide_kernels.run(name), expected(WIDE[name]), strict=True):
         assert one.shape == other.shape
         assert np.linalg.norm(one - other) <= 0.04 * np.linalg.norm(other)

@@ -24,8 +24,7 @@ FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` works in any folder
 LAYERS = "layers.metal.h"  # a network's layers in the kernels of acting/
 ROWS = "rows.metal.h"  # a network's layers on matrix units
-MINIBATCH = "minibatch.metal.h"  # a network's code before the minibatch kernel
-PARTS = "forward", "back"  # of a layer
+WALKS = "walks.metal.h"  # a network's passes through time in the minibatch kernels
 ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # environment steps only
 PORTABLE = "ops/portable.h"  # on a GPU, functions.metal.h takes its place
 
@@ -52,11 +51,7 @@ class Kernel(NamedTuple):
 
 
 class Composed(NamedTuple):
-    """A kernel's file, compiled after a file of a network's folder.
-
-    The kernel includes a layer's passes as ``forward`` and ``back``: ``forward.metal.h`` and
-    ``back.metal.h`` of the network's folder.
-    """
+    """A kernel's file, compiled after a file of a network's folder with functions that it calls."""
 
     kernel: Path
     network: Path
@@ -104,8 +99,8 @@ def _included(path: Path, name: str) -> Path:
 def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
     """Return a file's kernels for ``metal`` or ``cuda``, by name.
 
-    The kernel around a network's ``layers.metal.h`` is named ``{folder}_act``; the one behind its
-    ``minibatch.metal.h`` is named ``{folder}_minibatch``.
+    The kernel around a network's ``layers.metal.h`` is named ``{folder}_act``. Kernels of a
+    ``Composed`` are named ``{folder}_{kernel}``.
     """
     if isinstance(path, Composed):
         return {kernel.name: kernel for kernel in _composed(path, backend)}
@@ -117,14 +112,10 @@ def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
 
 
 def _composed(path: Composed, backend: str) -> list[Kernel]:
-    folder = path.network.parent
-    parts = {part: expand(folder / f"{part}.metal.h") for part in PARTS}
     seen: set[Path] = set()
     before = _expand(path.network, seen, {})
-    found = _kernels(before + _expand(path.kernel, seen, parts), backend)
-    if path.network.name != MINIBATCH:
-        return found
-    return [kernel._replace(name=f"{folder.name}_{kernel.name}") for kernel in found]
+    found = _kernels(before + _expand(path.kernel, seen, {}), backend)
+    return [each._replace(name=f"{path.network.parent.name}_{each.name}") for each in found]
 
 
 @functools.cache

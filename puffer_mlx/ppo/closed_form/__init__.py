@@ -23,7 +23,7 @@ from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("loss.metal.h")
 PARTS = THREADS  # largest number of parts of the advantages; each block of `loss` adds them up
-TERMS = 5  # number of sums over the samples in every action space: see terms.metal.h
+TERMS = 5  # number of sums over the samples in every action space: see loss.metal.h
 
 
 class Losses(NamedTuple):

@@ -26,7 +26,7 @@ from puffer_mlx.ops.gpu.launch import (
     pool_block,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
+from puffer_mlx.ops.gpu.text import WALKS, Composed
 from puffer_mlx.ops.implementation import implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_cast, places
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
@@ -46,7 +46,6 @@ from puffer_mlx.system.backend import gpu_backend
 LOSSES = "ppo.gradients:clipped_loss", "ppo.algorithms.puffer5:live_loss"
 TEXT = Path(__file__).with_name("blocks.metal.h")
 KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
-WALKS = "walks.metal.h"  # the network's file that WIDE includes
 BLOCKS = 128  # largest number of blocks per launch; an H200 has 132 cores
 ROWS = 64  # largest number of rows that a block processes at a time
 GRADIENTS = 96  # largest number of weight gradients per thread, for 512 threads
@@ -58,8 +57,7 @@ WIDEST = 256  # largest H of wide layers: 64 rows of 3 gates fill half an H200's
 def kernel_texts() -> list[Composed]:
     """Return the texts of all minibatch kernels, each composed with a network's file."""
     folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
-    narrow = [Composed(KERNEL, folder / MINIBATCH) for folder in folders]
-    return narrow + [Composed(WIDE, folder / WALKS) for folder in folders]
+    return [Composed(kernel, folder / WALKS) for kernel in (KERNEL, WIDE) for folder in folders]
 
 
 class Scoring(NamedTuple):
@@ -325,7 +323,7 @@ def launch_minibatch(
         "begins": (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
-    text = Composed(KERNEL, folder / MINIBATCH)
+    text = Composed(KERNEL, folder / WALKS)
     made = _launch(text, f"{folder.name}_minibatch", plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
@@ -351,7 +349,7 @@ def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Argumen
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
     text = Composed(WIDE, folder / WALKS)
-    made = _launch(text, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
+    made = _launch(text, f"{folder.name}_minibatch_wide", plan, inputs, outputs, mx.bfloat16)
     factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
     names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
@@ -373,7 +371,8 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
     inputs, threads = [factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
     outputs = [(parts, P)]
-    return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
+    name = f"{text.network.parent.name}_wide_gradients"
+    return launch(text, name, inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
 def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, mx.array]:

@@ -31,5 +31,6 @@ KERNEL add_blocks: float grads partial ent_coef settings, int shape places -> fl
   block_sums<6>(means.of, part, me, 256);
 #pragma unroll
   for (uint row = 0; row < 6; ++row) means.of[row] /= (float)shape[1];
-  if (me == 0) write_metrics(means, settings[3], ent_coef[0], metrics);
+  PPOCoefficients by = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+  if (me == 0) write_metrics(means, by, metrics);
 }

@@ -30,8 +30,10 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2
   first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
   -> float grads partial ratio value adv begins {
-  constexpr int LAYER = 3 * H * H, CARRIED = T > STEPS ? L * SEGMENTS * H : 0;
-#include "begin.metal.h"
+  using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
+  constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
+  constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8, W = (SEEN + 31) / 32 * 32;
+  constexpr int FLOATS = (Tile::SIZE + (CHUNKS > 1 ? L * Tile::UNITS : 0) + 31) / 32 * 32;
   constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // of a row of observations, 128 bytes each
   constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
   // Where arrays of Low begin.
@@ -40,11 +42,21 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), LOWS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
   static_assert(M <= THREADS && THREADS <= M * U && OUT <= DY && T % STEPS == 0, "no such division");
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
-  IN_SHARED float* part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U);
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* low = (IN_SHARED Low*)(IN_SHARED void*)(pool + FLOATS);
+  IN_SHARED float *part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U), *carries = pool + Tile::SIZE;
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
-  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
+  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
+  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
+  const bool has_ratios = shape[7] != 0;
+  Tile rows(pool, S, me, sizes, settings[5]);
+  PPOCoefficients coefficients = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+  SampleSums sums;
+#pragma unroll
+  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
+  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, rows.mean, rows.deviation);
   auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
   auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, H, D});
   if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
@@ -61,19 +73,15 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   for (int l = 0; l < L; ++l) clear(of_layers[l]);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    for (int k = (int)me; LIVE && k < TIMES; k += THREADS) {
-      uint at = (uint)(k / SEGMENTS) * S + segment + (uint)(k % SEGMENTS);
-      rewards[k] = given[at], terminals[k] = further[at], finals[k] = shape[8] != 0 ? last[at] : 0.0f;
-      ratios[k] = 1.0f;
-    }
+    load_rewards(rows, segment, given, further, last, shape[8] != 0);
     // Forward in time, chunk by chunk, then back; the last chunk is still there when that begins.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;
       int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
       if (turn != CHUNKS) {
         DEVICE_BARRIER
-#include "read.metal.h"
-        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+        load_rows(rows, chunk, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
+        load_observations<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
           uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, first_agent + next, N);
@@ -85,23 +93,31 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
           PREFETCH(old_value + sample)
           PREFETCH(given + sample)
           PREFETCH(further + sample)
-          PREFETCH(actions + sample * ACTS)
+          PREFETCH(actions + sample * Tile::ACTS)
         }
         BARRIER
         multiply_rows<EXACT, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encoding), features, false, me);
         BARRIER
 #pragma unroll
         for (int l = 0; l < L; ++l) {
-#include "layer.metal.h"
-#include "forward"
+          Swizzled<Low, H> x = {low + l * M * H}, out = {low + (l + 1) * M * H}, states = {low + AT_S + (ALL ? l : 0) * M * H};
+          Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
+          Swizzled<Low, H> held = {low + AT_LAYERS + l * LAYER};
+          auto weight = Either<(KEPT > 1)>::of(held, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
+          layer_forward<EXACT, H>(rows, x, out, u, states, weight, OF_LAYER(first, l), first_step, begins,
+                                  (uint)(chunk * L + l) * S * (uint)H, (uint)(L * H) * S, chunk, segment, !back);
         }
-        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), of_y, false, me);
+        multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), Apart<Tile::Y>{rows.y}, false, me);
         BARRIER
       }
-#include "live.metal.h"
+      if (LIVE && !back) store_values(rows, chunk, segment, has_ratios, masks, logstd);
+      if (LIVE && turn == CHUNKS - 1) {
+        Discounts by = {settings[6], settings[7], settings[8], settings[9], settings[10], shape[5] != 0, shape[6] != 0};
+        live_advantages(rows, by);
+      }
       if (!back) continue;
 
-#include "loss.metal.h"
+      score_rows(rows, chunk, segment, coefficients, masks, logstd, dy, ratio, value, adv, sums);
       BARRIER
       add_gradient<EXACT, M, OUT, H, 1, OUTPUT_C>(transposed(dy), dout, me, of_decoder);
       BARRIER
@@ -109,22 +125,25 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
       BARRIER
 #pragma unroll
       for (int l = L - 1; l >= 0; --l) {
-#include "layer.metal.h"
-#include "back"
+        Swizzled<Low, H> x = {low + l * M * H}, states = {low + AT_S + (ALL ? l : 0) * M * H}, held = {low + AT_LAYERS + l * LAYER};
+        Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
+        auto weight = Either<(KEPT > 1)>::of(held, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
+        layer_backward<EXACT, H>(rows, l < L - 1 && !ALL, x, dout, u, states, weight, OF_LAYER(first, l), first_step,
+                                 begins, (uint)(chunk * L + l) * S * (uint)H, carries + l * Tile::UNITS, chunk, segment);
         BARRIER
         add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(transposed(u), x, me, of_layers[l]);
         multiply_rows<EXACT, 3 * H, M, H, HIDDEN_C, THREADS>(u, weight, dout, true, me);
         BARRIER
       }
       if (!ALL) {
-        see<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+        load_observations<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         BARRIER
       }
       add_gradient<EXACT, M, H, SEEN, INPUT_R, INPUT_C>(transposed(dout), seen, me, of_encoder);
     }
   }
 
-  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * LAYER + NUMBERS);
+  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * LAYER + Tile::MEANS);
   store_gradient<H, SEEN>(mine, (uint)H, (uint)D, me, of_encoder);
   mine += H * D;
   store_gradient<OUT, H>(mine, (uint)(A + 1), (uint)H, me, of_decoder);
@@ -135,9 +154,9 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
     mine += LAYER;
   }
 #pragma unroll
-  for (int k = 0; k < NUMBERS; ++k) {
-    float slope = block_sum(of_logstd[k], part, me, (uint)THREADS);
-    if (me == 0) mine[k] = slope - (block == 0 ? entropy_weight : 0.0f);  // the entropy is the same for all samples
+  for (int k = 0; k < Tile::MEANS; ++k) {
+    float slope = block_sum(rows.by_logstd[k], part, me, (uint)THREADS);
+    if (me == 0) mine[k] = slope - (block == 0 ? coefficients.ent_coef : 0.0f);  // the entropy is the same for all samples
   }
 #pragma unroll
   for (int row = 0; row < 6; ++row) {

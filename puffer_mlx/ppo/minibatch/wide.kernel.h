@@ -74,34 +74,39 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings, int sizes shape strip
   -> Low factors, float partial ratio value adv {
-  constexpr int STEPS = T, CARRIED = 0;
-#include "begin.metal.h"
+  using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, T, THREADS>;
+  constexpr int STEPS = T, M = Tile::M, UNITS = Tile::UNITS, PARTS = Tile::PARTS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
+  constexpr int SEEN = (D + 15) / 16 * 16, W = (SEEN + 31) / 32 * 32, FLOATS = (Tile::SIZE + 31) / 32 * 32;
   constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
   // Where arrays of Low begin.
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
   static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
   static_assert(4 * FLOATS + (int)sizeof(Low) * LOWS <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* low = (IN_SHARED Low*)(IN_SHARED void*)(pool + FLOATS);
   IN_SHARED float* part = (IN_SHARED float*)(IN_SHARED void*)(low + AT_U);
   Swizzled<Low, H> states = {low + AT_S}, decodes = {low + AT_DECODER};
   Swizzled<Low, U> u = {low + AT_U};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
+  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
+  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
+  const bool has_ratios = shape[7] != 0;
+  Tile rows(pool, S, me, sizes, settings[5]);
+  PPOCoefficients coefficients = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+  SampleSums sums;
+#pragma unroll
+  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
   auto to = factors_of<H, L, DY>(factors, n);
-  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
+  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, rows.mean, rows.deviation);
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    const int chunk = 0, turn = 0;
-    const bool back = false;
     BARRIER
-#include "read.metal.h"
-    for (int row = (int)me; LIVE && row < M; row += THREADS) {
-      uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-      rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
-      ratios[row] = 1.0f;
-    }
-    see<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+    load_rows(rows, 0, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
+    load_rewards(rows, segment, given, further, last, shape[8] != 0);
+    load_observations<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, 0, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER
     multiply_rows<0, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encodes), Swizzled<Low, H>{low}, false, me);
@@ -115,9 +120,9 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
         if (C > 1) {
           float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]};
-          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, before);
+          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.keep, k / H, k % H, H, before);
         } else {
-          walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[unit * first_step]);
+          walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.keep, rows.y, rows.y + THREADS, k, first[unit * first_step]);
         }
       }
       BARRIER
@@ -130,10 +135,14 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
       if (l < L - 1) write_rows<SEGMENTS, STEPS, U, THREADS>(u, to.dus + (uint)l * n * U, segment, S, me);
     }
     Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
-    multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
+    multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), Apart<Tile::Y>{rows.y}, false, me);
     BARRIER
-#include "live.metal.h"
-#include "loss.metal.h"
+    if (LIVE) {
+      Discounts by = {settings[6], settings[7], settings[8], settings[9], settings[10], shape[5] != 0, shape[6] != 0};
+      store_values(rows, 0, segment, has_ratios, masks, logstd);
+      live_advantages(rows, by);
+    }
+    score_rows(rows, 0, segment, coefficients, masks, logstd, dy, ratio, value, adv, sums);
     BARRIER
     write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, to.dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
@@ -153,13 +162,13 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         if (C > 1) {
           float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]}, state[2] = {before[0], before[1]};
           float carry[2] = {0.0f, 0.0f};
-          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, state);
-          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, kept, M - SEGMENTS + k / H, k % H, H, before, carry);
+          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.keep, k / H, k % H, H, state);
+          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, rows.keep, M - SEGMENTS + k / H, k % H, H, before, carry);
         } else {
           float before = first[unit * first_step];
-          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
+          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.keep, rows.y, rows.y + THREADS, k, before);
           if (PARTS > 1) BARRIER
-          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, rows.keep, rows.y, rows.y + THREADS, k, before, 0.0f);
         }
       }
       BARRIER

@@ -1,3 +1,0 @@
-// A minibatch's gradients in one launch: MinGRU's.
-
-#include "walks.metal.h"
