@@ -54,7 +54,7 @@ def choose(
         "limit": numbers(policy.decoder.limits.for_kernels),
         "masks": mask if masked else nothing(mx.uint8),
         "sizes": numbers(*action.sizes),
-        "shape": numbers(n, action.logits),
+        "shape": {"n": n, "A": action.logits},
     }
     heads = 0 if action.continuous else action.heads
     shape, constants = (action.heads + 2, n), {"HEADS": heads, "MASKED": int(masked)}

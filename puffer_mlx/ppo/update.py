@@ -116,7 +116,7 @@ def _uncompiled(
     train = config.train
     return UpdateFunctions(
         gather=partial(sections.gather, policy),
-        gradients=minibatch.in_one(
+        gradients=minibatch.with_fused_gradients(
             plain, policy, train.precision, algorithm.scoring, train.one_launch
         ),
         optimise=_optimiser(config, algorithm, counts),

@@ -11,11 +11,14 @@ These are taken from the kernel's declaration in the source::
 Angle brackets contain template parameters: types such as ``Low``, and integers. Some control the
 compilation for CUDA: ``FAST`` (approximate exp and division, as on Metal), ``RESIDENT`` (resident
 threads per core, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run together). Types and names
-of inputs follow, then of outputs. The kernel ends at the first line that is a lone brace. Equations
-shared with the C++ extension are in files that both include (``ops/portable.h``).
+of inputs follow, then of outputs. An input of parameters lists their names, ``int sizes{T S}``: the
+kernel reads ``sizes.T``, and ``launch`` gets them by name. The kernel ends at the first line that
+is a lone brace. Equations shared with the C++ extension are in files that both include
+(``ops/portable.h``).
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +32,7 @@ ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # environment steps 
 PORTABLE = "ops/portable.h"  # on a GPU, functions.metal.h takes its place
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
+_LISTED = re.compile(r"(\w+)\{([^}]*)\}")  # a parameter array and the names of its values
 _INCLUDE, _ONCE = '#include "', "#pragma once\n"
 # Macros of environment headers that rules.kernel.h defines (the last three: their earlier names).
 _ENV_MACROS = {"ENV_FN", "ENV_PTR", "ENV_ROWS", "TABLE", "RULE", "OWN", "ROW"}
@@ -45,6 +49,7 @@ class Kernel(NamedTuple):
     template: tuple[str, ...]  # names of types (Low) and constants; may be empty
     inputs: dict[str, str]  # types of the input arrays by name: see launch.py
     outputs: dict[str, str]  # types of the output arrays by name
+    parameters: dict[str, tuple[str, ...]]  # names of the values of inputs that list them
     exact: bool = False  # True to round products and sums separately, as on a CPU
     fast: bool = False  # True for approximate exp and division on CUDA, as on Metal
     resident: int = 0  # resident threads per CUDA core, which limits registers; 0: no limit
@@ -203,13 +208,17 @@ def _defined(line: str) -> str:
 
 
 def _kernel(head: str, before: str, body: str) -> Kernel:
-    name, _, arrays = " ".join(head.split()).partition(":")
+    listed = {name: tuple(names.split()) for name, names in _LISTED.findall(head)}
+    for name, names in listed.items():
+        for index, each in enumerate(names):
+            body = re.sub(rf"\b{name}\.{each}\b", f"{name}[{index}]", body)
+    name, _, arrays = " ".join(_LISTED.sub(r"\1", head).split()).partition(":")
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
     template = tuple(template.split(", ") if template else ())
     # A block with a SHARED_POOL is alone on its CUDA core and may use all registers.
     pool, fast = "POOL" in template, "FAST" in template
-    given = name, before, body, template, inputs, outputs
+    given = name, before, body, template, inputs, outputs, listed
     return Kernel(*given, fast=pool or fast, resident=int(pool))
 
 

@@ -25,7 +25,7 @@ from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
-from puffer_mlx.ppo.minibatch import Scoring, computes
+from puffer_mlx.ppo.minibatch import LossSpec, computes
 from puffer_mlx.ppo.sections import Fields, Inputs, MeanNoise, MinibatchInputs
 from puffer_mlx.system.devices import building
 
@@ -152,7 +152,7 @@ class Algorithm(NamedTuple):
     minibatches: Callable[[Epoch], Iterator[MinibatchInputs]]
     loss: Loss
     metrics: Sequence[str] = METRICS
-    scoring: Scoring | None = None
+    scoring: LossSpec | None = None
     steps: Mapping[str, Step] = {}
     draws: Callable[[mx.array], mx.array] = _key
     write_back: Callable[..., tuple[mx.array, ...]] = _nothing
@@ -216,19 +216,19 @@ def scoring(
     function: Callable[..., Any] | None = None,
     live: Discounts | None = None,
     vtrace: bool = False,
-) -> Scoring | None:
+) -> LossSpec | None:
     """Return targets and coefficients of ``score``'s loss, or None if a function is custom.
 
     Args:
         config: a valid configuration.
         function: the function that computes live advantages.
         live: coefficients of live advantages. None if advantages are computed beforehand.
-        vtrace: True to clip live advantages by the new ratios: see ``Scoring``.
+        vtrace: True to clip live advantages by the new ratios: see ``LossSpec``.
     """
     own = custom.find_loss(config) is not None
     if own or (live is not None and function is not advantages):
         return None
-    return Scoring(Coefficients.of(config.train), live, vtrace)
+    return LossSpec(Coefficients.of(config.train), live, vtrace)
 
 
 def discounts(train: Train) -> Discounts:

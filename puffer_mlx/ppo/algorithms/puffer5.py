@@ -65,7 +65,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     train, numbers, function = config.train, discounts(config.train), find_advantages(config)
     scored, metrics = score(policy, config, live=True)
     compared = scoring(config, function, numbers, train.vtrace)
-    in_one = partial(minibatch.is_wanted, policy, train.precision, compared, train.one_launch)
+    in_one = partial(minibatch.supports_fused, policy, train.precision, compared, train.one_launch)
     return Algorithm(
         minibatches=partial(_minibatches, config.minibatches, config.segments, in_one),
         loss=partial(live_loss, policy, scored, numbers, train.vtrace, function),

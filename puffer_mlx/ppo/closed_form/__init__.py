@@ -121,8 +121,8 @@ class Space(NamedTuple):
         logstd: mx.array | None,
         outputs: dict[str, Shape],
         threads: int,
-        inputs: dict[str, mx.array],
-        shape: tuple[int, ...] = (),
+        inputs: dict[str, Any],
+        parts: tuple[int, int] = (0, 1),
     ) -> list[mx.array]:
         """Launch a kernel and return its outputs.
 
@@ -135,7 +135,7 @@ class Space(NamedTuple):
             outputs: shapes of the outputs by name.
             threads: number of threads.
             inputs: additional inputs by name. A kernel gets only the inputs that it reads.
-            shape: values after n and A in the kernel's input ``shape``.
+            parts: G and R, of the kernel's input ``moments``.
         """
         action, masks = self.decoder.action, self.masks
         space = {
@@ -145,7 +145,7 @@ class Space(NamedTuple):
             "masks": nothing(mx.uint8) if masks is None else masks,
             "limit": numbers(self.decoder.limits.for_kernels),
             "sizes": numbers(*action.sizes),
-            "shape": numbers(y.shape[1], action.logits, *shape),
+            "shape": {"n": y.shape[1], "A": action.logits, "G": parts[0], "R": parts[1]},
         }
         heads = 0 if action.continuous else action.heads
         constants = {"HEADS": heads, "MASKED": int(masks is not None)}
@@ -166,9 +166,8 @@ def launch_losses(
     """Compute ``losses`` by a pass over all samples and a pass over the sums of the blocks."""
     space, logstd = Space(decoder, actions, masks), decoder.logstd(weights)
     n, blocks = y.shape[1], _blocks(y.shape[1])
-    clip, vf, vf_clip = map(float, coefficients)
     settings = {
-        "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip),
+        "settings": settings_of(coefficients),
         "ent_coef": ent_coef.reshape(1),
         "scale": numbers(1.0) if scale is None else scale.reshape(1),
     }
@@ -207,6 +206,13 @@ def launch_losses(
     return Losses(total, *map(mx.stop_gradient, others))
 
 
+def settings_of(coefficients: Coefficients) -> dict[str, float]:
+    """Return the values of the kernels' input ``settings``."""
+    clip, vf_coef, vf_clip = map(float, coefficients)
+    bounds = {"ratio_low": 1 - clip, "ratio_high": 1 + clip}
+    return {**bounds, "clip": clip, "vf_clip": vf_clip, "vf_coef": vf_coef}
+
+
 def _is_one(scalar: mx.array) -> bool:
     """Return True if a scalar is known to be 1 while the graph is built."""
     try:
@@ -226,7 +232,7 @@ def launch_logprobs(
 def launch_moments(adv: mx.array) -> mx.array:
     """See ``moments``."""
     parts = min(PARTS, _blocks(adv.size))
-    inputs, shapes = {"adv": adv, "shape": numbers(adv.size, parts)}, {"moments": (3, parts)}
+    inputs, shapes = {"adv": adv, "shape": {"n": adv.size, "G": parts}}, {"moments": (3, parts)}
     return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
 
 

@@ -3,9 +3,8 @@
 // A thread computes one of n samples, in blocks of 256. y (A + 1, n): logits or means, then the value. actions (n, heads); masks
 // (n, A), read if MASKED. sizes: choices of each of the HEADS, which is 0 for continuous actions: these have logstd (1, A), and their
 // means are clamped to `limit`. moments (R, 3, G): of the advantages' G parts, in each of the R minibatches that are normalized
-// together, this one included. shape: n, A, G, R. G is 0 for live advantages, computed from the values in y: they are not
-// normalized or weighted. settings: 1 - clip_coef, 1 + clip_coef, clip_coef, vf_coef, vf_clip_coef. Gradients are those of the scaled
-// loss. Each row of `partial` is one sum over the samples, a number per block, so that the order of additions is fixed.
+// together, this one included. G is 0 for live advantages, computed from the values in y: they are not normalized or
+// weighted. Gradients are those of the scaled loss. Each row of `partial` is one sum over the samples, a number per block, so that the order of additions is fixed.
 
 #pragma once
 
@@ -13,10 +12,10 @@
 
 FUNCTION uint blocks_of(uint n) { return (n + 255u) / 256u; }
 
-// Compute moments (3, G) of n advantages: count, mean and squared deviations of each block's part. shape: n, G.
-KERNEL advantage_moments: float adv, int shape -> float moments {
+// Compute moments (3, G) of n advantages: count, mean and squared deviations of each block's part.
+KERNEL advantage_moments: float adv, int shape{n G} -> float moments {
   SHARED float part[256];
-  uint n = (uint)shape[0], G = (uint)shape[1];
+  uint n = (uint)shape.n, G = (uint)shape.G;
   float mine = 0.0f, sum = 0.0f, squares = 0.0f;
   for (uint k = i; k < n; k += 256u * G) {
     mine += 1.0f;
@@ -33,10 +32,10 @@ KERNEL advantage_moments: float adv, int shape -> float moments {
 }
 
 KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float old_logprob old_value adv weight moments
-  ent_coef scale settings limit, int sizes shape
+  ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef} limit, int sizes shape{n A G R}
   -> Low dy, float ratio value partial {
   SHARED float part[6 * 256];
-  uint n = (uint)shape[0], A = (uint)shape[1], G = (uint)shape[2], R = (uint)shape[3];
+  uint n = (uint)shape.n, A = (uint)shape.A, G = (uint)shape.G, R = (uint)shape.R;
   bool live = G == 0;
   float mean = 0.0f, deviation = 1.0f;  // of the advantages, the latter unbiased
   if (!live) spread_of(moments, n, G, R, part, me, 256u, mean, deviation);
@@ -52,7 +51,7 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
     float target = adv[i], new_value = (float)y[A * n + i];
     float neg_advantage = live ? -target : -weight[i] * ((target - mean) / (deviation + 1e-8f));
     Targets targets = {old_logprob[i], old_value[i], neg_advantage, live ? new_value : old_value[i], target};
-    PPOCoefficients by = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+    PPOCoefficients by = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef, ent_coef[0]};
     PPOTerms terms;
     by_logprob = sample_gradients<Low, MASKED, HEADS>(y + i, dy + i, legal, actions, sizes, n, A, i, logprob, log_sums, entropies,
                                                       targets, by, scale[0] / (float)n, terms, sums);
@@ -78,10 +77,10 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
 
 // Compute the scaled loss (1,), the metrics (7,) in the order of METRICS in ppo/loss.py, and, for continuous actions, the gradient by
 // logstd (1, A); their entropy is the same for all samples.
-KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale settings, int shape
+KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{n A G R}
   -> float total metrics, Low dlogstd {
   SHARED float part[6 * 256];
-  uint n = (uint)shape[0], A = (uint)shape[1];
+  uint n = (uint)shape.n, A = (uint)shape.A;
   SampleSums sums;
 #pragma unroll
   for (uint row = 0; row < 6u; ++row) {
@@ -98,13 +97,13 @@ KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale 
     slope = block_sum(slope, part, me, 256);
     if (me == 0) dlogstd[k] = (Low)(slope - ent_coef[0] * scale[0]);
   }
-  PPOCoefficients by = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+  PPOCoefficients by = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef, ent_coef[0]};
   if (me == 0) total[0] = write_metrics(sums, by, metrics) * scale[0];
 }
 
-KERNEL logprobs<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float limit, int sizes shape
+KERNEL logprobs<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float limit, int sizes shape{n A G R}
   -> float logprobs {
-  uint n = (uint)shape[0], A = (uint)shape[1];
+  uint n = (uint)shape.n, A = (uint)shape.A;
   if (i < n) {
     float log_sums[HEADS + 1], entropies[HEADS + 1];
     IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);

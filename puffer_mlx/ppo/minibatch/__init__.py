@@ -38,7 +38,7 @@ from puffer_mlx.policy.rollout_on_gpu import (
     has_linear_encoder_and_decoder,
 )
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.closed_form import launch_moments
+from puffer_mlx.ppo.closed_form import launch_moments, settings_of
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 from puffer_mlx.ppo.sections import SegmentView
 from puffer_mlx.system.backend import gpu_backend
@@ -60,7 +60,7 @@ def kernel_texts() -> list[Composed]:
     return [Composed(kernel, folder / WALKS) for kernel in (KERNEL, WIDE) for folder in folders]
 
 
-class Scoring(NamedTuple):
+class LossSpec(NamedTuple):
     """Coefficients of the loss and of live advantages.
 
     Attributes:
@@ -83,13 +83,13 @@ class Arguments(NamedTuple):
     actions: mx.array
     masks: mx.array | None
     keep: mx.array | None
-    compared: Any
+    targets: Any
     state: list[mx.array] | None
     ent_coef: mx.array
 
 
-class Sizes(NamedTuple):
-    """Sizes of a minibatch and a block.
+class MinibatchSizes(NamedTuple):
+    """MinibatchSizes of a minibatch and a block.
 
     A minibatch has T steps of S segments. D is the size of an observation, H the hidden size, L the
     number of layers, and A the number of logits. ``heads`` is 0 for A continuous actions. If
@@ -110,7 +110,7 @@ class Sizes(NamedTuple):
     room: int
 
 
-class Plan(NamedTuple):
+class MinibatchPlan(NamedTuple):
     """Division of a minibatch: the kernel's template constants, numbers of blocks and chunks."""
 
     sizes: dict[str, int]
@@ -118,19 +118,19 @@ class Plan(NamedTuple):
     chunks: int
 
 
-def is_wanted(
-    policy: Policy, kind: str, scoring: Scoring | None, wanted: bool | str = True
+def supports_fused(
+    policy: Policy, kind: str, spec: LossSpec | None, wanted: bool | str = True
 ) -> bool:
     """Return True if the default device computes minibatches in one launch, if shapes allow it.
 
     Args:
         policy: the policy to train.
         kind: ``train.precision``.
-        scoring: coefficients, or None for a custom loss or custom advantages.
+        spec: coefficients, or None for a custom loss or custom advantages.
         wanted: ``train.one_launch``; auto is True on CUDA only (not measured on a Mac).
     """
     return bool(
-        scoring is not None
+        spec is not None
         and wanted
         and kind in ("fp32", "bf16")
         and forms_of(policy.network).matrix_units is not None
@@ -153,11 +153,11 @@ def computes(loss: Callable[..., Any]) -> bool:
     return name_of(loss) in LOSSES
 
 
-def in_one(
+def with_fused_gradients(
     plain: Callable[..., tuple],
     policy: Policy,
     kind: str,
-    scoring: Scoring | None,
+    spec: LossSpec | None,
     wanted: bool | str = True,
 ) -> Callable[..., tuple]:
     """Return a function that computes gradients in two launches if possible, else by ``plain``.
@@ -166,37 +166,37 @@ def in_one(
         plain: result of ``ppo.gradients.gradients``.
         policy: the policy to train.
         kind: ``train.precision``.
-        scoring: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``: see ``is_wanted``.
+        spec: coefficients, or None for a custom loss or custom advantages.
+        wanted: ``train.one_launch``: see ``supports_fused``.
     """
 
     def step(*given):
-        if not is_wanted(policy, kind, scoring, wanted):
+        if not supports_fused(policy, kind, spec, wanted):
             return plain(*given)
-        assert scoring is not None
+        assert spec is not None
         arguments = Arguments(*given[:-1])  # the last one is the loss scale, used only in fp16
         _, observations, actions, *_ = arguments
         whole = observations.whole if isinstance(observations, SegmentView) else observations
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
-        sizes = Sizes(
+        sizes = MinibatchSizes(
             *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
             *(action.logits, 0 if action.continuous else action.heads),
-            *(scoring.live is not None, low, *pool_block()),
+            *(spec.live is not None, low, *pool_block()),
         )
         plan = choose_plan(sizes)
         wide = choose_wide(sizes)
         if plan is not None and whole.size < MOST_NUMBERS:
-            return launch_minibatch(policy, scoring, plan, low, arguments)
+            return launch_minibatch(policy, spec, plan, low, arguments)
         if wide is not None and whole.size < MOST_NUMBERS:
-            return launch_wide(policy, scoring, wide, arguments)
+            return launch_wide(policy, spec, wide, arguments)
         return plain(*given)
 
     return step
 
 
 @functools.cache
-def choose_plan(given: Sizes) -> Plan | None:
+def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
     """Return the division of a minibatch among blocks, or None if it doesn't fit.
 
     The first choice is the widest tile of complete segments that fits shared memory, with as many
@@ -226,12 +226,12 @@ def choose_plan(given: Sizes) -> Plan | None:
             sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
             sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
             sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
-            return Plan(sizes, min(BLOCKS, S // segments), T // steps)
+            return MinibatchPlan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
 
 @functools.cache
-def choose_wide(given: Sizes) -> Plan | None:
+def choose_wide(given: MinibatchSizes) -> MinibatchPlan | None:
     """Return the division for ``wide.kernel.h``, or None if it doesn't fit: see ``choose_plan``.
 
     This kernel streams the layers' weights. It needs bf16 and discrete actions, and a block
@@ -252,7 +252,7 @@ def choose_wide(given: Sizes) -> Plan | None:
     sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
     sizes |= {"SEGMENTS": segments, "THREADS": threads, "POOL": pool}
     sizes |= {"HIDDEN_C": tiles_side_by_side(H, ROWS, threads)}
-    return Plan(sizes, min(BLOCKS, S // segments), 1)
+    return MinibatchPlan(sizes, min(BLOCKS, S // segments), 1)
 
 
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
@@ -295,14 +295,14 @@ def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
 
 
 def launch_minibatch(
-    policy: Policy, scoring: Scoring, plan: Plan, low: bool, arguments: Arguments
+    policy: Policy, spec: LossSpec, plan: MinibatchPlan, low: bool, arguments: Arguments
 ) -> tuple:
     """Compute a minibatch by ``minibatch.kernel.h``.
 
     Returns:
         Gradients, statistics, and ratios, values and advantages (T, S).
     """
-    inputs, weights = _given(policy, scoring, arguments), arguments.weights
+    inputs, weights = _inputs(policy, spec, arguments), arguments.weights
     T, n = len(inputs["observations"]), len(arguments.actions)
     S = n // T
     folder = forms_of(policy.network).matrix_units
@@ -329,13 +329,13 @@ def launch_minibatch(
     return *_finished(inputs, grads, partial, n, named, names), ratio, value, adv
 
 
-def launch_wide(policy: Policy, scoring: Scoring, plan: Plan, arguments: Arguments) -> tuple:
+def launch_wide(policy: Policy, spec: LossSpec, plan: MinibatchPlan, arguments: Arguments) -> tuple:
     """Compute a minibatch by ``wide.kernel.h``, with an extra launch for the weight gradients.
 
     Returns:
         The same as ``launch_minibatch``.
     """
-    inputs, weights, state = _given(policy, scoring, arguments), arguments.weights, arguments.state
+    inputs, weights, state = _inputs(policy, spec, arguments), arguments.weights, arguments.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(arguments.actions)
     S, dy = n // T, 32 if A < 32 else 64
@@ -369,48 +369,38 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
         parts *= 2
     pool = STAGES * ROWS * TILE
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [factors, numbers(*[n] * FEWEST)], tiles * parts * THREADS
+    inputs, threads = [factors, {"n": n}], tiles * parts * THREADS
     outputs = [(parts, P)]
     name = f"{text.network.parent.name}_wide_gradients"
     return launch(text, name, inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
-def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, mx.array]:
+def _inputs(policy: Policy, spec: LossSpec, arguments: Arguments) -> dict[str, Any]:
     """Return the inputs of both kernels by name, without layers and states."""
-    weights, observations, actions, masks, keep, compared, state, ent_coef = arguments
-    strip = (
-        observations
-        if isinstance(observations, SegmentView)
-        else SegmentView(observations, numbers(0))
-    )
-    T, N = strip.whole.shape[:2]
-    S = len(actions) // T
-    action, live = policy.decoder.action, scoring.live
-    zeros, (clip, vf, vf_clip) = nothing(mx.float32), map(float, scoring.numbers)
-    if live is None:
-        moments = _moments(compared)
-        given, further, last = compared.adv, compared.weight, moments
-        G = moments.shape[-1]
-        groups, discounts = (G, moments.size // (3 * G)), ()
-        form = 0, 0, 0, 0  # none
+    weights, observations, actions, masks, keep, targets, state, ent_coef = arguments
+    if not isinstance(observations, SegmentView):
+        observations = SegmentView(observations, numbers(0))
+    T, N = observations.whole.shape[:2]
+    zeros = nothing(mx.float32)
+    finals = None if spec.live is None else targets.finals
+    if spec.live is None:
+        last = _moments(targets)
+        given, further = targets.adv, targets.weight
+        groups = {"G": last.shape[-1], "R": last.size // (3 * last.shape[-1])}
     else:
-        finals = compared.finals
-        given, further = compared.rewards, compared.terminals
-        last, groups = zeros if finals is None else finals, (0, 0)
-        limits = live.rho_clip, live.c_clip, live.reward_clip
-        discounts = live.gamma, live.gamma * live.gae_lambda, *limits
-        form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
+        last = zeros if finals is None else finals
+        given, further = targets.rewards, targets.terminals
+        groups = {"G": 0, "R": 0}
     logstd = policy.decoder.logstd(weights["decoder"])
-    seen = mx.uint8 if strip.whole.dtype == mx.uint8 else mx.float32
-    steps = int(keep is not None), int(state is not None)
+    dtype = mx.uint8 if observations.whole.dtype == mx.uint8 else mx.float32
     return {
-        "observations": strip.whole if seen == mx.uint8 else strip.whole.astype(seen),
-        "strip": strip.rows,
+        "observations": observations.whole.astype(dtype),
+        "strip": observations.rows,
         "actions": actions,
         "masks": nothing(mx.uint8) if masks is None else masks,
         "keep": numbers(*[1.0] * FEWEST) if keep is None else keep,
-        "old_logprob": compared.old_logprob,
-        "old_value": compared.old_value,
+        "old_logprob": targets.old_logprob,
+        "old_value": targets.old_value,
         "given": given,
         "further": further,
         "last": last,
@@ -418,20 +408,32 @@ def _given(policy: Policy, scoring: Scoring, arguments: Arguments) -> dict[str, 
         "decoder": weights["decoder"]["weight"],
         "logstd": zeros if logstd is None else logstd,
         "ent_coef": ent_coef.reshape(1),
-        "settings": numbers(
-            *(1 - clip, 1 + clip, clip, vf, vf_clip),
-            *(policy.decoder.limits.for_kernels, *map(float, discounts)),
-        ),
-        "sizes": numbers(*action.sizes),
-        "shape": numbers(S, *steps, *groups, *map(int, form), N),
+        "settings": _settings(policy, spec),
+        "sizes": numbers(*policy.decoder.action.sizes),
+        "shape": {
+            **{"S": len(actions) // T, "N": N, **groups},
+            **{"keep_step": int(keep is not None), "first_step": int(state is not None)},
+            "within_rho": int(spec.live is not None and spec.live.form == "V"),
+            "bootstrap": int(spec.live is not None and spec.live.bootstrap),
+            **{"has_ratios": int(spec.vtrace), "has_finals": int(finals is not None)},
+        },
     }
+
+
+def _settings(policy: Policy, spec: LossSpec) -> dict[str, float]:
+    """Return the coefficients of the loss and of live advantages, by the kernels' names."""
+    live = spec.live or Discounts(0.0, 0.0)
+    values = {"limit": policy.decoder.limits.for_kernels, "gamma": live.gamma}
+    values |= {"gamma_lambda": live.gamma * live.gae_lambda, "rho_clip": live.rho_clip}
+    values |= {"c_clip": live.c_clip, "reward_clip": live.reward_clip}
+    return settings_of(spec.numbers) | {name: float(value) for name, value in values.items()}
 
 
 def _launch(
     text: Composed,
     name: str,
-    plan: Plan,
-    inputs: dict[str, mx.array],
+    plan: MinibatchPlan,
+    inputs: dict[str, Any],
     outputs: dict[str, tuple[int, ...]],
     low: mx.Dtype,
 ) -> list[mx.array]:
@@ -452,7 +454,7 @@ def _launch(
 
 
 def _finished(
-    inputs: dict[str, mx.array],
+    inputs: dict[str, Any],
     grads: mx.array,
     partial: mx.array,
     n: int,
@@ -467,7 +469,8 @@ def _finished(
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
     where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
-    shape = numbers(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
+    shape = {"P": sum(sizes.values()), "n": n, "tensors": len(named)}
+    shape |= {"blocks": partial.shape[1], "parts": len(grads)}
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
     arrays["places"] = numbers(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}

@@ -28,7 +28,8 @@
 KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2
-  first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings, int sizes shape strip
+  first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip reward_clip},
+  int sizes shape{S N keep_step first_step G R within_rho bootstrap has_ratios has_finals} strip
   -> float grads partial ratio value adv begins {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
   constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
@@ -48,15 +49,16 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
-  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
-  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
-  const bool has_ratios = shape[7] != 0;
-  Tile rows(pool, S, me, sizes, settings[5]);
-  PPOCoefficients coefficients = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+  const uint S = (uint)shape.S, keep_step = (uint)shape.keep_step, first_step = (uint)shape.first_step, n = (uint)T * S;
+  const uint N = (uint)shape.N, first_agent = (uint)strip[0];
+  const bool has_ratios = shape.has_ratios != 0;
+  Tile rows(pool, S, me, sizes, settings.limit);
+  PPOCoefficients coefficients = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef,
+                                  ent_coef[0]};
   SampleSums sums;
 #pragma unroll
   for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
-  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, rows.mean, rows.deviation);
+  if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
   auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
   auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, H, D});
   if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
@@ -73,7 +75,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   for (int l = 0; l < L; ++l) clear(of_layers[l]);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    load_rewards(rows, segment, given, further, last, shape[8] != 0);
+    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
     // Forward in time, chunk by chunk, then back; the last chunk is still there when that begins.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;
@@ -112,7 +114,8 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
       }
       if (LIVE && !back) store_values(rows, chunk, segment, has_ratios, masks, logstd);
       if (LIVE && turn == CHUNKS - 1) {
-        Discounts by = {settings[6], settings[7], settings[8], settings[9], settings[10], shape[5] != 0, shape[6] != 0};
+        Discounts by = {settings.gamma, settings.gamma_lambda, settings.rho_clip, settings.c_clip, settings.reward_clip,
+                        shape.within_rho != 0, shape.bootstrap != 0};
         live_advantages(rows, by);
       }
       if (!back) continue;

@@ -72,7 +72,8 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
-  logstd, Low layers, float ent_coef settings, int sizes shape strip
+  logstd, Low layers, float ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip reward_clip},
+  int sizes shape{S N keep_step first_step G R within_rho bootstrap has_ratios has_finals} strip
   -> Low factors, float partial ratio value adv {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, T, THREADS>;
   constexpr int STEPS = T, M = Tile::M, UNITS = Tile::UNITS, PARTS = Tile::PARTS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
@@ -89,23 +90,24 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Swizzled<Low, U> u = {low + AT_U};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
-  const uint S = (uint)shape[0], keep_step = (uint)shape[1], first_step = (uint)shape[2], n = (uint)T * S;
-  const uint N = (uint)shape[9], first_agent = (uint)strip[0];
-  const bool has_ratios = shape[7] != 0;
-  Tile rows(pool, S, me, sizes, settings[5]);
-  PPOCoefficients coefficients = {settings[0], settings[1], settings[2], settings[4], settings[3], ent_coef[0]};
+  const uint S = (uint)shape.S, keep_step = (uint)shape.keep_step, first_step = (uint)shape.first_step, n = (uint)T * S;
+  const uint N = (uint)shape.N, first_agent = (uint)strip[0];
+  const bool has_ratios = shape.has_ratios != 0;
+  Tile rows(pool, S, me, sizes, settings.limit);
+  PPOCoefficients coefficients = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef,
+                                  ent_coef[0]};
   SampleSums sums;
 #pragma unroll
   for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
   auto to = factors_of<H, L, DY>(factors, n);
-  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, rows.mean, rows.deviation);
+  if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     BARRIER
     load_rows(rows, 0, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
-    load_rewards(rows, segment, given, further, last, shape[8] != 0);
+    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
     load_observations<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, 0, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER
@@ -138,7 +140,8 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), Apart<Tile::Y>{rows.y}, false, me);
     BARRIER
     if (LIVE) {
-      Discounts by = {settings[6], settings[7], settings[8], settings[9], settings[10], shape[5] != 0, shape[6] != 0};
+      Discounts by = {settings.gamma, settings.gamma_lambda, settings.rho_clip, settings.c_clip, settings.reward_clip,
+                      shape.within_rho != 0, shape.bootstrap != 0};
       store_values(rows, 0, segment, has_ratios, masks, logstd);
       live_advantages(rows, by);
     }
@@ -187,14 +190,14 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 // The gradients by all weights, products of those over n samples, by SLICES of them: (SLICES, P), the encoder's, the decoder's and
 // the layers'. A block makes a tile (128, 128) of one product and one slice, 32 threads (64, 32) of that; of STAGES parts of the
 // samples all but one are on their way.
-KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low factors, int shape -> float grads {
+KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low factors, int shape{n} -> float grads {
   constexpr uint SIDE = 128, STEP = 64, STAGES = 3, W = (D + 31) / 32 * 32, DY = A + 1 > 32 ? 64 : 32;
   constexpr uint ACROSS = (H + 127) / 128, OF_LAYER = (3 * H + 127) / 128 * ACROSS, SEEN = (W + 127) / 128, PLACE = STEP * SIDE;
   constexpr uint P = H * D + (A + 1) * H + L * 3 * H * H, WIDTH = 16 / sizeof(Low);
   static_assert(THREADS == 256 && 2 * STAGES * PLACE * sizeof(Low) <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
-  uint n = (uint)shape[0], tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
+  uint n = (uint)shape.n, tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
   bool of_layer = tile < L * OF_LAYER, of_encoder = !of_layer && tile < L * OF_LAYER + ACROSS * SEEN;
   uint l = of_layer ? tile / OF_LAYER : L, own = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
   uint beside = of_encoder ? SEEN : ACROSS, down = own / beside * SIDE, across = own % beside * SIDE;

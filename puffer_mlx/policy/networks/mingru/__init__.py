@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import factors_of, full_on_cpu, input_gradient, steps_of, weight_gradient
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
@@ -35,9 +35,9 @@ def mingru_forward(u, x, first, keep):
     Returns:
         Outputs, of u's dtype, and states, float32: both (T, S, H).
     """
-    _, S, H = x.shape
+    T, S, H = x.shape
     states, steps = first_and_keep([first], keep)
-    arrays = [u, x, *states, numbers(*x.shape, *steps)]
+    arrays = [u, x, *states, {"T": T, "S": S, "H": H, **steps}]
     return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
@@ -48,9 +48,9 @@ def mingru_backward(u, x, first, keep, states, dout):
         Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first``
         (S, H), each of its array's dtype; the last means nothing where ``first`` is None.
     """
-    _, S, H = x.shape
+    T, S, H = x.shape
     before, steps = first_and_keep([first], keep)
-    arrays = [u, x, *before, states, dout, numbers(*x.shape, *steps)]
+    arrays = [u, x, *before, states, dout, {"T": T, "S": S, "H": H, **steps}]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
 

@@ -154,8 +154,9 @@ def launch_step(
     packed, squares = launch_pack([*weights, *grads, *momentum, *second_moment], BLOCK)
     flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
-    values = (beta1, beta2, *logarithms, eps, decay, max_norm)
-    scalars = [numbers(*map(float, values)), loss.reshape(1), lr.reshape(1)]
+    names = "beta1", "beta2", "log_beta1", "log_beta2", "eps", "decay", "max_norm"
+    values = map(float, (beta1, beta2, *logarithms, eps, decay, max_norm))
+    scalars = [dict(zip(names, values, strict=True)), loss.reshape(1), lr.reshape(1)]
     arrays, outputs = [numbers(blocks), packed, squares, steps.reshape(1), *scalars], [flat] * 3
     threads = blocks * THREADS
     *new, step, ok = launch(TEXT, "adam_step", arrays, [*outputs, (), ()], threads)

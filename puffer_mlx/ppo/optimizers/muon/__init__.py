@@ -182,6 +182,7 @@ class Layout(NamedTuple):
     total: int
     grams: int  # size of all Gram matrices together
     tensors: mx.array
+    flat: dict[str, int]  # number of blocks, and offsets in the flat arrays
     owners: mx.array
     tiles: dict[int, mx.array]  # tiles of GRAM, POLY and NEXT; empty without a matrix
     small: bool  # one block can orthogonalise each tensor
@@ -214,8 +215,8 @@ def layout(shapes: Shapes, apart: bool = False) -> Layout:
     starts, total = places(sizes, BLOCK)
     matrices = [matrix_of(shape) for shape in shapes]
     blocks, grams = total // BLOCK, 0
+    names, table = ("gradients", "momenta", "squares", "sums"), []
     others = [0, 0, 0, BLOCK // THREADS] if apart else [total, 2 * total, blocks, 1]
-    table = [total, blocks, *others, 0, 0]
     for start, size, (r, c, tall) in zip(starts, sizes, matrices, strict=True):
         table += start, size, r, c, int(tall), grams, 0, 0
         grams += -(-r * r // 16) * 16
@@ -225,6 +226,7 @@ def layout(shapes: Shapes, apart: bool = False) -> Layout:
         total=total,
         grams=grams,
         tensors=numbers(*table),
+        flat={"blocks": blocks, **dict(zip(names, others, strict=True))},
         owners=numbers(*owners),
         tiles=_tiles(matrices),
         small=all(fits_a_block(matrix) for matrix in matrices),
@@ -277,9 +279,10 @@ def launch_step(
         flat = [packed] * len(trees)
     inputs: Any = {
         "tensors": at.tensors,
+        "flat": at.flat,
         **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
         "squares": squares,
-        "settings": numbers(float(beta), float(decay), float(max_norm)),
+        "settings": {"beta": float(beta), "decay": float(decay), "max_norm": float(max_norm)},
         "owners": at.owners,
         "coefficients": numbers(*(number for line in coefficients for number in line)),
         "loss": loss.reshape(1),

@@ -8,9 +8,8 @@
 // those of all tensors (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between
 // tensors x is whatever it is: nobody reads it there. Low is the type of what is multiplied.
 //
-// tensors: numbers of one kind of array, blocks of 1024 of them, where gradients and momenta begin, and the first sum of squares; how
-// many sums a block has; and from 8 on of each tensor what `Tensor` has.
-// settings: beta, weight decay, the largest norm.
+// tensors (n, 8): the members of each `Tensor`. flat: blocks of 1024 numbers, offsets of gradients, momenta and the first sum of
+// squares in their arrays, and sums of squares per block.
 
 #pragma once
 
@@ -26,7 +25,7 @@ struct Tensor {
 };
 
 FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor& tensor) {
-  uint at = 8 + 8 * (uint)t;
+  uint at = 8 * (uint)t;
   tensor.start = tensors[at];
   tensor.size = tensors[at + 1];
   tensor.r = tensors[at + 2];
@@ -93,7 +92,7 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
 // ---- one launch for all of it --------------------------------------------------------------------------------------
 
 // CLUSTER blocks do all of a tensor: what they have to wait for each other for is in memory. x is in `even` and `odd` in turns.
-KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm} coefficients loss lr
   -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
@@ -102,16 +101,16 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradien
   Tensor tensor;
   read_tensor(tensors, (int)block / CLUSTER, tensor);
   int start = tensor.start, size = tensor.size;
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, 256, (uint)tensors[5]);
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, 256, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int k = first; k < size; k += apart) {
-    float u = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
+    float u = momentum_of(tensor, k, clip, settings.beta, gradients + flat.gradients, momenta + flat.momenta, momentum);
     if (tensor.r > 0)
       even[start + k] = (Low)u;
     else
-      weights[start + k] = clip.ok ? moved(weights_before[start + k], u, tensor, lr[0], settings[1]) : weights_before[start + k];
+      weights[start + k] = clip.ok ? moved(weights_before[start + k], u, tensor, lr[0], settings.decay) : weights_before[start + k];
     sum += u * u;
   }
   sum = block_sum(sum, part, me, 256);
@@ -146,7 +145,7 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradien
 
   for (int k = first; tensor.r > 0 && k < size; k += apart) {
     float w = weights_before[start + k];
-    weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings[1]) : w;
+    weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings.decay) : w;
   }
   for (int k = size + first; k < (size + 1023) / 1024 * 1024; k += apart) {
     weights[start + k] = 0.0f;
@@ -156,7 +155,7 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors, float weights_before gradien
 
 // The same of one block, whose shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
 // of which have (16, 16) of each 64 columns of a product.
-KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm} coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
   static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
@@ -168,15 +167,15 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_befo
   read_tensor(tensors, (int)block, tensor);
   int start = tensor.start, size = tensor.size, c = tensor.c;
   bool matrix = tensor.r > 0;
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, THREADS, (uint)tensors[5]);
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, THREADS, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   for (uint k = me; k < 64 * COLUMNS; k += THREADS) pool[k] = 0.0f;
   BARRIER
-  float sum = 0.0f, lr_ = lr[0], decay = settings[1];
+  float sum = 0.0f, lr_ = lr[0], decay = settings.decay;
 #pragma unroll 8
   for (int k = (int)me; k < size; k += THREADS) {
-    float u = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
+    float u = momentum_of(tensor, k, clip, settings.beta, gradients + flat.gradients, momenta + flat.momenta, momentum);
     if (matrix)
       x.put((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c), u);
     else
@@ -319,7 +318,7 @@ FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, u
   }
 }
 
-KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm} coefficients loss lr
   -> float weights momentum sums ok, Low partial gram {
   constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
   static_assert(THREADS == 512, "32 threads for each 16 rows");
@@ -335,9 +334,9 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float wei
   int columns = tensor.c < begin ? 0 : tensor.c - begin < COLUMNS ? tensor.c - begin : COLUMNS, count = tensor.r * columns;
   IN_DEVICE Low* all_parts = partial + t * CLUSTER * (136 * 256);
   IN_DEVICE Low* all_gram = gram + t * (256 * 256);
-  int of_gradients = tensors[2], of_momenta = tensors[3];
-  float lr_ = lr[0], beta = settings[0], decay = settings[1];
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, THREADS, (uint)tensors[5]);
+  int of_gradients = flat.gradients, of_momenta = flat.momenta;
+  float lr_ = lr[0], beta = settings.beta, decay = settings.decay;
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, THREADS, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   for (uint k = me; k < 256 * COLUMNS; k += THREADS) own.numbers[k] = (Low)0.0f;
@@ -367,7 +366,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float wei
     }
   }
   for (int k = mine * THREADS + (int)me; tensor.r == 0 && k < size; k += CLUSTER * THREADS) {
-    float u = momentum_of(tensor, k, clip, beta, gradients + tensors[2], momenta + tensors[3], momentum), before = weights_before[start + k];
+    float u = momentum_of(tensor, k, clip, beta, gradients + flat.gradients, momenta + flat.momenta, momentum), before = weights_before[start + k];
     weights[start + k] = clip.ok ? moved(before, u, tensor, lr_, decay) : before;
   }
   sum = block_sum(sum, part, me, THREADS);
@@ -454,18 +453,18 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors, float wei
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.
-KERNEL muon_momentum<Low>: int tensors owners, float gradients momenta squares settings loss -> float momentum u sums ok, Low x {
+KERNEL muon_momentum<Low>: int tensors owners flat{blocks gradients momenta squares sums}, float gradients momenta squares settings{beta decay max_norm} loss -> float momentum u sums ok, Low x {
   SHARED float part[256];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, 256, (uint)tensors[5]);
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, 256, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     if (k < tensor.size) {
-      float by = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
+      float by = momentum_of(tensor, k, clip, settings.beta, gradients + flat.gradients, momenta + flat.momenta, momentum);
       if (tensor.r > 0)
         x[e] = (Low)by;
       else
@@ -500,7 +499,7 @@ KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float
 }
 
 // u, or of matrices what came of x: what moves a tensor.
-KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings lr ok, Low x -> float weights {
+KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings{beta decay max_norm} lr ok, Low x -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
   for (int n = 0; n < 4; ++n) {
@@ -508,7 +507,7 @@ KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings lr o
     float w = weights_before[e];
     if (k < tensor.size && ok[0] > 0.0f) {
       float by = tensor.r > 0 ? (float)x[e] : u[e];
-      w = moved(w, by, tensor, lr[0], settings[1]);
+      w = moved(w, by, tensor, lr[0], settings.decay);
     }
     weights[e] = w;
   }
