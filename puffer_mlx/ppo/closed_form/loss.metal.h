@@ -37,11 +37,9 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
   SHARED float part[6 * 256];
   uint n = (uint)shape.n, A = (uint)shape.A, G = (uint)shape.G, R = (uint)shape.R;
   bool live = G == 0;
-  float mean = 0.0f, deviation = 1.0f;  // of the advantages, the latter unbiased
+  float mean = 0.0f, deviation = 1.0f;  // of the advantages
   if (!live) spread_of(moments, n, G, R, part, me, 256u, mean, deviation);
-  SampleSums sums;
-#pragma unroll
-  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
+  SampleSums sums = {};
   float by_logprob = 0.0f;
   if (i < n) {
     float log_sums[HEADS + 1], entropies[HEADS + 1];  // an array can't be empty

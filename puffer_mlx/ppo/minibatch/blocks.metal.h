@@ -1,12 +1,12 @@
-// What becomes of the blocks of a minibatch's gradients: minibatch.kernel.h.
+// Add up the results of a minibatch's blocks: minibatch.kernel.h, wide.kernel.h.
 
 #pragma once
 
 #include "../closed_form/sample.metal.h"
 
-// The sum of the blocks' gradients (P,), each tensor at a multiple of 1024 and zeros between them, with the sums of squares of
-// each 256 numbers; and the metrics of their loss (7). shape: P, n, how many blocks' losses and gradients there are, and tensors.
-// places: where a tensor begins in `sum`, its size, and where it begins in a block's gradients.
+// Add the gradients of `parts` blocks, (parts, P): `sum` has each tensor at a multiple of 1024 with zeros between them, `squares` the
+// sum of squares of each 256 numbers. Compute the metrics (7,) from the loss of `blocks` blocks. places: of each tensor the start in
+// `sum`, the size, and the start in a block's gradients.
 KERNEL add_blocks: float grads partial ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{P n blocks parts tensors} places
   -> float sum metrics squares {
   SHARED float part[6 * 256];

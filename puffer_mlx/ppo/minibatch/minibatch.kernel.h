@@ -1,25 +1,20 @@
-// A minibatch's gradients in one launch, of a linear encoder, a network's layers and a linear decoder, with PPO's loss of choices or
-// numbers. `forward` and `back` are the network's: a chunk of a layer, forward.metal.h and back.metal.h in its folder.
+// Gradients of a minibatch in one launch: linear encoder, a network's layers, linear decoder, and PPO's loss. The layers' passes are
+// layer_forward and layer_backward of walks.metal.h in the network's folder. Products use matrix units.
 //
-// A block takes SEGMENTS segments at a time through the network and back. Their activations stay in its shared memory, in
-// Low, STEPS steps of them at a time; with fewer than T, the forward pass keeps the states between such chunks, and the
-// backward pass computes a chunk's activations again. The gradients by the weights stay in its threads' registers until it
-// has taken all of its segments; the kernel after this one adds up the blocks'. Products are those of matrix units.
+// A block takes SEGMENTS segments at a time through the network and back, in chunks of STEPS steps whose activations are in shared
+// memory as Low. If there are several chunks, the forward pass stores the states between them in `begins`, and the backward pass
+// computes a chunk's activations again. The weights' gradients stay in registers until the block has processed all its segments;
+// `add_blocks` adds those of all blocks.
 //
-// A row is a step of a segment: t SEGMENTS + s. observations (T, N, D) are float or bytes, of which the S agents from strip[0]
-// on count, masks (T, S, A), actions (T, S, HEADS); HEADS is 0 of numbers: then they are (T, S, A), and have logstd (1, A) and
-// means that count as at most settings[5] from 0. Weights are as in the checkpoint: the encoder's (H, D), a layer's (3H, H).
-// For its backward pass a layer stores 3H gates of each row in `u`, which the gradients by them replace, and its states (M, H).
-// `back` leaves in `dout` the highway's part of the gradient by the input.
-// One of two:
-//   LIVE      advantages are of the values of this forward pass, of `given` (T, S), which are rewards, `further`, which are
-//             terminals, and `last`, finals; their numbers are settings[6] and those behind it
-//   else      `given` are advantages, `further` their weights, `last` moments, as in loss.metal.h
-// sizes: of the heads. shape: S; a step of `keep`, and of `first`: 1, or 0 where one number is all of them; G and R of
-// loss.metal.h; of live advantages whether their form is V, whether truncation bootstraps, whether there are ratios, finals;
-// N.
-// What shared memory has room for besides a chunk's activations: KEPT, of the weights 1 the decoder's, 2 the layers', too, 3
-// all; ALL, every layer's gates and states, and the observations: else they are made, or read, again.
+// Row t SEGMENTS + s is step t of segment s. observations (T, N, D) are float or bytes; the S agents from strip[0] on are used. masks
+// (T, S, A), actions (T, S, HEADS). HEADS is 0 for continuous actions (T, S, A) with logstd (1, A) and means clamped to `limit`.
+// Weights are stored as in a checkpoint: encoder (H, D), layers (3H, H). `sizes` has the choices of each head.
+//
+//   LIVE   advantages are computed from this pass's values. given: rewards (T, S); further: terminals; last: finals
+//   else   given: advantages; further: their weights; last: moments (R, 3, G), see loss.metal.h
+//
+// KEPT, ALL: contents of shared memory besides a chunk's activations. KEPT 1: the decoder's weights; 2: also the layers'; 3: all.
+// ALL: gates and states of every layer, and the observations; otherwise these are computed or loaded again.
 
 #pragma once
 
@@ -28,16 +23,17 @@
 KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2
-  first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip reward_clip},
+  first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma
+  gamma_lambda rho_clip c_clip reward_clip},
   int sizes shape{S N keep_step first_step G R within_rho bootstrap has_ratios has_finals} strip
   -> float grads partial ratio value adv begins {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
   constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8, W = (SEEN + 31) / 32 * 32;
   constexpr int FLOATS = (Tile::SIZE + (CHUNKS > 1 ? L * Tile::UNITS : 0) + 31) / 32 * 32;
-  constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // of a row of observations, 128 bytes each
+  constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // cache lines of 128 bytes in a row of observations
   constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
-  // Where arrays of Low begin.
+  // Offsets of arrays of Low.
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
   constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
   constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), LOWS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
@@ -55,9 +51,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   Tile rows(pool, S, me, sizes, settings.limit);
   PPOCoefficients coefficients = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef,
                                   ent_coef[0]};
-  SampleSums sums;
-#pragma unroll
-  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
+  SampleSums sums = {};
   if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
   auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
   auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, H, D});
@@ -76,7 +70,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
-    // Forward in time, chunk by chunk, then back; the last chunk is still there when that begins.
+    // Forward through all chunks, then backward; the last chunk is still in memory when the backward pass starts.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;
       int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
@@ -84,7 +78,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         DEVICE_BARRIER
         load_rows(rows, chunk, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
         load_observations<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
-        uint next = segment + (uint)(BLOCKS * SEGMENTS);  // what this block reads next is on its way meanwhile
+        uint next = segment + (uint)(BLOCKS * SEGMENTS);  // prefetch the next segments
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
           uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, first_agent + next, N);
           PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * LINE))
@@ -159,7 +153,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
 #pragma unroll
   for (int k = 0; k < Tile::MEANS; ++k) {
     float slope = block_sum(rows.by_logstd[k], part, me, (uint)THREADS);
-    if (me == 0) mine[k] = slope - (block == 0 ? coefficients.ent_coef : 0.0f);  // the entropy is the same for all samples
+    if (me == 0) mine[k] = slope - (block == 0 ? coefficients.ent_coef : 0.0f);  // the entropy doesn't depend on the sample
   }
 #pragma unroll
   for (int row = 0; row < 6; ++row) {

@@ -1,4 +1,4 @@
-// How minibatches are counted: ppo/precision. The one text of it in C: see ops/portable.h.
+// Counts of accepted and skipped minibatches (ppo/precision), for CPUs and GPUs: see ops/portable.h.
 
 #pragma once
 

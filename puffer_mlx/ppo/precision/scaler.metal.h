@@ -1,7 +1,5 @@
-// The state of loss scaling after some minibatches: what is computed, __init__.py. One thread.
-//
-// ok has a number of each minibatch, above 0 if it counted. limits: the smallest scale and the largest. growth: whether there is
-// a scale, the minibatches after which it grows, and how many are in ok.
+// Update the state of loss scaling after n minibatches (ppo/precision), in one thread. ok (n,): above 0 for an accepted minibatch.
+// interval: minibatches after which the scale grows.
 
 #pragma once
 

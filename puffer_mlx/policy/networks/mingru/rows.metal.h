@@ -1,13 +1,12 @@
-// MinGRU layers of many rows at a time, by matrix units. What is computed: cell.h.
+// MinGRU layers for many rows at a time, by matrix units. Equations: cell.h.
 
 #pragma once
 
 #include "cell.h"
 #include "gpu/matrix.metal.h"
 
-// Of a layer's input x the gates, in u: g less 0.5, z, q, each H wide, by its transposed weight. So of 16 bits, too, the sign
-// says on which side of its kink g is. 32 threads have all three of (16, 8)
-// channels.
+// Compute a layer's gates from its input x and transposed weight: u has g - 0.5, z and q, each H wide. The sign of g - 0.5 selects g's
+// branch, also in 16 bits. 32 threads compute all three gates of a tile (16, 8).
 template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
 FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
   constexpr uint ACROSS = H / 8, ITEMS = M / 16 * ACROSS;
@@ -27,7 +26,7 @@ FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
   }
 }
 
-// A tile (ROWS, COLUMNS) of a matrix whose rows are ACROSS apart.
+// Start copying a tile (ROWS, COLUMNS) of a matrix whose rows are ACROSS apart.
 template <int ROWS, int COLUMNS, int ACROSS, int THREADS, class Low>
 FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -37,12 +36,12 @@ FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile,
   }
 }
 
-// The same of a weight (3H, H) in memory, of 16 bits: its tiles (H, 64) take turns in two places.
+// make_gates for a 16-bit weight (3H, H) in memory: its tiles (H, 64) alternate between two places.
 template <int H, int M, int THREADS, class Low>
 FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swizzled<Low, 3 * H> u, IN_SHARED Low* place0,
                            IN_SHARED Low* place1, uint me) {
-  constexpr int R = M > 16 ? 2 : 1, ACROSS = THREADS / 32 / (M / 16 / R);  // 32 threads side by side
-  constexpr int TILES = H / 8 / ACROSS, EACH = H / 64;  // of 8 columns 32 threads have; chunks of a gate
+  constexpr int R = M > 16 ? 2 : 1, ACROSS = THREADS / 32 / (M / 16 / R);  // groups of 32 threads side by side
+  constexpr int TILES = H / 8 / ACROSS, EACH = H / 64;  // tiles of 8 columns per group; chunks per gate
   static_assert(TILES * 8 * ACROSS == H && EACH * 64 == H, "no such division");
   uint row = me / (32 * ACROSS) * (16 * R), column = me / 32 % ACROSS * (8 * TILES);
   float sums[R][TILES][4];
@@ -77,7 +76,8 @@ FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swiz
   BARRIER
 }
 
-// The gates of a layer whose transposed weight a block has, or, STREAMED, of one in memory, by `places` (2, H, 64); they are there.
+// Compute a layer's gates with the transposed weight in shared memory or, if STREAMED, with one in device memory, by way of `places`
+// (2, H, 64).
 template <int STREAMED>
 struct GatesOf {
   template <int EXACT, int H, int M, int THREADS, class Low, class Weight>
@@ -93,8 +93,8 @@ template <> struct GatesOf<1> {
   }
 };
 
-// A step of a layer by its gates in u: x to out, and M states, which are multiplied by `keep` of their row first. The output is
-// that of states as Low has them, as in training.
+// Compute a layer's step from its gates in u: outputs and M states, which are first multiplied by `keep` of their row. Outputs use
+// states rounded to Low, as in training.
 template <int H, int M, int THREADS, class Features, class Gates>
 FUNCTION void step_rows(Features x, Features out, Gates u, IN_SHARED float* states, IN_SHARED const float* keep, uint me) {
   for (uint k = me; k < M * H; k += THREADS) {

@@ -1,13 +1,13 @@
-// A block's rows through MinGRU's recurrence, forward and back.
+// MinGRU's layers in the minibatch kernels (ppo/minibatch), forward and backward.
 
 #pragma once
 
 #include "rows.metal.h"
 
-// Of a thread's steps, how many are read before the first of them is computed: a divisor.
+// Number of steps that a thread loads before it computes the first: a divisor of `steps`.
 #define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
 
-// COUNT steps of C channels from a row and a channel on, of states before them, which become those after.
+// Compute COUNT steps of C channels from row `begin` on. `state`: before these steps, then after them.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class States>
 FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* keep, uint begin, uint channel, uint H, IN_THREAD float (&state)[C]) {
   for (uint t = 0; t < COUNT; t += AHEAD) {
@@ -26,7 +26,7 @@ FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* keep, uint begin
   }
 }
 
-// A layer's outputs, of two channels from a row and a channel on.
+// Compute a layer's output for two channels of a row.
 template <class Gates, class Features>
 FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, uint channel, uint H) {
   float projection[2], input[2], state[2];
@@ -36,7 +36,7 @@ FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, 
   put_some(out, row, channel, state);
 }
 
-// The same backward, from a row and a channel on: see walk_back.
+// Compute COUNT steps backward from row `begin` on: see walk_back.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class Features>
 FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, uint begin, uint channel,
                            uint H, IN_THREAD const float (&first)[C], IN_THREAD float (&carry)[C]) {
@@ -73,9 +73,9 @@ FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SH
   }
 }
 
-// A chunk's states: a thread has one channel of one segment, and a stretch of its steps, one of PARTS; what a stretch makes of
-// any state before it, `sums` + `factors` times it, is known before the states are. `state` is that before the chunk; returns
-// the one after the stretch.
+// Compute a chunk's states. A thread computes one channel of one segment, for one of PARTS stretches of the steps. The effect of a
+// stretch on any state before it, `sums` + `factors` * state, is computed first; so no stretch waits for another's states. state:
+// before the chunk. Returns the state after the thread's stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
 FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
                     float state) {
@@ -99,8 +99,8 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* keep, IN_SHARED fl
   return states[0];
 }
 
-// The same backward: the gates in u become gradients by what they are of, dout the highway's part of x's. first: the state
-// before the chunk; carry: dL/dstate after it. Returns dL/dstate before the stretch.
+// The same backward: gradients replace the gates in u, and dout becomes the highway's part of the gradient by x. first: state before
+// the chunk; carry: dL/dstate after it. Returns dL/dstate before the thread's stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
 FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* keep, IN_SHARED float* sums,
                          IN_SHARED float* factors, uint me, float first, float carry) {
