@@ -1,6 +1,7 @@
 // Pack up to 24 arrays into one, after the `before` numbers of an earlier launch, with sums of squares.
 //
-// places: start and size of each array; an unused array starts at the end. Gaps are filled with zeros. A block writes 1024 numbers and the sum of their squares.
+// places: start and size of each array; an unused array starts at the end. Gaps are filled with zeros. A block writes 1024 numbers
+// and the sum of their squares.
 
 #pragma once
 
@@ -15,7 +16,8 @@
 // Load four numbers of one array together: k, k + 256, ...
 #define FOUR float x[4] = {0.0f, 0.0f, 0.0f, 0.0f}; switch (array) { EACH(FOUR_FROM) }
 
-KERNEL pack: int sizes{total before} places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
+KERNEL pack:
+  int sizes{total before} places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
   -> float packed squares {
   SHARED float part[4 * 256];
   int array = 0, first = (int)block * 1024;

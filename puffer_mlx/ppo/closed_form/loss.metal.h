@@ -1,10 +1,10 @@
 // PPO's loss and its gradients in closed form: ppo/loss.py with the distributions of policy/distributions.py.
 //
 // A thread computes one of n samples, in blocks of 256. y (A + 1, n): logits or means, then the value. actions (n, heads); masks
-// (n, A), read if MASKED. sizes: choices of each of the HEADS, which is 0 for continuous actions: these have logstd (1, A), and their
-// means are clamped to `limit`. moments (R, 3, G): of the advantages' G parts, in each of the R minibatches that are normalized
-// together, this one included. G is 0 for live advantages, computed from the values in y: they are not normalized or
-// weighted. Gradients are those of the scaled loss. Each row of `partial` is one sum over the samples, a number per block, so that the order of additions is fixed.
+// (n, A), read if MASKED. sizes: choices of each of the HEADS; HEADS is 0 for continuous actions, which have logstd (1, A) and means
+// clamped to `limit`. moments (R, 3, G): of the advantages' G parts, in each of the R minibatches that are normalized together, this
+// one included. G is 0 for live advantages, computed from the values in y: they are not normalized or weighted. Gradients are those
+// of the scaled loss. Each row of `partial` is one sum over the samples, a number per block, so that the order of additions is fixed.
 
 #pragma once
 
@@ -75,7 +75,8 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
 
 // Compute the scaled loss (1,), the metrics (7,) in the order of METRICS in ppo/loss.py, and, for continuous actions, the gradient by
 // logstd (1, A); their entropy is the same for all samples.
-KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{n A G R}
+KERNEL finish_loss<Low, HEADS>:
+  float partial, Low logstd, float ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{n A G R}
   -> float total metrics, Low dlogstd {
   SHARED float part[6 * 256];
   uint n = (uint)shape.n, A = (uint)shape.A;

@@ -7,7 +7,8 @@
 // Add the gradients of `parts` blocks, (parts, P): `sum` has each tensor at a multiple of 1024 with zeros between them, `squares` the
 // sum of squares of each 256 numbers. Compute the metrics (7,) from the loss of `blocks` blocks. places: of each tensor the start in
 // `sum`, the size, and the start in a block's gradients.
-KERNEL add_blocks: float grads partial ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{P n blocks parts tensors} places
+KERNEL add_blocks:
+  float grads partial ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{P n blocks parts tensors} places
   -> float sum metrics squares {
   SHARED float part[6 * 256];
   uint P = (uint)shape.P, count = (uint)shape.blocks, parts = (uint)shape.parts, t = (uint)shape.tensors - 1;

@@ -46,7 +46,8 @@ KERNEL mingru_forward<Low, FAST>: Low u x, float first keep, int sizes{T S H fir
   }
 }
 
-KERNEL mingru_backward<Low, FAST>: Low u x, float first keep states, Low dout, int sizes{T S H first_step keep_step} -> Low du dx, float dfirst {
+KERNEL mingru_backward<Low, FAST>: Low u x, float first keep states, Low dout, int sizes{T S H first_step keep_step}
+  -> Low du dx, float dfirst {
   const int AHEAD = 8;
   int T = sizes.T;
   uint S = sizes.S, H = sizes.H, first_step = sizes.first_step, keep_step = sizes.keep_step;

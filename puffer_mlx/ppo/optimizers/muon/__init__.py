@@ -384,7 +384,7 @@ def _in_groups(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.a
 
     def product(line: int, what: int, square: mx.array, x: mx.array) -> mx.array:
         tiles, shape = at.tiles[what], flat if what == NEXT else (at.grams,)
-        of = {"tiles": tiles, "now": numbers(line, what), "square": square, "x": x}
+        of = {"tiles": tiles, "now": {"line": line, "what": what}, "square": square, "x": x}
         arrays, shapes = {**inputs, **of, "sums": sums}, {"out": shape}
         sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}
         return _launch("muon_product", arrays, shapes, tiles.size // 3, **sizes)[0]

@@ -1,12 +1,12 @@
-// Muon with the clip, for all tensors of a network at once: what is computed, __init__.py.
+// Muon with gradient clipping, for all tensors of a network in one or a few launches. Equations: __init__.py.
 //
 // Arrays of all tensors are flat, each tensor at a multiple of 1024: weights_before, gradients and momenta, which may be one array.
-// `squares` has sums of squares of the gradients. x is what is orthogonalised, in the tensors' own layout: (r, c) with r <= c, or
-// `tall`, (c, r), of which the transposed counts.
+// squares: sums of squares of the gradients. x: matrices to orthogonalize, in the tensors' layout: (r, c) with r <= c, or (c, r) if
+// `tall`, in which case the transposed matrix is meant. Low: type of the factors of products.
 //
-// Either a block, or a cluster of some, does all of a tensor (muon_step, muon_kept), or blocks of 1024 numbers, or of tiles, are
-// those of all tensors (muon_momentum, then muon_product three times for each line of coefficients, then muon_apply). Between
-// tensors x is whatever it is: nobody reads it there. Low is the type of what is multiplied.
+// muon_step, muon_kept and muon_spread: a block or a cluster of blocks computes a tensor. Otherwise each launch computes one product
+// of all tensors: muon_momentum, then muon_product three times per line of coefficients, then muon_apply. x is undefined between
+// tensors.
 //
 // tensors (n, 8): the members of each `Tensor`. flat: blocks of 1024 numbers, offsets of gradients, momenta and the first sum of
 // squares in their arrays, and sums of squares per block.
@@ -19,9 +19,9 @@
 
 struct Tensor {
   int start, size;
-  int r, c;  // of its matrix: r <= c; 0 if there is none
-  bool tall;  // it has c rows
-  int gram;  // where its (r, r) begin
+  int r, c;   // the matrix, r <= c; 0 for a 1-d tensor
+  bool tall;  // the matrix has c rows
+  int gram;   // offset of its Gram matrix (r, r)
 };
 
 FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor& tensor) {
@@ -34,7 +34,7 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
   tensor.gram = tensors[at + 5];
 }
 
-// Of a tensor's number k the new momentum; returns what is orthogonalised.
+// Update the momentum of a tensor's number k. Returns the number to orthogonalize.
 FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD const Clip& clip, float beta,
                            IN_DEVICE const float* gradients, IN_DEVICE const float* momenta, IN_DEVICE float* momentum) {
   int e = tensor.start + k;
@@ -43,17 +43,17 @@ FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD cons
   return u;
 }
 
-// A tensor's number is moved by u; of matrices, as far as upstream does.
+// Return a weight after the step u, which is scaled for matrices as in PufferLib.
 FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr, float decay) {
   float scale = tensor.tall ? muon_scale((float)tensor.c, (float)tensor.r) : 1.0f;
   return w * (1.0f - lr * decay) - lr * (scale * u);
 }
 
-// A tile of a product, from row `first` and column `second` on, of a tensor's part of what it is made of:
+// Compute a tile of a tensor's product, from row `first` and column `second` on:
 //   0: gram = x x^T
-//   1: poly = b gram + c gram gram, of `square`, which is gram
-//   2: x = a x + poly x, of `square`, which is poly
-// gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
+//   1: poly = b gram + c gram gram; square: gram
+//   2: x = a x + poly x; square: poly
+// gram and poly are symmetric: tiles above the diagonal are copied from those below. x is multiplied by `factor` first.
 template <int EXACT, class Low>
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
                            IN_DEVICE const Low* square, IN_DEVICE const Low* x, IN_DEVICE Low* out, int first, int second,
@@ -89,10 +89,12 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
   }
 }
 
-// ---- one launch for all of it --------------------------------------------------------------------------------------
+// ---- one launch --------------------------------------------------------------------------------------------------------
 
-// CLUSTER blocks do all of a tensor: what they have to wait for each other for is in memory. x is in `even` and `odd` in turns.
-KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm} coefficients loss lr
+// CLUSTER blocks compute a tensor and exchange data through device memory. x alternates between `even` and `odd`.
+KERNEL muon_step<Low, EXACT, CLUSTER>:
+  int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm}
+  coefficients loss lr
   -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
@@ -153,9 +155,11 @@ KERNEL muon_step<Low, EXACT, CLUSTER>: int tensors flat{blocks gradients momenta
   }
 }
 
-// The same of one block, whose shared memory holds x (64, COLUMNS), transposed where it is tall, and both squares: 512 threads, 32
-// of which have (16, 16) of each 64 columns of a product.
-KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm} coefficients loss lr
+// The same for a block whose shared memory holds x (64, COLUMNS), transposed if `tall`, and both squares. 32 of the 512 threads compute
+// (16, 16) of each 64 columns of a product.
+KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>:
+  int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm}
+  coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
   static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
@@ -230,13 +234,12 @@ KERNEL muon_kept<COLUMNS, THREADS, POOL, EXACT>: int tensors flat{blocks gradien
   }
 }
 
-// What follows is of 16 bits: each block of a cluster keeps COLUMNS columns of x (256, CLUSTER x COLUMNS), transposed where it is
-// tall, in its shared memory. gram is the sum of what each block's columns make of it, in `partial`; a block adds up its share
-// of that, and then multiplies its own columns by gram, twice: y = gram x, and x = a x + (b + c) y + gram (c (y - x)). What
-// is rounded before it is multiplied is small where gram is near 1. Zeros are beyond r and c; of rows only so many count as fill
-// 64 are there.
+// muon_spread computes in 16 bits. Each block of a cluster keeps COLUMNS columns of x (256, CLUSTER COLUMNS), transposed if `tall`, in
+// shared memory. gram is the sum of the blocks' products, in `partial`: a block adds up its share, then multiplies its columns by gram
+// twice: y = gram x, and x = a x + (b + c) y + gram (c (y - x)). So rounded factors are small where gram is near 1. x is zero-padded;
+// of its rows, only multiples of 64 that contain r are computed.
 
-// A thread's numbers of the r times `columns` of a tensor's x from column `first` on, THREADS apart: in lines of `by`.
+// Position of a thread's numbers in the r x `columns` numbers of a tensor's x from column `first` on, THREADS apart.
 template <int THREADS>
 struct Spot {
   int by, some, rest;
@@ -256,10 +259,10 @@ struct Spot {
   }
 };
 
-// 64 columns of a matrix (rows, 256), the n-th such, to the n-th of four places in turns: two tiles (256, 32).
+// Start copying the n-th 64 columns of a matrix (rows, 256) to one of four places, as two tiles (256, 32).
 template <int THREADS, class Low>
 FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARED Low* places, uint me) {
-  constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // rows of a thread: all alike in a tile
+  constexpr uint WIDTH = 16 / sizeof(Low), LINES = 64 / WIDTH, APART = THREADS / LINES;  // distance of a thread's rows
   uint row = me / LINES, column = me % LINES * WIDTH;
   Swizzled<Low, 32> tile = {places + n % 4 * (256 * 64) + column / 32 * (256 * 32)};
   IN_DEVICE const Low* read = from + row * 256 + (uint)n * 64 + column;
@@ -269,12 +272,12 @@ FUNCTION void fetch_columns(IN_DEVICE const Low* from, int rows, int n, IN_SHARE
     if ((int)k < rows) copy_line(read + k * 256, write + k * 32);
 }
 
-// A block's part of gram, of its columns of x: R lines of tiles (16, 16) from `line` on, C / 2 tiles of each from `first` on, to 32
-// threads. Of every line those that are up to 8 beside the diagonal are written, and of eight of the lines the one after them:
-// the n-th of all lines before the next one's, 8 numbers of a thread side by side.
+// Compute a block's part of gram from its columns of x. 32 threads compute R lines of (16, 16) tiles from `line` on, C / 2 tiles each
+// from `first` on. Stored are the diagonal tiles and up to 8 tiles after them in each line, ordered by distance from the diagonal, then
+// by line; 8 numbers of a thread are adjacent.
 template <int R, int C, int COLUMNS, class Low>
 FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, int line, int first, IN_DEVICE Low* partial, uint me) {
-  constexpr int WIDTH = 16 / sizeof(Low), STEP = COLUMNS % 64 ? 32 : 64;  // as rows are swizzled
+  constexpr int WIDTH = 16 / sizeof(Low), STEP = COLUMNS % 64 ? 32 : 64;  // group of columns that swizzling keeps together
   float sums[R][C][4];
   clear(sums);
   for (uint k = 0; k < COLUMNS; k += STEP) {
@@ -293,11 +296,11 @@ FUNCTION void multiply_columns(Swizzled<Low, COLUMNS> own, int line, int first, 
   }
 }
 
-// What the parts of some blocks are together, times `factor`, in gram (256, 256): a block's share of it.
+// Add the blocks' parts, times `factor`, into gram (256, 256): one block's share of it.
 template <int CLUSTER, int THREADS, class Low>
 FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, uint mine, uint rows, IN_DEVICE Low* gram, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), SHARE = 136 * 256 / WIDTH / CLUSTER;
-  static_assert(SHARE * WIDTH * CLUSTER == 136 * 256, "blocks' shares are alike");
+  static_assert(SHARE * WIDTH * CLUSTER == 136 * 256, "blocks' shares must be equal");
   for (uint n = me; n < SHARE; n += THREADS) {
     uint first = (mine * SHARE + n) * WIDTH, tile = first / 256, lane = first % 256 / 8;
     uint down = tile % 16 * 16, across = (tile % 16 + tile / 16) % 16 * 16;
@@ -318,7 +321,9 @@ FUNCTION void add_parts(IN_DEVICE const Low* partial, int parts, float factor, u
   }
 }
 
-KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm} coefficients loss lr
+KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>:
+  int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm}
+  coefficients loss lr
   -> float weights momentum sums ok, Low partial gram {
   constexpr int TILES = COLUMNS / 16, AT_ONCE = 16;
   static_assert(THREADS == 512, "32 threads for each 16 rows");
@@ -399,7 +404,7 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors flat{block
       }
       for (int twice = 0; twice < 2; ++twice) {
         for (int n = 0; n < rows / 32; ++n) {
-          if (twice == 0 && n % 2 == 0) {  // the next 64 columns are there
+          if (twice == 0 && n % 2 == 0) {  // the next 64 columns are complete
             WAIT_FOR_COPIES(3)
             END_OF_COPIES
             BARRIER
@@ -450,10 +455,12 @@ KERNEL muon_spread<Low, COLUMNS, THREADS, POOL, CLUSTER>: int tensors flat{block
   }
 }
 
-// ---- all tensors in each launch -------------------------------------------------------------------------------------
+// ---- one product of all tensors per launch --------------------------------------------------------------------------
 
-// owners: of each 1024 numbers, the tensor. u is what vectors are moved by, x what is orthogonalised.
-KERNEL muon_momentum<Low>: int tensors owners flat{blocks gradients momenta squares sums}, float gradients momenta squares settings{beta decay max_norm} loss -> float momentum u sums ok, Low x {
+// owners: the tensor of each 1024 numbers. u: steps of 1-d tensors; x: matrices to orthogonalize.
+KERNEL muon_momentum<Low>:
+  int tensors owners flat{blocks gradients momenta squares sums}, float gradients momenta squares settings{beta decay max_norm} loss
+  -> float momentum u sums ok, Low x {
   SHARED float part[256];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
@@ -478,15 +485,15 @@ KERNEL muon_momentum<Low>: int tensors owners flat{blocks gradients momenta squa
   if (me == 0) sums[block] = sum;
 }
 
-// A tile of tensor tiles[3 block], from the row and the column that follow there on. now: the line of coefficients, and what is
-// made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
-KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float coefficients sums, Low square x -> Low out {
+// Compute a tile: tiles (blocks, 3) has each block's tensor, row and column. x isn't divided by its norm before the first line; `sums`
+// has the sums of its squares.
+KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now{line what}, float coefficients sums, Low square x -> Low out {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
   SHARED Rows<4> rights[512];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
-  int line = now[0], what = now[1];
+  int line = now.line, what = now.what;
   Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
   float factor = 1.0f;
   if (line == 0 && what != 1) {
@@ -498,7 +505,7 @@ KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float
   product_tile<EXACT>(what, tensor, by, factor, square, x, out, first, second, lefts, rights, me);
 }
 
-// u, or of matrices what came of x: what moves a tensor.
+// Move the weights by u, or matrices by x.
 KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings{beta decay max_norm} lr ok, Low x -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);

@@ -1,8 +1,5 @@
-// Products of matrices in a device's memory, by matrix units: a block of 256 threads makes a tile (64, 64) of the result, 32 of
-// them (32, 16) of that.
-//
-// STEP of the inner dimension lie in shared memory at a time. While they are multiplied, the next ones are under way to the
-// threads' registers.
+// Matrix products in device memory, by matrix units: a block of 256 threads computes a tile (64, 64), 32 threads (32, 16) of it.
+// Shared memory holds STEP of the inner dimension at a time; the next ones load into registers while these are multiplied.
 
 #pragma once
 
@@ -14,7 +11,7 @@ struct Stored {
   int rows, columns;
 };
 
-// What a thread has of the 8 kB of a matrix from (first, second) on, whose rows have COLUMNS numbers; zeros beyond the matrix.
+// Load a thread's share of 8 kB of a matrix from (first, second) on, in rows of COLUMNS numbers; zeros beyond the matrix.
 template <int COLUMNS, class Low>
 FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, uint me, IN_THREAD Line<Low> (&lines)[2]) {
   const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;  // numbers of a line, and lines of a row
@@ -33,7 +30,7 @@ FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, 
   }
 }
 
-// That to shared memory.
+// Store it in shared memory.
 template <int COLUMNS, class Low>
 FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> tile, uint me) {
   const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -45,8 +42,7 @@ FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> 
   }
 }
 
-// The tile of left times right from (first, second) on, over `inners`; a factor of which the transposed lies in memory is
-// LEFT, or RIGHT.
+// Compute the tile of left times right from (first, second) on. LEFT, RIGHT: 1 if that factor is stored transposed.
 template <int EXACT, int LEFT, int RIGHT, class Low>
 FUNCTION void multiply_tile(IN_THREAD const Stored<Low>& left, IN_THREAD const Stored<Low>& right, int inners, int first,
                             int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me,
