@@ -247,6 +247,25 @@ def test_no_block_of_metal_keeps_a_matrix():
         assert {"muon_kept", "muon_step"} & {*names} == {expected}
 
 
+def test_parameters_are_read_and_passed_by_name(tmp_path):
+    path, passed = tmp_path / "named.metal.h", []
+    path.write_text(
+        "KERNEL named: float x, int sizes{T S} -> float y {\n  y[i] = sizes.S * x[sizes.T];\n}\n"
+    )
+    assert "y[i] = sizes[1] * x[sizes[0]];" in text.kernels(path, "cuda")["named"].body
+
+    def kernel(name, inputs, output_shapes, output_dtypes, **_):
+        passed.append(inputs[1].tolist())
+        return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
+
+    with building_for("cuda", kernel):
+        given: Any = [mx.zeros(8), {"S": 7, "T": 3, "another": 1}]
+        launch.launch(path, "named", given, [(8,)], 8)
+        with pytest.raises(KeyError, match="S"):
+            launch.launch(path, "named", [mx.zeros(8), {"T": 3}], [(8,)], 8)
+    assert passed == [[3, 7]]
+
+
 @pytest.mark.parametrize(
     ("arrays", "threads", "block", "message"),
     [
