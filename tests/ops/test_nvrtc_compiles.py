@@ -57,10 +57,10 @@ def test_those_that_ask_for_memory(low):
     every = [kernel for kernel in kernels("cuda") if "POOL" in kernel.template]
     names = [
         "mingru_minibatch",
-        "minibatch_wide",
+        "mingru_minibatch_wide",
+        "mingru_wide_gradients",
         "muon_by_block",
         "muon_cluster_bf16",
-        "wide_gradients",
     ]
     assert sorted(kernel.name for kernel in every) == names
     sixteen = low == mx.bfloat16

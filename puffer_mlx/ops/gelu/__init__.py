@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import constant_array, launch
+from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.plain_functions import record
@@ -16,12 +16,12 @@ NAME = "GELU in one pass"
 
 def gelu_forward(x: mx.array) -> mx.array:
     """Exact GELU x Phi(x) on a GPU, elementwise: any shape."""
-    return launch(TEXT, "gelu_forward", [x, constant_array(x.size)], [x.shape], x.size)[0]
+    return launch(TEXT, "gelu_forward", [x, {"n": x.size}], [x.shape], x.size)[0]
 
 
 def gelu_backward(x: mx.array, dy: mx.array) -> mx.array:
     """Gradient of ``gelu_forward`` for dL/dy = ``dy``, both of one shape."""
-    return launch(TEXT, "gelu_backward", [x, dy, constant_array(x.size)], [x.shape], x.size)[0]
+    return launch(TEXT, "gelu_backward", [x, dy, {"n": x.size}], [x.shape], x.size)[0]
 
 
 PLAIN = ("ops.gelu",)

@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import cast
-from puffer_mlx.ops.gpu.launch import constant_array, launch
+from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.low_precision import LOW
 from puffer_mlx.ops.pack import pack
@@ -122,9 +122,10 @@ def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler
 
 def launch_next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     """Compute ``next_scaler`` on a GPU for all minibatches in ``ok`` (bools, or 0 and 1)."""
-    inputs = {name: array.reshape(-1) for name, array in {**scaler, "ok": ok}.items()}
-    inputs["limits"] = constant_array(SMALLEST_SCALE, LARGEST_SCALE)
-    inputs["growth"] = constant_array(int(precision == "fp16"), GROWTH_INTERVAL, ok.size)
+    inputs: Any = {name: array.reshape(-1) for name, array in {**scaler, "ok": ok}.items()}
+    inputs["limits"] = {"smallest": SMALLEST_SCALE, "largest": LARGEST_SCALE}
+    growth = {"is_scaled": int(precision == "fp16"), "interval": GROWTH_INTERVAL, "n": ok.size}
+    inputs["growth"] = growth
     names = "scale", "good", "skipped", "in_a_row", "longest"
     shapes = {f"next_{name}": () for name in names}
     return dict(zip(names, launch(TEXT, "next_scaler", inputs, shapes, threads=1), strict=True))

@@ -1,25 +1,24 @@
-// Update the state of loss scaling after some minibatches, in one thread. Rules: __init__.py.
+// Update the state of loss scaling after n minibatches, in one thread. Rules: __init__.py.
 //
-// ok: one number per minibatch, above 0 if it counted. limits: smallest and largest scale. growth: 1 if there is a scale (fp16),
-// minibatches until it grows, length of ok.
+// ok (n,): above 0 for a minibatch that counted. interval: minibatches until the scale grows.
 
 #pragma once
 
 #include "counts.h"
 #include "gpu/functions.metal.h"
 
-KERNEL next_scaler: float scale, int good skipped in_a_row longest, float ok limits, int growth
+KERNEL next_scaler: float scale, int good skipped in_a_row longest, float ok limits{smallest largest}, int growth{is_scaled interval n}
   -> float next_scale, int next_good next_skipped next_in_a_row next_longest {
   if (i == 0) {
     int count = good[0], skips = skipped[0], row = in_a_row[0], most = longest[0];
     float now = scale[0];
-    for (int k = 0; k < growth[2]; ++k) {
+    for (int k = 0; k < growth.n; ++k) {
       bool counts = ok[k] > 0.0f;
       Counts next = next_counts({count, skips, row, most}, counts);
-      bool grows = growth[0] > 0 && next.good >= growth[1];
-      if (growth[0] > 0) {
-        float grown = 2.0f * now < limits[1] ? 2.0f * now : limits[1];
-        float smaller = 0.5f * now > limits[0] ? 0.5f * now : limits[0];
+      bool grows = growth.is_scaled > 0 && next.good >= growth.interval;
+      if (growth.is_scaled > 0) {
+        float grown = 2.0f * now < limits.largest ? 2.0f * now : limits.largest;
+        float smaller = 0.5f * now > limits.smallest ? 0.5f * now : limits.smallest;
         now = counts ? (grows ? grown : now) : smaller;
       }
       count = grows ? 0 : next.good, skips = next.skipped, row = next.in_a_row, most = next.longest;

@@ -154,7 +154,9 @@ def launch_step(
     size = packed.size // 4
     blocks = size // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
-    settings = constant_array(*map(float, (beta1, beta2, *logarithms, eps, decay, max_norm)))
+    names = "beta1", "beta2", "log_beta1", "log_beta2", "eps", "decay", "max_norm"
+    values = map(float, (beta1, beta2, *logarithms, eps, decay, max_norm))
+    settings = dict(zip(names, values, strict=True))
     arrays = [constant_array(blocks), packed, squares, steps.reshape(1), settings]
     arrays += [loss.reshape(1), lr.reshape(1)]
     outputs = [(size,), (size,), (size,), (), ()]
