@@ -95,14 +95,16 @@ def recompute_advantages(
     return adv.reshape(-1)
 
 
-def _minibatches(K: int, S: int, supports_fused: Callable[[], bool], epoch: Epoch) -> Iterator[Minibatch]:
+def _minibatches(
+    K: int, S: int, supports_fused: Callable[[], bool], epoch: Epoch
+) -> Iterator[Minibatch]:
     """Yield K minibatches of S agents in order, starting again after the last agent.
 
     Args:
         K: minibatches per epoch.
         S: agents per minibatch.
-        supports_fused: returns True if gradients are computed in one launch. Its kernel reads observations
-            of the rollout in place.
+        supports_fused: returns True if gradients are computed in one launch. Its kernel reads
+            observations of the rollout in place.
         epoch: inputs of the epoch's minibatches.
     """
     fields = epoch.fields
