@@ -194,8 +194,8 @@ ROWS = [
     Row("the draw of segments in one call", "breakout", "draw_rows"),
     Row("the kernel that packs arrays", "breakout", "^pack$"),
     Row(TWO, A, "mingru_minibatch", platform=CUDA),
-    Row(TWO, D, "minibatch_wide", "wide", platform=CUDA),
-    Row(TWO, WIDE, "minibatch_wide", "wide", platform=CUDA),
+    Row(TWO, D, "mingru_minibatch_wide", "wide", platform=CUDA),
+    Row(TWO, WIDE, "mingru_minibatch_wide", "wide", platform=CUDA),
 ]
 
 

@@ -41,6 +41,28 @@ ENOUGH_BLOCKS = 128  # keeps the cores of a large GPU busy
 CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
 
 
+class ActingSizes(NamedTuple):
+    """First elements of the acting kernels' ``sizes``, as in ``ops/gpu/acting/functions.metal.h``.
+
+    The number of choices of each head follows.
+    """
+
+    D: int  # elements of an observation
+    H: int
+    L: int
+    A: int  # logits, or means
+    HEADS: int  # actions per agent
+    AGENTS: int
+    CHUNK: int  # elements of an observation in shared memory at a time
+    RESETS: int  # 1 if states are multiplied by 1 - terminal first
+    GELU: int  # 1 if a GELU follows the encoder's product
+    HAS_MASK: int
+    CONTINUOUS: int  # 1 if actions are continuous
+    COPIES: int  # 1 if observations are copied to ``seen``
+    LIMIT: int  # largest |action| and |mean| of continuous actions; 0: unbounded
+    WEIGHTS: int  # elements of one policy's weights
+
+
 @dataclass(frozen=True)
 class Layout:
     """Division of a block's threads and shared memory."""
@@ -298,17 +320,26 @@ class StepOnGPU:
         return after
 
     def sizes(self, layout: Layout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
-        """Return the kernel's ``sizes`` array: see ``ops/gpu/acting/functions.metal.h``."""
+        """Return the kernel's ``sizes``: ``ActingSizes``, then the choices of each head."""
         policy = self._policy
         action = policy.decoder.action
-        network: Any = policy.network
-        gelu = encoder_activation(policy.encoder) == "gelu"
-        inputs = policy.encoder.inputs  # type: ignore
-        return constant_array(
-            *(inputs, network.hidden, network.layers, action.logits, action.heads, n, layout.chunk),
-            *map(int, (policy.reset_on_terminal, gelu, masked, action.continuous, copied)),
-            *(int(policy.decoder.limits.for_kernels), size, *action.sizes),
+        sizes = ActingSizes(
+            D=policy.encoder.inputs,  # type: ignore
+            H=policy.network.hidden,
+            L=policy.network.layers,  # type: ignore
+            A=action.logits,
+            HEADS=action.heads,
+            AGENTS=n,
+            CHUNK=layout.chunk,
+            RESETS=int(policy.reset_on_terminal),
+            GELU=int(encoder_activation(policy.encoder) == "gelu"),
+            HAS_MASK=int(masked),
+            CONTINUOUS=int(action.continuous),
+            COPIES=int(copied),
+            LIMIT=int(policy.decoder.limits.for_kernels),
+            WEIGHTS=size,
         )
+        return constant_array(*sizes, *action.sizes)
 
 
 ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)

@@ -23,8 +23,8 @@ struct LogitsOfRow {
 // One agent per thread. outputs: logits or means (A, n); masks (n, A), read if MASKED; noise (n, heads); sizes: choices of each of
 // the HEADS of a discrete space; HEADS is 0 for a continuous one, with logstd (A) and |action| <= limit if limit > 0. shape: n, A.
 // chosen (heads + 2, n): actions, their log-probability, the values.
-KERNEL choose_actions<HEADS, MASKED>: float outputs values noise logstd limit, uint8_t masks, int sizes shape -> float chosen {
-  uint n = (uint)shape[0], A = (uint)shape[1], heads = HEADS > 0 ? (uint)HEADS : A, at = 0;
+KERNEL choose_actions<HEADS, MASKED>: float outputs values noise logstd limit, uint8_t masks, int sizes shape{n A} -> float chosen {
+  uint n = (uint)shape.n, A = (uint)shape.A, heads = HEADS > 0 ? (uint)HEADS : A, at = 0;
   if (i < n) {
     float logprob = 0.0f;
     for (uint head = 0; head < heads; ++head) {

@@ -55,7 +55,7 @@ def choose(
         "limit": constant_array(policy.decoder.limits.for_kernels),
         "masks": placeholder(mx.uint8) if mask is None else mask,
         "sizes": constant_array(*action.sizes),
-        "shape": constant_array(n, action.logits),
+        "shape": {"n": n, "A": action.logits},
     }
     shapes = {"chosen": (action.heads + 2, n)}
     constants = {"HEADS": 0 if action.continuous else action.heads}

@@ -124,7 +124,7 @@ def _uncompiled(
         gradients = partial(_limited, gradients, config)
     if backend() != "cpu":
         kernels = policy, train.precision, algorithm.scoring, train.one_launch
-        gradients = minibatch.in_one(gradients, *kernels)
+        gradients = minibatch.with_fused_gradients(gradients, *kernels)
     optimizer = optimizers.from_config(config)
     move = partial(optimizer.step, **optimizer.hyperparameters(train))
     return UpdateFunctions(

@@ -171,17 +171,17 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
             {"COLUMNS": c, "THREADS": block, "POOL": pool, "EXACT": int(c == 64)}
             for c, pool in sizes.items()
         ]
-    if kernel.name == "minibatch_wide":
+    if kernel.name == "mingru_minibatch_wide":
         block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
         wide = []
         for n, (T, D, H, L, A) in enumerate(((16, 40, 128, 2, 3), (64, 126, 192, 1, 40))):
             given = T, 64, D, H, L, A, n + 1, n > 0, True, block, room
-            plan = minibatch.choose_wide(minibatch.Sizes(*given))
+            plan = minibatch.choose_wide(minibatch.MinibatchSizes(*given))
             assert plan is not None
             seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
             wide.append({**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)})
         return wide
-    if kernel.name == "wide_gradients":
+    if kernel.name == "mingru_wide_gradients":
         sizes = {"D": 126, "H": 192, "L": 2, "A": 40, "SLICES": 4, "THREADS": 256, "RESIDENT": 512}
         return [{**sizes, "POOL": 3 * 64 * 128 * (1 if low else 2)}]
     if kernel.name == "muon_by_cluster":
@@ -194,7 +194,7 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others
-        sizes = minibatch.Sizes(*which, live, low, launch.POOL_THREADS[backend], room)
+        sizes = minibatch.MinibatchSizes(*which, live, low, launch.POOL_THREADS[backend], room)
         plan = minibatch.choose_plan(sizes)
         if plan is not None:
             chosen = which[-1] > 0

@@ -223,7 +223,7 @@ def test_every_kernel_has_metals_room(tmp_path):
         assert "SHARED uint8_t allowed[M * LEGAL];" in kernel.body
         assert not SHARED.search(kernel.body) and sizes["THREADS"] <= launch.THREADS
         shared[kernel.name] = 4 * sizes["POOL"] + sizes["M"] * sizes["LEGAL"]
-    assert arrays["pack"] == 28 and arrays["rollout_mingru_rules"] == 21
+    assert arrays["pack"] == 29 and arrays["rollout_mingru_rules"] == 21
     assert {"mingru_minibatch", "rows_mingru_rules"} <= {*arrays}
     assert shared["muon_by_cluster"] == 4 * 256 + 16 * 2 * 512
     assert shared["mingru_minibatch"] > 28000 and "muon_by_block" not in shared
@@ -246,6 +246,25 @@ def test_no_block_of_metal_keeps_a_matrix():
         with building_for(backend, kernel):
             muon.launch_step(*step)
         assert {"muon_by_block", "muon_by_cluster"} & {*names} == {expected}
+
+
+def test_parameters_are_read_and_passed_by_name(tmp_path):
+    path, passed = tmp_path / "named.metal.h", []
+    path.write_text(
+        "KERNEL named: float x, int sizes{T S} -> float y {\n  y[i] = sizes.S * x[sizes.T];\n}\n"
+    )
+    assert "y[i] = sizes[1] * x[sizes[0]];" in text.kernels(path, "cuda")["named"].body
+
+    def kernel(name, inputs, output_shapes, output_dtypes, **_):
+        passed.append(inputs[1].tolist())
+        return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
+
+    with building_for("cuda", kernel):
+        given: Any = [mx.zeros(8), {"S": 7, "T": 3, "another": 1}]
+        launch.launch(path, "named", given, [(8,)], 8)
+        with pytest.raises(KeyError, match="S"):
+            launch.launch(path, "named", [mx.zeros(8), {"T": 3}], [(8,)], 8)
+    assert passed == [[3, 7]]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,12 @@ def test_every_text(low, seats):
 def test_those_that_ask_for_memory(low):
     """As they are launched; a rollout by matrix units is of one type alone."""
     every = [kernel for kernel in kernels("cuda") if "POOL" in kernel.template]
-    names = ["mingru_minibatch", "minibatch_wide", "muon_by_block", "wide_gradients"]
+    names = [
+        "mingru_minibatch",
+        "mingru_minibatch_wide",
+        "mingru_wide_gradients",
+        "muon_by_block",
+    ]
     assert sorted(kernel.name for kernel in every) == names
     sixteen = low == mx.bfloat16
     cases = [(kernel, plan) for kernel in every for plan in plans(kernel, "cuda", sixteen)]

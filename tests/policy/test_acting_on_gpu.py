@@ -211,3 +211,9 @@ def test_policies_without_such_a_kernel():
     assert not any(map(step_on_gpu, unknown_policies())) and step_on_gpu(policy_of())
     assert step_on_gpu(policy_of(H=MAX_HIDDEN)) and step_on_gpu(policy_of(H=MAX_HIDDEN + 1)) is None
     assert step_on_gpu(policy_of(sizes=(5000,))) is None
+
+
+def test_both_sides_have_the_same_sizes():
+    source = (text.FOLDER / "acting" / "functions.metal.h").read_text()
+    names = source.partition("enum {")[2].partition("}")[0].replace(",", " ").split()
+    assert names == [*acting_on_gpu.ActingSizes._fields, "CHOICES"]

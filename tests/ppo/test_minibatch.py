@@ -73,8 +73,8 @@ class Case:
         return [name for name, _ in tree_flatten(self.policy.initial_state(1))]
 
     @property
-    def scoring(self) -> minibatch.Scoring:
-        return minibatch.Scoring(NUMBERS, DISCOUNTS if self.live else None, self.vtrace)
+    def scoring(self) -> minibatch.LossSpec:
+        return minibatch.LossSpec(NUMBERS, DISCOUNTS if self.live else None, self.vtrace)
 
     def arrays(self) -> list[Any]:
         """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
@@ -180,9 +180,9 @@ CHUNKS = {  # else 1
 ON_CUDA_ALONE = "wide", "bf16, wide", "stretches of six steps"  # too large for a Mac's block
 
 
-def plan_of(case: Case, backend: str) -> minibatch.Plan | None:
+def plan_of(case: Case, backend: str) -> minibatch.MinibatchPlan | None:
     threads, room = MAC if backend == "metal" else H200
-    sizes = minibatch.Sizes(
+    sizes = minibatch.MinibatchSizes(
         *(case.T, case.S, case.D, case.H, case.L, sum(case.sizes)),
         *(0 if case.numbers else len(case.sizes), case.live),
         *(case.kind == "bf16", threads, min(room, case.room or room)),
@@ -203,7 +203,7 @@ def kernels(request, tmp_path_factory):
             room = min(block[1], case.room or block[1])
             patch.setattr(minibatch, "shared_pool_limits", lambda: (block[0], room))
             given = case.plain(), case.policy, case.kind, case.scoring
-            return case.called(minibatch.in_one(*given), *arrays)
+            return case.called(minibatch.with_fused_gradients(*given), *arrays)
 
         cases = {name: (partial(called, CASES[name]), *CASES[name].arrays()) for name in names}
         yield backend, Functions(backend, tmp_path_factory.mktemp("kernels"), cases)
@@ -262,7 +262,7 @@ def wide_kernels(tmp_path_factory):
             patch.setattr(minibatch, "choose_wide", minibatch.choose_wide.__wrapped__)
             patch.setattr(minibatch, "shared_pool_limits", lambda: H200)
             given = case.plain(), case.policy, case.kind, case.scoring
-            return case.called(minibatch.in_one(*given), *arrays)
+            return case.called(minibatch.with_fused_gradients(*given), *arrays)
 
     cases = {name: (partial(called, case), *case.arrays()) for name, case in WIDE.items()}
     return Functions("cuda", tmp_path_factory.mktemp("kernels"), cases)
@@ -271,7 +271,7 @@ def wide_kernels(tmp_path_factory):
 @pytest.mark.parametrize("name", WIDE)
 def test_gradients_of_wide_layers(wide_kernels, name):
     names = [wide_kernels.compiled.calls[n]["name"] for n in wide_kernels.calls[name]]
-    assert any(each.startswith("minibatch_wide") for each in names)
+    assert any(each.startswith("mingru_minibatch_wide") for each in names)
     for one, other in zip(wide_kernels.run(name), expected(WIDE[name]), strict=True):
         assert one.shape == other.shape
         assert np.linalg.norm(one - other) <= 0.04 * np.linalg.norm(other)
@@ -284,23 +284,23 @@ def test_what_no_kernel_knows_is_plain(monkeypatch):
     patch.setattr(minibatch, "gpu_backend", lambda: "cuda")
     pretend_gpu(patch)
     for wanted in (True, "auto"):
-        assert minibatch.is_wanted(policy, "fp32", scoring, wanted)
-    assert not minibatch.is_wanted(policy, "fp32", scoring, False)
-    assert not minibatch.is_wanted(policy, "fp32", None)
-    assert not minibatch.is_wanted(policy, "fp16", scoring)
+        assert minibatch.supports_fused(policy, "fp32", scoring, wanted)
+    assert not minibatch.supports_fused(policy, "fp32", scoring, False)
+    assert not minibatch.supports_fused(policy, "fp32", None)
+    assert not minibatch.supports_fused(policy, "fp16", scoring)
     for other in (
         dataclasses.replace(policy, network=MinGRU(48, 2)),
         dataclasses.replace(policy, network=MinGRU(32, 5)),
         dataclasses.replace(policy, separate_value=True),
         dataclasses.replace(policy, encoder=Affine(11, 32)),
     ):
-        assert not minibatch.is_wanted(other, "fp32", scoring)
+        assert not minibatch.supports_fused(other, "fp32", scoring)
     for network in (MLP(32, 2), LSTM(32, 2), GRU(32, 2)):
         other = dataclasses.replace(policy, network=network)
-        assert not minibatch.is_wanted(other, "bf16", scoring)
+        assert not minibatch.supports_fused(other, "bf16", scoring)
     patch.setattr(minibatch, "gpu_backend", lambda: "metal")
-    assert minibatch.is_wanted(policy, "fp32", scoring)
-    assert not minibatch.is_wanted(policy, "fp32", scoring, "auto")
+    assert minibatch.supports_fused(policy, "fp32", scoring)
+    assert not minibatch.supports_fused(policy, "fp32", scoring, "auto")
 
 
 SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an H200
@@ -317,7 +317,7 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 def test_plans(block, kind):
     """They divide what there is, in the room that there is."""
     for shape, ways in SHAPES.items():
-        sizes = minibatch.Sizes(*shape, 3, 1, True, kind == "bf16", *block)
+        sizes = minibatch.MinibatchSizes(*shape, 3, 1, True, kind == "bf16", *block)
         plan = minibatch.choose_plan(sizes)
         assert (plan is not None) == (kind in ways[block == H200]), shape
         if plan is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
+from puffer_mlx.ops.gpu.launch import FEWEST, launch, placeholder
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.recurrence import steps_of
 from puffer_mlx.system.plain_functions import record
@@ -58,13 +58,13 @@ def launch_advantages(
         values and ratios, each (T, N). All are float32.
     """
     T, N = values.shape
-    has = finals is not None, ratios is not None
     zeros = placeholder(mx.float32)
     old, rows, *new, ok = back or (ratios, placeholder(mx.int32), zeros, zeros, zeros)
-    counts = (form == "V", has[0], bootstrap, has[1])
-    sizes = constant_array(T, N, *map(int, counts), rows.size if back else 0)
-    limits = (clips[name] for name in ("rho_clip", "c_clip", "reward_clip"))
-    settings = constant_array(*map(float, (gamma, gamma * gae_lambda, *limits)))
+    sizes = {"T": T, "N": N, "S": rows.size if back else 0}
+    sizes |= {"within_rho": int(form == "V"), "bootstrap": int(bootstrap)}
+    sizes |= {"has_finals": int(finals is not None), "has_ratios": int(ratios is not None)}
+    settings = {"gamma": float(gamma), "gamma_lambda": float(gamma * gae_lambda)}
+    settings |= {name: float(clips[name]) for name in ("rho_clip", "c_clip", "reward_clip")}
     old, finals = rewards if old is None else old, terminals if finals is None else finals
     arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
     put = (T, N) if back else (FEWEST,)

@@ -19,13 +19,15 @@ FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const Low*
 // values, rewards, terminals, ratios, finals (T, N), rows (S,). finals is read only with final observations; ratios count as 1
 // if unused. sums (1, N): sum of |advantage| over time. put_values, put_ratios (T, N): updated copies, written if S > 0.
 KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios finals, int rows, float new_values new_ratios ok,
-  int sizes, float settings -> float adv sums put_values put_ratios {
+  int sizes{T N S within_rho bootstrap has_finals has_ratios}, float settings{gamma gamma_lambda rho_clip c_clip reward_clip}
+  -> float adv sums put_values put_ratios {
   constexpr int AHEAD = 16, LOOKED = 8;
   SHARED int looked[8 * THREADS];
-  int T = sizes[0];
-  uint N = (uint)sizes[1], S = (uint)sizes[6];
-  bool has_finals = sizes[3] != 0, has_ratios = sizes[5] != 0;
-  Discounts by = {settings[0], settings[1], settings[2], settings[3], settings[4], sizes[2] != 0, sizes[4] != 0};
+  int T = sizes.T;
+  uint N = (uint)sizes.N, S = (uint)sizes.S;
+  bool has_finals = sizes.has_finals != 0, has_ratios = sizes.has_ratios != 0;
+  Discounts by = {settings.gamma, settings.gamma_lambda, settings.rho_clip, settings.c_clip, settings.reward_clip,
+                  sizes.within_rho != 0, sizes.bootstrap != 0};
   int place = -1;
   for (uint first = 0; first < S; first += LOOKED * THREADS) {
     BARRIER

@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.gpu.launch import THREADS, constant_array
+from puffer_mlx.ops.gpu.launch import THREADS
 
 TEXT = Path(__file__).with_name("draw.metal.h")
 # Threads of the only block: 512 saturate a core's memory. A Mac may lack registers for them.
@@ -31,8 +31,8 @@ def draw_rows(
         Rows (S,) int32, weights (S,).
     """
     (T, N), (S,) = adv.shape, uniforms.shape
-    settings = constant_array(float(alpha), float(epsilon))
-    arrays = [adv, uniforms, beta.reshape(1), constant_array(T, N, S), settings]
+    settings = {"alpha": float(alpha), "epsilon": float(epsilon)}
+    arrays = [adv, uniforms, beta.reshape(1), {"T": T, "N": N, "S": S}, settings]
     shapes, block = [(S,), (S,), (N,)], BLOCK[launch.backend()]
     rows, weights, _ = launch.launch(TEXT, "draw_rows", arrays, shapes, block, block, THREADS=block)
     return rows, weights

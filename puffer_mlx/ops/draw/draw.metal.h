@@ -33,10 +33,11 @@ FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD
 //
 // Each thread stores the cumulative probability at the end of its agents. A uniform finds its thread's agents by bisection and
 // its agent among them by a running sum.
-KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes, float settings -> int rows, float weights priorities {
+KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes{T N S}, float settings{alpha epsilon}
+  -> int rows, float weights priorities {
   SHARED float reached[THREADS];
-  uint T = (uint)sizes[0], N = (uint)sizes[1], S = (uint)sizes[2];
-  float alpha = settings[0], epsilon = settings[1];
+  uint T = (uint)sizes.T, N = (uint)sizes.N, S = (uint)sizes.S;
+  float alpha = settings.alpha, epsilon = settings.epsilon;
   constexpr uint count = (uint)THREADS, AT_ONCE = 8;
   float mine = 0.0f;
   for (uint n = me; n < N; n += AT_ONCE * count) {

@@ -39,6 +39,7 @@ POOL_THREADS = {"metal": THREADS, "cuda": 512}  # threads of a block with a SHAR
 FEWEST = 8  # minimum size of an array: Metal puts smaller ones into read-only memory
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
+Input = mx.array | Mapping[str, float]  # of a kernel: an array, or an array's values by name
 
 
 def backend() -> str:
@@ -164,7 +165,7 @@ def compiled(path: Path | text.Composed, name: str | text.Rules, backend: str, s
 def launch(
     path: Path | text.Composed,
     name: str | text.Rules,
-    inputs: Mapping[str, mx.array] | Sequence[mx.array],
+    inputs: Mapping[str, Input] | Sequence[Input],
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
     block: int = THREADS,
@@ -178,7 +179,8 @@ def launch(
             complete rollouts the file of the network's layers.
         name: name of the kernel. For kernels that step environments, the environment's rules: see
             ``text.rollout`` and ``text.environments``.
-        inputs: arrays in the order of the declaration, or by name; unused names are ignored.
+        inputs: arrays in the order of the declaration, or by name; unused names are ignored. An
+            array of parameters is a dict of their values by name.
         outputs: shapes of the outputs in the order of the declaration, or by name.
         threads: total number of threads.
         block: number of threads per block.
@@ -194,6 +196,7 @@ def launch(
         inputs = {key: inputs[key] for key in kernel.inputs}
     else:
         inputs = dict(zip(kernel.inputs, inputs, strict=True))
+    inputs = {key: _array(kernel.parameters.get(key, ()), each) for key, each in inputs.items()}
     if not isinstance(outputs, Mapping):
         outputs = dict(zip(kernel.outputs, outputs, strict=True))
     if kind == "metal":
@@ -213,6 +216,11 @@ def launch(
         output_shapes=[outputs[key] for key in kernel.outputs],
         output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
     )
+
+
+def _array(names: Sequence[str], given: Input) -> mx.array:
+    """Return an input as an array: values that are given by name in the order of ``names``."""
+    return constant_array(*(given[name] for name in names)) if isinstance(given, Mapping) else given
 
 
 def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:

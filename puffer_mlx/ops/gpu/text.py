@@ -11,11 +11,14 @@ These are taken from the kernel's declaration in the source::
 Angle brackets contain template parameters: types such as ``Low``, and integers. Some control the
 compilation for CUDA: ``FAST`` (approximate exp and division, as on Metal), ``RESIDENT`` (resident
 threads per core, in blocks of ``THREADS``), ``CLUSTER`` (blocks that run together). Types and names
-of inputs follow, then of outputs. The kernel ends at the first line that is a lone brace. Equations
-shared with the C++ extension are in files that both include (``ops/portable.h``).
+of inputs follow, then of outputs. An input of parameters lists their names, ``int sizes{T S}``: the
+kernel reads ``sizes.T``, and ``launch`` gets them by name. The kernel ends at the first line that
+is a lone brace. Equations shared with the C++ extension are in files that both include
+(``ops/portable.h``).
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +27,12 @@ FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` works in any folder
 LAYERS = "layers.metal.h"  # a network's layers in the kernels of acting/
 ROWS = "rows.metal.h"  # a network's layers on matrix units
-MINIBATCH = "minibatch.metal.h"  # a network's code before the minibatch kernel
-PARTS = "forward", "back"  # of a layer
+WALKS = "walks.metal.h"  # a network's passes through time in the minibatch kernels
 ENVIRONMENTS = FOLDER / "acting" / "environments.kernel.h"  # environment steps only
 PORTABLE = "ops/portable.h"  # on a GPU, functions.metal.h takes its place
 
 _KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
+_LISTED = re.compile(r"(\w+)\{([^}]*)\}")  # a parameter array and the names of its values
 _INCLUDE, _ONCE = '#include "', "#pragma once\n"
 # Macros of environment headers that rules.kernel.h defines (the last three: their earlier names).
 _ENV_MACROS = {"ENV_FN", "ENV_PTR", "ENV_ROWS", "TABLE", "RULE", "OWN", "ROW"}
@@ -46,17 +49,14 @@ class Kernel(NamedTuple):
     template: tuple[str, ...]  # names of types (Low) and constants; may be empty
     inputs: dict[str, str]  # types of the input arrays by name: see launch.py
     outputs: dict[str, str]  # types of the output arrays by name
+    parameters: dict[str, tuple[str, ...]]  # names of the values of inputs that list them
     exact: bool = False  # True to round products and sums separately, as on a CPU
     fast: bool = False  # True for approximate exp and division on CUDA, as on Metal
     resident: int = 0  # resident threads per CUDA core, which limits registers; 0: no limit
 
 
 class Composed(NamedTuple):
-    """A kernel's file, compiled after a file of a network's folder.
-
-    The kernel includes a layer's passes as ``forward`` and ``back``: ``forward.metal.h`` and
-    ``back.metal.h`` of the network's folder.
-    """
+    """A kernel's file, compiled after a file of a network's folder with functions that it calls."""
 
     kernel: Path
     network: Path
@@ -104,8 +104,8 @@ def _included(path: Path, name: str) -> Path:
 def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
     """Return a file's kernels for ``metal`` or ``cuda``, by name.
 
-    The kernel around a network's ``layers.metal.h`` is named ``{folder}_act``; the one behind its
-    ``minibatch.metal.h`` is named ``{folder}_minibatch``.
+    The kernel around a network's ``layers.metal.h`` is named ``{folder}_act``. Kernels of a
+    ``Composed`` are named ``{folder}_{kernel}``.
     """
     if isinstance(path, Composed):
         return {kernel.name: kernel for kernel in _composed(path, backend)}
@@ -117,14 +117,10 @@ def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
 
 
 def _composed(path: Composed, backend: str) -> list[Kernel]:
-    folder = path.network.parent
-    parts = {part: expand(folder / f"{part}.metal.h") for part in PARTS}
     seen: set[Path] = set()
     before = _expand(path.network, seen, {})
-    found = _kernels(before + _expand(path.kernel, seen, parts), backend)
-    if path.network.name != MINIBATCH:
-        return found
-    return [kernel._replace(name=f"{folder.name}_{kernel.name}") for kernel in found]
+    found = _kernels(before + _expand(path.kernel, seen, {}), backend)
+    return [each._replace(name=f"{path.network.parent.name}_{each.name}") for each in found]
 
 
 @functools.cache
@@ -212,13 +208,17 @@ def _defined(line: str) -> str:
 
 
 def _kernel(head: str, before: str, body: str) -> Kernel:
-    name, _, arrays = " ".join(head.split()).partition(":")
+    listed = {name: tuple(names.split()) for name, names in _LISTED.findall(head)}
+    for name, names in listed.items():
+        for index, each in enumerate(names):
+            body = re.sub(rf"\b{name}\.{each}\b", f"{name}[{index}]", body)
+    name, _, arrays = " ".join(_LISTED.sub(r"\1", head).split()).partition(":")
     name, _, template = name.rstrip(">").partition("<")
     inputs, outputs = map(_arrays, arrays.split("->"))
     template = tuple(template.split(", ") if template else ())
     # A block with a SHARED_POOL is alone on its CUDA core and may use all registers.
     pool, fast = "POOL" in template, "FAST" in template
-    given = name, before, body, template, inputs, outputs
+    given = name, before, body, template, inputs, outputs, listed
     return Kernel(*given, fast=pool or fast, resident=int(pool))
 
 

@@ -44,7 +44,8 @@ def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array
     for k in range(0, len(arrays), INPUTS):
         end = starts[k + INPUTS] if k + INPUTS < len(arrays) else total
         at, some = _filled(arrays[k : k + INPUTS], starts[k : k + INPUTS], end)
-        inputs, blocks = [constant_array(end, first, *at), packed, *some], -(-end // BLOCK)
+        sizes, blocks = {"total": end, "before": first}, -(-end // BLOCK)
+        inputs = [sizes, constant_array(*at), packed, *some]
         shapes = [(end,), (blocks,)]
         packed, squares = launch(TEXT, "pack", inputs, shapes, threads=blocks * THREADS)
         first = end
@@ -129,9 +130,8 @@ def launch_pack_as(dtype: mx.Dtype, arrays: Sequence[mx.array]) -> mx.array:
     starts, total = places(tuple(array.size for array in arrays), BLOCK)
     at, inputs = _filled(arrays, starts, total)
     threads = total // BLOCK * THREADS
-    return launch(TEXT, "pack_as", [constant_array(*at), *inputs], [(total,)], threads, Low=dtype)[
-        0
-    ]
+    arrays = [constant_array(*at), *inputs]
+    return launch(TEXT, "pack_as", arrays, [(total,)], threads, Low=dtype)[0]
 
 
 def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:

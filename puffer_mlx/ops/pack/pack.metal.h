@@ -1,7 +1,7 @@
 // Pack up to 24 arrays into one, after the `before` numbers of an earlier launch, with sums of squares.
 //
-// places: total count, count of `before`, then start and size of each array; an unused array starts at the end. Gaps are filled
-// with zeros. A block writes 1024 numbers and the sum of their squares.
+// places: start and size of each array; an unused array starts at the end. Gaps are filled with zeros. A block writes 1024 numbers
+// and the sum of their squares.
 
 #pragma once
 
@@ -16,14 +16,15 @@
 // Load four numbers of one array together: k, k + 256, ...
 #define FOUR float x[4] = {0.0f, 0.0f, 0.0f, 0.0f}; switch (array) { EACH(FOUR_FROM) }
 
-KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
+KERNEL pack:
+  int sizes{total before} places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
   -> float packed squares {
   SHARED float part[4 * 256];
   int array = 0, first = (int)block * 1024;
   float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-  while (array < 23 && first >= places[4 + 2 * array]) ++array;
-  if (first >= places[1] && first + 1024 <= places[0] && (array == 23 || first + 1024 <= places[4 + 2 * array])) {
-    int k = first + (int)me - places[2 + 2 * array], size = places[3 + 2 * array];
+  while (array < 23 && first >= places[2 + 2 * array]) ++array;
+  if (first >= sizes.before && first + 1024 <= sizes.total && (array == 23 || first + 1024 <= places[2 + 2 * array])) {
+    int k = first + (int)me - places[2 * array], size = places[1 + 2 * array];
     FOUR
     for (int n = 0; n < 4; ++n) {
       packed[first + n * 256 + (int)me] = x[n];
@@ -33,14 +34,14 @@ KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 
     array = 0;
     for (int n = 0; n < 4; ++n) {
       int e = first + n * 256 + (int)me;
-      if (e < places[0]) {
+      if (e < sizes.total) {
         float x = 0.0f;
-        if (e < places[1]) {
+        if (e < sizes.before) {
           x = before[e];
         } else {
-          while (array < 23 && e >= places[4 + 2 * array]) ++array;
-          int k = e - places[2 + 2 * array];
-          if (k < places[3 + 2 * array]) {
+          while (array < 23 && e >= places[2 + 2 * array]) ++array;
+          int k = e - places[2 * array];
+          if (k < places[1 + 2 * array]) {
             switch (array) { EACH(FROM) }
           }
         }

@@ -91,7 +91,7 @@ def factors_of(keep: mx.array | None, T: int) -> list[mx.array | None]:
 
 def kernel_state_inputs(
     first: Sequence[mx.array | None], keep: mx.array | None
-) -> tuple[list[mx.array], tuple[int, int]]:
+) -> tuple[list[mx.array], dict[str, int]]:
     """Return a kernel's inputs for first states and ``keep``, with None as zeros and ones.
 
     None becomes a small array, of which the kernel reads the first number with stride 0. It has
@@ -103,11 +103,13 @@ def kernel_state_inputs(
         keep: (T, S), or None.
 
     Returns:
-        The inputs, ``keep`` last, and the strides of the first states and of ``keep``, 1 or 0.
+        The inputs, ``keep`` last, and the strides of the first states and of ``keep``: 1 or 0, by
+        name.
     """
     zeros, ones = constant_array(*[0.0] * 8), constant_array(*[1.0] * 8)
     states = [zeros if array is None else array for array in first]
-    steps = int(all(array is not None for array in first)), int(keep is not None)
+    steps = {"first_step": int(all(array is not None for array in first))}
+    steps["not_done_step"] = int(keep is not None)
     return [*states, ones if keep is None else keep], steps
 
 
@@ -164,7 +166,7 @@ def launch_recurrence(
     G, D, U = (1, gates * H, 4 * chunk) if behind else (gates, H, chunk)
     shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
     states, steps = kernel_state_inputs(first, keep)
-    inputs = [*before, *states, *behind, constant_array(T, S, *steps)]
+    inputs = [*before, *states, *behind, {"T": T, "S": S, **steps}]
     threads = -(-S // R) * block
     return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)
 

@@ -9,7 +9,7 @@
 // A step reads all its numbers before it stores any: the compiler must assume that a store changes later loads, so each segment
 // would wait for memory again.
 //
-// sizes: T, S, stride of the first state per channel, stride of `keep` per segment; a stride is 1, or 0 for one shared number.
+// first_step, keep_step: stride of the first state per channel, and of `keep` per segment: 1, or 0 for one shared number.
 // Keep, First: pointer types in any address space.
 
 #pragma once

@@ -56,7 +56,8 @@ def launch_take_several(sources, rows, steps):
             shapes += [(steps, S, row)]
         missing, all_lanes = SEVERAL - len(some), sum(lanes for *_, lanes in sizes)
         each = (number for of_one in [*sizes, *[(0, 1, 0)] * missing] for number in of_one)
-        inputs = [*flat, *flat[:1] * missing, rows, constant_array(steps, S, N, all_lanes, *each)]
+        of_all = {"T": steps, "S": S, "N": N, "lanes": all_lanes}
+        inputs = [*flat, *flat[:1] * missing, rows, of_all, constant_array(*each)]
         path, threads = FOLDER / "take_rows.metal.h", steps * S * all_lanes
         outs = launch(path, "take_several", inputs, [*shapes, *[(FEWEST,)] * missing], threads)
         for out, array in zip(outs, some, strict=False):
@@ -98,7 +99,7 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
 def launch_take_targets(logprobs, values, adv, finals, rows, weights):
     """Compute ``take_targets`` in one launch."""
     T, S = len(adv), rows.size
-    sizes = constant_array(T, S, adv.shape[1], int(finals is not None))
+    sizes = {"T": T, "S": S, "N": adv.shape[1], "has_finals": int(finals is not None)}
     arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
     blocks = -(-T * S // THREADS)
     shapes = [*[(T * S,)] * 4, (3, blocks)]

@@ -20,17 +20,16 @@ FUNCTION void copy_row(IN_DEVICE const uint8_t* source, IN_DEVICE uint8_t* out, 
   }
 }
 
-// Gather from up to four arrays. sizes: T, S, N, total lanes; then for each array the numbers per row, bytes per number and lanes
-// (0 lanes if the array is unused).
-KERNEL take_several: uint8_t source0 source1 source2 source3, int rows sizes -> uint8_t out0 out1 out2 out3 {
-  uint T = (uint)sizes[0], S = (uint)sizes[1], all = (uint)sizes[3], to = i / all, lane = i % all;
+// Gather from up to four arrays. arrays: of each, the numbers per row, bytes per number and lanes (0 lanes if it is unused).
+KERNEL take_several: uint8_t source0 source1 source2 source3, int rows sizes{T S N lanes} arrays -> uint8_t out0 out1 out2 out3 {
+  uint T = (uint)sizes.T, S = (uint)sizes.S, all = (uint)sizes.lanes, to = i / all, lane = i % all;
   if (to < T * S) {
     int row = rows[to % S];  // outside [0, N): row 0 or N - 1
-    row = row < 0 ? 0 : row < sizes[2] ? row : sizes[2] - 1;
-    size_t from = (size_t)(to / S) * (size_t)sizes[2] + (size_t)row;
+    row = row < 0 ? 0 : row < sizes.N ? row : sizes.N - 1;
+    size_t from = (size_t)(to / S) * (size_t)sizes.N + (size_t)row;
     uint k = 0;
-    while (k < 3 && lane >= (uint)sizes[6 + 3 * k]) lane -= (uint)sizes[6 + 3 * k++];
-    uint D = (uint)sizes[4 + 3 * k], bytes = (uint)sizes[5 + 3 * k], lanes = (uint)sizes[6 + 3 * k];
+    while (k < 3 && lane >= (uint)arrays[3 * k + 2]) lane -= (uint)arrays[3 * k++ + 2];
+    uint D = (uint)arrays[3 * k], bytes = (uint)arrays[3 * k + 1], lanes = (uint)arrays[3 * k + 2];
     IN_DEVICE const uint8_t* source = k == 0 ? source0 : k == 1 ? source1 : k == 2 ? source2 : source3;
     IN_DEVICE uint8_t* out = k == 0 ? out0 : k == 1 ? out1 : k == 2 ? out2 : out3;
     if (bytes == 4)

@@ -6,17 +6,17 @@
 
 #include "gpu/block_sum.metal.h"
 
-KERNEL take_targets: float logprobs values adv finals, int rows, float weights, int sizes
+KERNEL take_targets: float logprobs values adv finals, int rows, float weights, int sizes{T S N has_finals}
   -> float old_logprob old_value taken_adv weight moments {
   SHARED float part[256];
-  uint T = (uint)sizes[0], S = (uint)sizes[1], G = (T * S + 255u) / 256u;
+  uint T = (uint)sizes.T, S = (uint)sizes.S, G = (T * S + 255u) / 256u;
   float mine = 0.0f, taken = 0.0f;
   if (i < T * S) {
     uint s = i % S;
     int row = rows[s];  // outside [0, N): row 0 or N - 1, as `take_rows`
-    row = row < 0 ? 0 : row < sizes[2] ? row : sizes[2] - 1;
-    uint k = i / S * (uint)sizes[2] + (uint)row;
-    float logprob = logprobs[k], value = values[k], advantage = adv[k], final_ = sizes[3] != 0 ? finals[k] : 0.0f;
+    row = row < 0 ? 0 : row < sizes.N ? row : sizes.N - 1;
+    uint k = i / S * (uint)sizes.N + (uint)row;
+    float logprob = logprobs[k], value = values[k], advantage = adv[k], final_ = sizes.has_finals != 0 ? finals[k] : 0.0f;
     float importance = weights[s];
     old_logprob[i] = logprob;
     old_value[i] = value;

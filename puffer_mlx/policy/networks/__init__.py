@@ -10,7 +10,7 @@ Only the first file of a folder is required:
 | ``step.h`` | C++ for acting: one layer of one step; see ``ops/cpu/binding.h`` |
 | ``layers.metal.h`` | the layers of a rollout's step on a GPU: see ``ops/gpu/acting`` |
 | ``kernels.metal.h`` | GPU kernels, launched by ``__init__.py`` |
-| ``minibatch.metal.h`` | a layer's passes in the minibatch kernel: see ``matrix_units`` |
+| ``walks.metal.h`` | a layer's passes in the minibatch kernels: see ``matrix_units`` |
 
 The classes hold no arrays: weights and state are arguments. T calls of ``step`` equal one of
 ``scan``. Features are cast to the weights' dtype, which the outputs have; states are float32.
@@ -127,9 +127,8 @@ class Forms:
             ``rollout.acting_in_c.ActorLayers``.
         gpu_step: the layers in the GPU kernels that act.
         matrix_units: folder of the C files for a GPU's matrix units. ``rows.metal.h`` has the
-            layers of a rollout; ``minibatch.metal.h``, ``forward.metal.h`` and ``back.metal.h``
-            have a layer in the minibatch kernel, ``walks.metal.h`` the recurrence of wide layers. A
-            layer has one tensor, ``weight`` (3H, H), one state and a highway.
+            layers of a rollout, ``walks.metal.h`` those of the minibatch kernels. A layer has one
+            tensor, ``weight`` (3H, H), one state and a highway.
         puffer3: (hidden) -> the tensors of one layer and their sizes, in the order of PufferLib
             3.0's flat file; None when 3.0's wrapper has no such network.
         flat: (hidden, layers) -> the tensors and their sizes, in the order of PufferLib's flat

@@ -25,7 +25,7 @@ from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts, advantages
 from puffer_mlx.ppo.gradients import Loss, RecomputeAdvantages
 from puffer_mlx.ppo.loss import METRICS, Coefficients
-from puffer_mlx.ppo.minibatch import Scoring, computes
+from puffer_mlx.ppo.minibatch import LossSpec, computes
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
@@ -141,7 +141,7 @@ class Algorithm(NamedTuple):
     loss: Loss | None = None
     recompute: RecomputeAdvantages | None = None
     metrics: Sequence[str] = METRICS
-    scoring: Scoring | None = None
+    scoring: LossSpec | None = None
     steps: Mapping[str, Step] = {}
     draws: Callable[[mx.array], mx.array] = lambda key: key
     at_once: Callable[..., tuple] | None = None
@@ -204,7 +204,7 @@ def scoring(
     function: Callable[..., Any] | None = None,
     discounts: Discounts | None = None,
     vtrace: bool = False,
-) -> Scoring | None:
+) -> LossSpec | None:
     """Return coefficients for gradients in one launch. None for custom functions.
 
     Args:
@@ -212,12 +212,12 @@ def scoring(
         function: the function that recomputes advantages.
         discounts: coefficients of recomputed advantages. None for advantages that are computed
             before the minibatch.
-        vtrace: True to clip recomputed advantages by the new ratios: see ``Scoring``.
+        vtrace: True to clip recomputed advantages by the new ratios: see ``LossSpec``.
     """
     is_custom = custom.find_loss(config) is not None
     if is_custom or (discounts is not None and function is not advantages):
         return None
-    return Scoring(Coefficients.of(config.train), discounts, vtrace)
+    return LossSpec(Coefficients.of(config.train), discounts, vtrace)
 
 
 def discounts(train: Train) -> Discounts:

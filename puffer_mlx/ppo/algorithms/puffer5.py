@@ -48,9 +48,11 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     function = find_advantages(config)
     loss, metrics = choose_loss(config, recomputes=True)
     coefficients = scoring(config, function, numbers, train.vtrace)
-    in_one = partial(minibatch.is_wanted, policy, train.precision, coefficients, train.one_launch)
+    supports_fused = partial(
+        minibatch.supports_fused, policy, train.precision, coefficients, train.one_launch
+    )
     return Algorithm(
-        minibatches=partial(_minibatches, config.minibatches, config.segments, in_one),
+        minibatches=partial(_minibatches, config.minibatches, config.segments, supports_fused),
         loss=loss,
         recompute=partial(recompute_advantages, policy, numbers, train.vtrace, function),
         metrics=metrics,
@@ -93,19 +95,21 @@ def recompute_advantages(
     return adv.reshape(-1)
 
 
-def _minibatches(K: int, S: int, in_one: Callable[[], bool], epoch: Epoch) -> Iterator[Minibatch]:
+def _minibatches(
+    K: int, S: int, supports_fused: Callable[[], bool], epoch: Epoch
+) -> Iterator[Minibatch]:
     """Yield K minibatches of S agents in order, starting again after the last agent.
 
     Args:
         K: minibatches per epoch.
         S: agents per minibatch.
-        in_one: returns True if gradients are computed in one launch. Its kernel reads observations
-            of the rollout in place.
+        supports_fused: returns True if gradients are computed in one launch. Its kernel reads
+            observations of the rollout in place.
         epoch: inputs of the epoch's minibatches.
     """
     fields = epoch.fields
     states = epoch.states()
-    views = in_one()
+    views = supports_fused()
     T = len(fields["actions"])
     with building:
         observations = fields["observations"][:T]

@@ -21,7 +21,7 @@ from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("loss.metal.h")
 PARTS = THREADS  # largest number of parts of the advantages; each block of `loss` adds them up
-TERMS = 5  # number of sums over the samples in every action space: see terms.metal.h
+TERMS = 5  # number of sums over the samples in every action space: see loss.metal.h
 
 
 def logprobs(
@@ -66,8 +66,8 @@ class Space(NamedTuple):
         logstd: mx.array | None,
         outputs: dict[str, Shape],
         threads: int,
-        inputs: dict[str, mx.array],
-        shape: tuple[int, ...] = (),
+        inputs: dict[str, Any],
+        parts: tuple[int, int] = (0, 1),
     ) -> list[mx.array]:
         """Launch a kernel and return its outputs.
 
@@ -80,7 +80,7 @@ class Space(NamedTuple):
             outputs: shapes of the outputs by name.
             threads: number of threads.
             inputs: additional inputs by name. A kernel gets only the inputs that it reads.
-            shape: values after n and A in the kernel's input ``shape``.
+            parts: G and R, of the kernel's input ``moments``.
         """
         action = self.decoder.action
         masks = self.masks
@@ -91,7 +91,7 @@ class Space(NamedTuple):
             "masks": placeholder(mx.uint8) if masks is None else masks,
             "limit": constant_array(self.decoder.limits.for_kernels),
             "sizes": constant_array(*action.sizes),
-            "shape": constant_array(y.shape[1], action.logits, *shape),
+            "shape": {"n": y.shape[1], "A": action.logits, "G": parts[0], "R": parts[1]},
         }
         heads = 0 if action.continuous else action.heads
         constants = {"HEADS": heads, "MASKED": int(masks is not None)}
@@ -122,9 +122,8 @@ def launch_losses(
     """
     space = Space(decoder, forward.actions, forward.masks)
     logstd = decoder.logstd(forward.weights["decoder"])
-    clip, vf, vf_clip = map(float, coefficients)
     settings = {
-        "settings": constant_array(1 - clip, 1 + clip, clip, vf, vf_clip),
+        "settings": settings_of(coefficients),
         "ent_coef": ent_coef.reshape(1),
         "scale": constant_array(1.0) if scale is None else scale.reshape(1),
     }
@@ -197,6 +196,13 @@ def launch_loss_kernels(
     return total.reshape(()), metrics, ratio, value, dy, dlogstd
 
 
+def settings_of(coefficients: Coefficients) -> dict[str, float]:
+    """Return the values of the kernels' input ``settings``."""
+    clip, vf_coef, vf_clip = map(float, coefficients)
+    bounds = {"ratio_low": 1 - clip, "ratio_high": 1 + clip}
+    return {**bounds, "clip": clip, "vf_clip": vf_clip, "vf_coef": vf_coef}
+
+
 def _is_one(scalar: mx.array) -> bool:
     """Return True if a scalar is known to be 1 while the graph is built."""
     try:
@@ -208,7 +214,7 @@ def _is_one(scalar: mx.array) -> bool:
 def launch_moments(adv: mx.array) -> mx.array:
     """Compute ``moments`` by one launch."""
     parts = min(PARTS, _blocks(adv.size))
-    inputs = {"adv": adv, "shape": constant_array(adv.size, parts)}
+    inputs = {"adv": adv, "shape": {"n": adv.size, "G": parts}}
     shapes = {"moments": (3, parts)}
     return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
 

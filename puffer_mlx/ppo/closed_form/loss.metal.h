@@ -1,13 +1,10 @@
-// PPO's loss and its gradients by closed form: ppo/loss.py of the distributions of policy/distributions.py.
+// PPO's loss and its gradients in closed form: ppo/loss.py with the distributions of policy/distributions.py.
 //
-// n samples, one to a thread, in blocks of 256. y (A + 1, n) is the decoder's product: logits or means, and the value in
-// the last row. actions are (n, heads), masks (n, A), read if MASKED; sizes are those of a discrete space's HEADS, which
-// are 0 of a continuous one: that has logstd (1, A), and means that count as at most `limit` from 0; shape is n, A, G, the
-// parts that advantages are summed in, and R, the minibatches of n samples that they are normalised together with, this one
-// included; moments are (R, 3, G). G is 0 where advantages are of the values in y, and count as they are, so that moments
-// and weight aren't read. settings are 1 - clip_coef, 1 + clip_coef, clip_coef, vf_coef and vf_clip_coef. Gradients are
-// those of scale times the loss. What is summed over the samples has a row in `partial`, and in that a number for each
-// block; the order of a sum doesn't depend on when its blocks run.
+// A thread computes one of n samples, in blocks of 256. y (A + 1, n): logits or means, then the value. actions (n, heads); masks
+// (n, A), read if MASKED. sizes: choices of each of the HEADS; HEADS is 0 for continuous actions, which have logstd (1, A) and means
+// clamped to `limit`. moments (R, 3, G): of the advantages' G parts, in each of the R minibatches that are normalized together, this
+// one included. G is 0 for live advantages, computed from the values in y: they are not normalized or weighted. Gradients are those
+// of the scaled loss. Each row of `partial` is one sum over the samples, a number per block, so that the order of additions is fixed.
 
 #pragma once
 
@@ -15,11 +12,10 @@
 
 FUNCTION uint blocks_of(uint n) { return (n + 255u) / 256u; }
 
-// Of each part of the advantages (n), a block: how many they are, their mean, and the sum of squares about it: (3, G).
-// shape is n and G.
-KERNEL advantage_moments: float adv, int shape -> float moments {
+// Compute moments (3, G) of n advantages: count, mean and squared deviations of each block's part.
+KERNEL advantage_moments: float adv, int shape{n G} -> float moments {
   SHARED float part[256];
-  uint n = (uint)shape[0], G = (uint)shape[1];
+  uint n = (uint)shape.n, G = (uint)shape.G;
   float mine = 0.0f, sum = 0.0f, squares = 0.0f;
   for (uint k = i; k < n; k += 256u * G) {
     mine += 1.0f;
@@ -36,30 +32,27 @@ KERNEL advantage_moments: float adv, int shape -> float moments {
 }
 
 KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float old_logprob old_value adv weight moments
-  ent_coef scale settings limit, int sizes shape
+  ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef} limit, int sizes shape{n A G R}
   -> Low dy, float ratio value partial {
   SHARED float part[6 * 256];
-  uint n = (uint)shape[0], A = (uint)shape[1], G = (uint)shape[2], R = (uint)shape[3];
+  uint n = (uint)shape.n, A = (uint)shape.A, G = (uint)shape.G, R = (uint)shape.R;
   bool live = G == 0;
-  float mean = 0.0f, deviation = 1.0f;  // of the advantages, the latter unbiased
+  float mean = 0.0f, deviation = 1.0f;  // of the advantages
   if (!live) spread_of(moments, n, G, R, part, me, 256u, mean, deviation);
-  SampleSums sums;
-#pragma unroll
-  for (int row = 0; row < 6; ++row) sums.of[row] = 0.0f;
+  SampleSums sums = {};
   float by_logprob = 0.0f;
   if (i < n) {
-    float log_sums[HEADS + 1], entropies[HEADS + 1];  // one more, as there is none of no numbers
+    float log_sums[HEADS + 1], entropies[HEADS + 1];  // an array can't be empty
     IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
-    float logprob = of_choices<MASKED, HEADS>(y + i, legal, actions, sizes, n, i, log_sums, entropies);
-    if (HEADS == 0) logprob = of_numbers(y + i, actions, logstd, limit[0], n, A, i);
+    float logprob = logprob_of<MASKED, HEADS>(y + i, legal, actions, sizes, logstd, limit[0], n, A, i, log_sums, entropies);
 
-    float each = scale[0] / (float)n, target = adv[i], new_value = (float)y[A * n + i];
-    float gain = live ? -target : -weight[i] * ((target - mean) / (deviation + 1e-8f));
-    Compared by = {old_logprob[i], old_value[i], gain, live ? new_value : old_value[i], target};
-    PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
+    float target = adv[i], new_value = (float)y[A * n + i];
+    float neg_advantage = live ? -target : -weight[i] * ((target - mean) / (deviation + 1e-8f));
+    Targets targets = {old_logprob[i], old_value[i], neg_advantage, live ? new_value : old_value[i], target};
+    PPOCoefficients by = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef, ent_coef[0]};
     PPOTerms terms;
     by_logprob = sample_gradients<Low, MASKED, HEADS>(y + i, dy + i, legal, actions, sizes, n, A, i, logprob, log_sums, entropies,
-                                                 by, numbers, settings[3], ent_coef[0], each, terms, sums);
+                                                      targets, by, scale[0] / (float)n, terms, sums);
     ratio[i] = terms.ratio;
     value[i] = new_value;
     for (uint k = 0; HEADS == 0 && k < A; ++k) {
@@ -80,12 +73,13 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
   }
 }
 
-// The scaled loss (1), the metrics (7) in the order of METRICS in ppo/loss.py; and of a continuous space, whose entropy is the
-// same for all samples, the gradient by logstd (1, A).
-KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale settings, int shape
+// Compute the scaled loss (1,), the metrics (7,) in the order of METRICS in ppo/loss.py, and, for continuous actions, the gradient by
+// logstd (1, A); their entropy is the same for all samples.
+KERNEL finish_loss<Low, HEADS>:
+  float partial, Low logstd, float ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{n A G R}
   -> float total metrics, Low dlogstd {
   SHARED float part[6 * 256];
-  uint n = (uint)shape[0], A = (uint)shape[1];
+  uint n = (uint)shape.n, A = (uint)shape.A;
   SampleSums sums;
 #pragma unroll
   for (uint row = 0; row < 6u; ++row) {
@@ -102,5 +96,6 @@ KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale 
     slope = block_sum(slope, part, me, 256);
     if (me == 0) dlogstd[k] = (Low)(slope - ent_coef[0] * scale[0]);
   }
-  if (me == 0) total[0] = write_metrics(sums, settings[3], ent_coef[0], metrics) * scale[0];
+  PPOCoefficients by = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef, ent_coef[0]};
+  if (me == 0) total[0] = write_metrics(sums, by, metrics) * scale[0];
 }

@@ -1,7 +1,7 @@
-// PPO's loss of one sample and its gradients: ppo/loss.py. The one text of them in C: see ops/portable.h.
+// PPO's loss of one sample and its gradients (ppo/loss.py), for CPUs and GPUs: see ops/portable.h.
 //
-// Gradients at corners are MLX's: `maximum` gives a tie's to the unclipped branch, `clip` lets none pass at its bounds; where
-// a ratio overflows, the clipped branch's is 0 times infinity.
+// Gradients at corners are MLX's: at a tie `maximum` passes the gradient to the unclipped branch, and `clip` passes none at its
+// bounds. If a ratio overflows, the clipped branch's gradient is 0 times infinity.
 
 #pragma once
 
@@ -9,47 +9,46 @@
 
 namespace puffer {
 
-struct PPONumbers {
-  float low, high, clip, reach;  // 1 - clip_coef, 1 + clip_coef, clip_coef, vf_clip_coef
+struct PPOCoefficients {
+  float ratio_low, ratio_high, clip, vf_clip, vf_coef, ent_coef;  // ratio_low, ratio_high: 1 - clip, 1 + clip
 };
 
 struct PPOTerms {
-  float ratio, by_logprob, by_value;        // gradients of policy and of value, not of their means
-  float policy, square, old_kl, kl, outside;  // what the metrics are means of; the value's term is half the square
+  float ratio, by_logprob, by_value;               // gradients of one sample's loss, not divided by the number of samples
+  float policy, square, old_kl, kl, is_clipped;  // summed for the metrics; the value's loss is half of `square`
 };
 
-// gain: minus the weighted, normalised advantage; known: what the return is the advantage above of, `old_value` or, of live
-// advantages, `value`.
-FUNCTION void ppo_terms(float logprob, float old_logprob, float gain, float value, float old_value, float known,
-                        float advantage, IN_THREAD const PPONumbers& numbers, IN_THREAD PPOTerms& terms) {
+// neg_advantage: minus the weighted, normalized advantage. base: the return is base + advantage: `old_value`, or `value` of live
+// advantages.
+FUNCTION void ppo_terms(float logprob, float old_logprob, float neg_advantage, float value, float old_value, float base,
+                        float advantage, IN_THREAD const PPOCoefficients& by, IN_THREAD PPOTerms& terms) {
   float logratio = logprob - old_logprob, ratio = exp(logratio);
-  float near = ratio < numbers.low ? numbers.low : ratio > numbers.high ? numbers.high : ratio;
-  float clipped = gain * near, plain = gain * ratio;
+  float near = ratio < by.ratio_low ? by.ratio_low : ratio > by.ratio_high ? by.ratio_high : ratio;
+  float clipped = neg_advantage * near, plain = neg_advantage * ratio;
   terms.ratio = ratio;
-  terms.by_logprob = (clipped > plain ? 0.0f : gain) * ratio;  // NaN where the ratio overflows
+  terms.by_logprob = (clipped > plain ? 0.0f : neg_advantage) * ratio;  // NaN if the ratio overflows
   terms.policy = clipped > plain ? clipped : plain;
 
-  float expected = known + advantage, change = value - old_value, reach = numbers.reach;
-  float moved = change < -reach ? -reach : change > reach ? reach : change;
+  float expected = base + advantage, change = value - old_value, vf_clip = by.vf_clip;
+  float moved = change < -vf_clip ? -vf_clip : change > vf_clip ? vf_clip : change;
   float error = value - expected, moved_error = old_value + moved - expected;
   bool held = moved_error * moved_error > error * error;
-  terms.by_value = held ? (change > -reach && change < reach ? moved_error : 0.0f) : error;
+  terms.by_value = held ? (change > -vf_clip && change < vf_clip ? moved_error : 0.0f) : error;
   terms.square = held ? moved_error * moved_error : error * error;
 
   float away = ratio - 1.0f;
   terms.old_kl = -logratio;
   terms.kl = ratio - 1.0f - logratio;
-  terms.outside = (away < 0.0f ? -away : away) > numbers.clip ? 1.0f : 0.0f;
+  terms.is_clipped = (away < 0.0f ? -away : away) > by.clip ? 1.0f : 0.0f;
 }
 
-// The loss of the means of its terms.
-FUNCTION float ppo_total(float policy, float value, float entropy, float vf_coef, float ent_coef) {
-  return policy + vf_coef * value - ent_coef * entropy;
+FUNCTION float ppo_total(float policy, float value, float entropy, IN_THREAD const PPOCoefficients& by) {
+  return policy + by.vf_coef * value - by.ent_coef * entropy;
 }
 
-// Gradient by a logit (or a mean) of the loss, `each` being what a sample counts.
-FUNCTION float ppo_slope(float each, float by_logprob, float of_logprob, float ent_coef, float of_entropy) {
-  return each * (by_logprob * of_logprob - ent_coef * of_entropy);
+// Return the loss's gradient by a logit or a mean. weight: a sample's weight in the loss.
+FUNCTION float ppo_slope(float weight, float by_logprob, float of_logprob, float ent_coef, float of_entropy) {
+  return weight * (by_logprob * of_logprob - ent_coef * of_entropy);
 }
 
 }  // namespace puffer

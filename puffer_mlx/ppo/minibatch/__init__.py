@@ -26,7 +26,7 @@ from puffer_mlx.ops.gpu.launch import (
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import MINIBATCH, Composed
+from puffer_mlx.ops.gpu.text import WALKS, Composed
 from puffer_mlx.ops.implementation import implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
@@ -38,7 +38,7 @@ from puffer_mlx.policy.rollout_on_gpu import (
     has_linear_encoder_and_decoder,
 )
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.closed_form import launch_moments
+from puffer_mlx.ppo.closed_form import launch_moments, settings_of
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Targets
 from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.system.backend import gpu_backend
@@ -46,7 +46,6 @@ from puffer_mlx.system.backend import gpu_backend
 RECOMPUTE = "ppo.algorithms.puffer5:recompute_advantages"
 TEXT = Path(__file__).with_name("blocks.metal.h")
 KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
-WALKS = "walks.metal.h"  # the network's file that WIDE includes
 BLOCKS = 128  # largest number of blocks per launch; an H200 has 132 cores
 ROWS = 64  # largest number of rows that a block processes at a time
 GRADIENTS = 96  # largest number of weight gradients per thread, for 512 threads
@@ -58,11 +57,10 @@ WIDEST = 256  # largest H of wide layers: 64 rows of 3 gates fill half an H200's
 def kernel_texts() -> list[Composed]:
     """Return the texts of all minibatch kernels, each composed with a network's file."""
     folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
-    narrow = [Composed(KERNEL, folder / MINIBATCH) for folder in folders]
-    return narrow + [Composed(WIDE, folder / WALKS) for folder in folders]
+    return [Composed(kernel, folder / WALKS) for kernel in (KERNEL, WIDE) for folder in folders]
 
 
-class Scoring(NamedTuple):
+class LossSpec(NamedTuple):
     """Coefficients of the loss and of live advantages.
 
     Attributes:
@@ -77,7 +75,7 @@ class Scoring(NamedTuple):
     vtrace: bool = False
 
 
-class Sizes(NamedTuple):
+class MinibatchSizes(NamedTuple):
     """Sizes of a minibatch and a block.
 
     A minibatch has T steps of S segments. D is the size of an observation, H the hidden size, L the
@@ -99,7 +97,7 @@ class Sizes(NamedTuple):
     room: int
 
 
-class Plan(NamedTuple):
+class MinibatchPlan(NamedTuple):
     """Division of a minibatch: the kernel's template constants, numbers of blocks and chunks."""
 
     sizes: dict[str, int]
@@ -107,19 +105,19 @@ class Plan(NamedTuple):
     chunks: int
 
 
-def is_wanted(
-    policy: Policy, kind: str, scoring: Scoring | None, wanted: bool | str = True
+def supports_fused(
+    policy: Policy, kind: str, spec: LossSpec | None, wanted: bool | str = True
 ) -> bool:
     """Return True if the default device computes minibatches in one launch, if shapes allow it.
 
     Args:
         policy: the policy to train.
         kind: ``train.precision``.
-        scoring: coefficients, or None for a custom loss or custom advantages.
+        spec: coefficients, or None for a custom loss or custom advantages.
         wanted: ``train.one_launch``; auto is True on CUDA only (not measured on a Mac).
     """
     return bool(
-        scoring is not None
+        spec is not None
         and wanted
         and kind in ("fp32", "bf16")
         and forms_of(policy.network).matrix_units is not None
@@ -141,11 +139,11 @@ def computes(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | No
     return loss is None and (function is None or name_of(function) == RECOMPUTE)
 
 
-def in_one(
+def with_fused_gradients(
     plain: Callable[..., tuple],
     policy: Policy,
     kind: str,
-    scoring: Scoring | None,
+    spec: LossSpec | None,
     wanted: bool | str = True,
 ) -> Callable[..., tuple]:
     """Return a function that computes gradients in two launches if possible, else by ``plain``.
@@ -155,36 +153,36 @@ def in_one(
             results of ``ppo.gradients.minibatch_loss`` and its gradients.
         policy: the policy to train.
         kind: ``train.precision``.
-        scoring: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``: see ``is_wanted``.
+        spec: coefficients, or None for a custom loss or custom advantages.
+        wanted: ``train.one_launch``: see ``supports_fused``.
     """
 
     def step(weights: Any, batch: Minibatch, ent_coef: mx.array, scale: mx.array) -> tuple:
-        if not is_wanted(policy, kind, scoring, wanted):
+        if not supports_fused(policy, kind, spec, wanted):
             return plain(weights, batch, ent_coef, scale)
-        assert scoring is not None
+        assert spec is not None
         arguments = weights, batch, ent_coef  # kernels don't support fp16, which needs the scale
         whole, actions = batch.observations, batch.actions
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
-        sizes = Sizes(
+        sizes = MinibatchSizes(
             *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
             *(action.logits, 0 if action.continuous else action.heads),
-            *(scoring.live is not None, low, *shared_pool_limits()),
+            *(spec.live is not None, low, *shared_pool_limits()),
         )
         plan = choose_plan(sizes)
         wide = choose_wide(sizes)
         if plan is not None and whole.size < MAX_ELEMENTS:
-            return launch_minibatch(policy, scoring, plan, low, *arguments)
+            return launch_minibatch(policy, spec, plan, low, *arguments)
         if wide is not None and whole.size < MAX_ELEMENTS:
-            return launch_wide(policy, scoring, wide, *arguments)
+            return launch_wide(policy, spec, wide, *arguments)
         return plain(weights, batch, ent_coef, scale)
 
     return step
 
 
 @functools.cache
-def choose_plan(given: Sizes) -> Plan | None:
+def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
     """Return the division of a minibatch among blocks, or None if it doesn't fit.
 
     The first choice is the widest tile of complete segments that fits shared memory, with as many
@@ -214,12 +212,12 @@ def choose_plan(given: Sizes) -> Plan | None:
             sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
             sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
             sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
-            return Plan(sizes, min(BLOCKS, S // segments), T // steps)
+            return MinibatchPlan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
 
 @functools.cache
-def choose_wide(given: Sizes) -> Plan | None:
+def choose_wide(given: MinibatchSizes) -> MinibatchPlan | None:
     """Return the division for ``wide.kernel.h``, or None if it doesn't fit: see ``choose_plan``.
 
     This kernel streams the layers' weights. It needs bf16 and discrete actions, and a block
@@ -240,7 +238,7 @@ def choose_wide(given: Sizes) -> Plan | None:
     sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
     sizes |= {"SEGMENTS": segments, "THREADS": threads, "POOL": pool}
     sizes |= {"HIDDEN_C": tiles_side_by_side(H, ROWS, threads)}
-    return Plan(sizes, min(BLOCKS, S // segments), 1)
+    return MinibatchPlan(sizes, min(BLOCKS, S // segments), 1)
 
 
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
@@ -284,8 +282,8 @@ def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
 
 def launch_minibatch(
     policy: Policy,
-    scoring: Scoring,
-    plan: Plan,
+    spec: LossSpec,
+    plan: MinibatchPlan,
     low: bool,
     weights: Any,
     batch: Minibatch,
@@ -296,7 +294,7 @@ def launch_minibatch(
     Returns:
         None, metrics, ratios, values and advantages (T, S) in a tuple; and gradients.
     """
-    inputs = _given(policy, scoring, weights, batch, ent_coef)
+    inputs = _inputs(policy, spec, weights, batch, ent_coef)
     T, n = len(inputs["observations"]), len(batch.actions)
     S = n // T
     folder = forms_of(policy.network).matrix_units
@@ -317,7 +315,7 @@ def launch_minibatch(
         "begins": (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
-    text = Composed(KERNEL, folder / MINIBATCH)
+    text = Composed(KERNEL, folder / WALKS)
     made = _launch(text, f"{folder.name}_minibatch", plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
     grads, metrics = _finished(inputs, grads, partial, n, named, names)
@@ -326,8 +324,8 @@ def launch_minibatch(
 
 def launch_wide(
     policy: Policy,
-    scoring: Scoring,
-    plan: Plan,
+    spec: LossSpec,
+    plan: MinibatchPlan,
     weights: Any,
     batch: Minibatch,
     ent_coef: mx.array,
@@ -337,7 +335,7 @@ def launch_wide(
     Returns:
         The results of ``launch_minibatch``.
     """
-    inputs, state = _given(policy, scoring, weights, batch, ent_coef), batch.state
+    inputs, state = _inputs(policy, spec, weights, batch, ent_coef), batch.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(batch.actions)
     S, dy = n // T, 32 if A < 32 else 64
@@ -351,7 +349,7 @@ def launch_wide(
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
     text = Composed(WIDE, folder / WALKS)
-    made = _launch(text, "minibatch_wide", plan, inputs, outputs, mx.bfloat16)
+    made = _launch(text, f"{folder.name}_minibatch_wide", plan, inputs, outputs, mx.bfloat16)
     factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
     names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
@@ -372,38 +370,32 @@ def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str
         parts *= 2
     pool = STAGES * ROWS * TILE
     sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [factors, constant_array(*[n] * FEWEST)], tiles * parts * THREADS
+    inputs, threads = [factors, {"n": n}], tiles * parts * THREADS
     outputs = [(parts, P)]
-    return launch(text, "wide_gradients", inputs, outputs, threads, shared=4 * pool, **sizes)[0]
+    name = f"{text.network.parent.name}_wide_gradients"
+    return launch(text, name, inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
-def _given(
-    policy: Policy, scoring: Scoring, weights: Any, batch: Minibatch, ent_coef: mx.array
-) -> dict[str, mx.array]:
+def _inputs(
+    policy: Policy, spec: LossSpec, weights: Any, batch: Minibatch, ent_coef: mx.array
+) -> dict[str, Any]:
     """Return the inputs of both kernels by name, without layers and states."""
     observations, actions, masks, keep, targets, state, view = batch
     T, N = observations.shape[:2]
-    S = len(actions) // T
-    action, live = policy.decoder.action, scoring.live
-    zeros, (clip, vf, vf_clip) = placeholder(mx.float32), map(float, scoring.numbers)
-    if live is None:
-        moments = _moments(targets)
-        given, further, last = targets.adv, targets.weight, moments
-        G = moments.shape[-1]
-        groups, discounts = (G, moments.size // (3 * G)), ()
-        form = 0, 0, 0, 0  # none
+    zeros = placeholder(mx.float32)
+    finals = None if spec.live is None else targets.finals
+    if spec.live is None:
+        last = _moments(targets)
+        given, further = targets.adv, targets.weight
+        groups = {"G": last.shape[-1], "R": last.size // (3 * last.shape[-1])}
     else:
-        finals = targets.finals
+        last = zeros if finals is None else finals
         given, further = targets.rewards, targets.terminals
-        last, groups = zeros if finals is None else finals, (0, 0)
-        limits = live.rho_clip, live.c_clip, live.reward_clip
-        discounts = live.gamma, live.gamma * live.gae_lambda, *limits
-        form = live.form == "V", live.bootstrap, scoring.vtrace, finals is not None
+        groups = {"G": 0, "R": 0}
     logstd = policy.decoder.logstd(weights["decoder"])
-    seen = mx.uint8 if observations.dtype == mx.uint8 else mx.float32
-    steps = int(keep is not None), int(state is not None)
+    dtype = mx.uint8 if observations.dtype == mx.uint8 else mx.float32
     return {
-        "observations": observations if seen == mx.uint8 else observations.astype(seen),
+        "observations": observations.astype(dtype),
         "strip": constant_array(0) if view is None else view,
         "actions": actions,
         "masks": placeholder(mx.uint8) if masks is None else masks,
@@ -417,20 +409,32 @@ def _given(
         "decoder": weights["decoder"]["weight"],
         "logstd": zeros if logstd is None else logstd,
         "ent_coef": ent_coef.reshape(1),
-        "settings": constant_array(
-            *(1 - clip, 1 + clip, clip, vf, vf_clip),
-            *(policy.decoder.limits.for_kernels, *map(float, discounts)),
-        ),
-        "sizes": constant_array(*action.sizes),
-        "shape": constant_array(S, *steps, *groups, *map(int, form), N),
+        "settings": _settings(policy, spec),
+        "sizes": constant_array(*policy.decoder.action.sizes),
+        "shape": {
+            **{"S": len(actions) // T, "N": N, **groups},
+            **{"keep_step": int(keep is not None), "first_step": int(state is not None)},
+            "within_rho": int(spec.live is not None and spec.live.form == "V"),
+            "bootstrap": int(spec.live is not None and spec.live.bootstrap),
+            **{"has_ratios": int(spec.vtrace), "has_finals": int(finals is not None)},
+        },
     }
+
+
+def _settings(policy: Policy, spec: LossSpec) -> dict[str, float]:
+    """Return the coefficients of the loss and of live advantages, by the kernels' names."""
+    live = spec.live or Discounts(0.0, 0.0)
+    values = {"limit": policy.decoder.limits.for_kernels, "gamma": live.gamma}
+    values |= {"gamma_lambda": live.gamma * live.gae_lambda, "rho_clip": live.rho_clip}
+    values |= {"c_clip": live.c_clip, "reward_clip": live.reward_clip}
+    return settings_of(spec.numbers) | {name: float(value) for name, value in values.items()}
 
 
 def _launch(
     text: Composed,
     name: str,
-    plan: Plan,
-    inputs: dict[str, mx.array],
+    plan: MinibatchPlan,
+    inputs: dict[str, Any],
     outputs: dict[str, tuple[int, ...]],
     low: mx.Dtype,
 ) -> list[mx.array]:
@@ -451,7 +455,7 @@ def _launch(
 
 
 def _finished(
-    inputs: dict[str, mx.array],
+    inputs: dict[str, Any],
     grads: mx.array,
     partial: mx.array,
     n: int,
@@ -466,7 +470,8 @@ def _finished(
     sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
     starts, total = places(tuple(sizes[name] for name in named), BLOCK)
     where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
-    shape = constant_array(sum(sizes.values()), n, partial.shape[1], len(grads), len(named))
+    shape = {"P": sum(sizes.values()), "n": n, "tensors": len(named)}
+    shape |= {"blocks": partial.shape[1], "parts": len(grads)}
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
     arrays["places"] = constant_array(*(number for place in where for number in place))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}

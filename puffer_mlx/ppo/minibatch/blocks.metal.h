@@ -1,15 +1,17 @@
-// What becomes of the blocks of a minibatch's gradients: minibatch.kernel.h.
+// Add up the results of a minibatch's blocks: minibatch.kernel.h, wide.kernel.h.
 
 #pragma once
 
 #include "../closed_form/sample.metal.h"
 
-// The sum of the blocks' gradients (P,), each tensor at a multiple of 1024 and zeros between them, with the sums of squares of
-// each 256 numbers; and the metrics of their loss (7). shape: P, n, how many blocks' losses and gradients there are, and tensors.
-// places: where a tensor begins in `sum`, its size, and where it begins in a block's gradients.
-KERNEL add_blocks: float grads partial ent_coef settings, int shape places -> float sum metrics squares {
+// Add the gradients of `parts` blocks, (parts, P): `sum` has each tensor at a multiple of 1024 with zeros between them, `squares` the
+// sum of squares of each 256 numbers. Compute the metrics (7,) from the loss of `blocks` blocks. places: of each tensor the start in
+// `sum`, the size, and the start in a block's gradients.
+KERNEL add_blocks:
+  float grads partial ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{P n blocks parts tensors} places
+  -> float sum metrics squares {
   SHARED float part[6 * 256];
-  uint P = (uint)shape[0], count = (uint)shape[2], parts = (uint)shape[3], t = (uint)shape[4] - 1;
+  uint P = (uint)shape.P, count = (uint)shape.blocks, parts = (uint)shape.parts, t = (uint)shape.tensors - 1;
   while (t > 0 && i < (uint)places[3 * t]) --t;
   uint k = i - (uint)places[3 * t], from = k + (uint)places[3 * t + 2];
   float mine = 0.0f;
@@ -30,6 +32,7 @@ KERNEL add_blocks: float grads partial ent_coef settings, int shape places -> fl
   }
   block_sums<6>(means.of, part, me, 256);
 #pragma unroll
-  for (uint row = 0; row < 6; ++row) means.of[row] /= (float)shape[1];
-  if (me == 0) write_metrics(means, settings[3], ent_coef[0], metrics);
+  for (uint row = 0; row < 6; ++row) means.of[row] /= (float)shape.n;
+  PPOCoefficients by = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef, ent_coef[0]};
+  if (me == 0) write_metrics(means, by, metrics);
 }

@@ -1,17 +1,16 @@
-// minibatch.kernel.h for layers whose weights and gradients do not fit a block, in 16 bits: the factors of the weights' gradients
-// are written to memory. It is compiled behind a network's walks.metal.h.
+// minibatch.kernel.h for layers whose weights and gradients don't fit a block, in 16 bits: the factors of the weights' gradients are
+// written to memory, and wide_gradients multiplies them. Actions are discrete.
 //
-// A block has M rows, all steps of SEGMENTS segments. Layers' weights, `layers` (L, 3H, H), are of 16 bits; they come in tiles,
-// of which one is on its way while another is multiplied. In `factors` are, one after the other (Factors): each layer's input and the
-// decoder's, xs (L + 1, T, S, H); dus (L, T, S, 3H), a layer's gates, where the gradients by its products take their place; dx
-// (T, S, H), the gradient by the first input; dys (T, S, DY), rows of dy, and rows (T, S, W), those of observations: zeros fill them
-// up. Other arrays are minibatch.kernel.h's; actions are choices, and `first` is (L, S, H).
+// A block has M rows, all steps of SEGMENTS segments. The layers' weights, `layers` (L, 3H, H), are 16-bit and are streamed in tiles:
+// the next tile is copied while one is multiplied. first: (L, S, H). The other arrays are those of minibatch.kernel.h.
 
 #pragma once
 
 #include "samples.metal.h"
 
-// Where the factors of n samples' gradients are.
+// Factors of n samples' gradients, consecutive in memory: xs (L + 1, n, H), inputs of the layers and the decoder; dus (L, n, 3H), the
+// layers' gates, which their gradients replace; dx (n, H), the gradient by the first layer's input; dys (n, DY), gradients by the
+// decoder's outputs; rows (n, W), observations. dys and rows are zero-padded.
 template <class Pointer>
 struct Factors { Pointer xs, dus, dx, dys, rows; };
 
@@ -21,7 +20,7 @@ FUNCTION Factors<Pointer> factors_of(Pointer xs, uint n) {
   return {xs, dus, dx, dys, dys + n * DY};
 }
 
-// A block's rows to their samples' in memory, or from there.
+// Write a block's rows to their samples' places in memory.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint segment, uint S, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -31,6 +30,7 @@ FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint se
   }
 }
 
+// Start copying rows from there.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows, uint segment, uint S, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -40,7 +40,7 @@ FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows,
   }
 }
 
-// Rows du (64, 3H) times the weight (3H, H), added to `to`; its tiles (64, H) take turns likewise.
+// Add du (64, 3H) times the weight (3H, H) to `to`. The weight's tiles (64, H) alternate between two places.
 template <int H, int THREADS, class Low>
 FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, Swizzled<Low, H> to, IN_SHARED Low* place0,
                           IN_SHARED Low* place1, uint me) {
@@ -72,52 +72,58 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
   Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
-  logstd, Low layers, float ent_coef settings, int sizes shape strip
+  logstd, Low layers, float ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip
+  reward_clip},
+  int sizes shape{S N keep_step first_step G R within_rho bootstrap has_ratios has_finals} strip
   -> Low factors, float partial ratio value adv {
-  constexpr int STEPS = T, CARRIED = 0;
-#include "begin.metal.h"
-  constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels of a thread
-  // Where arrays of Low begin.
+  using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, T, THREADS>;
+  constexpr int STEPS = T, M = Tile::M, UNITS = Tile::UNITS, PARTS = Tile::PARTS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
+  constexpr int SEEN = (D + 15) / 16 * 16, W = (SEEN + 31) / 32 * 32, FLOATS = (Tile::SIZE + 31) / 32 * 32;
+  constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels per thread
+  // Offsets of arrays of Low.
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
   static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
   static_assert(4 * FLOATS + (int)sizeof(Low) * LOWS <= 4 * POOL, "a block's memory is too small");
+  SHARED_POOL(pool, POOL)
+  IN_SHARED Low* low = (IN_SHARED Low*)(IN_SHARED void*)(pool + FLOATS);
   IN_SHARED float* part = (IN_SHARED float*)(IN_SHARED void*)(low + AT_U);
   Swizzled<Low, H> states = {low + AT_S}, decodes = {low + AT_DECODER};
   Swizzled<Low, U> u = {low + AT_U};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
+  const uint S = (uint)shape.S, keep_step = (uint)shape.keep_step, first_step = (uint)shape.first_step, n = (uint)T * S;
+  const uint N = (uint)shape.N, first_agent = (uint)strip[0];
+  const bool has_ratios = shape.has_ratios != 0;
+  Tile rows(pool, S, me, sizes, settings.limit);
+  PPOCoefficients coefficients = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef,
+                                  ent_coef[0]};
+  SampleSums sums = {};
   auto to = factors_of<H, L, DY>(factors, n);
-  if (!LIVE) spread_of(last, n, (uint)shape[3], (uint)shape[4], part, me, (uint)THREADS, mean, deviation);
+  if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    const int chunk = 0, turn = 0;
-    const bool back = false;
     BARRIER
-#include "read.metal.h"
-    for (int row = (int)me; LIVE && row < M; row += THREADS) {
-      uint sample = sample_of<SEGMENTS, STEPS>(row, chunk, segment, S);
-      rewards[row] = given[sample], terminals[row] = further[sample], finals[row] = shape[8] != 0 ? last[sample] : 0.0f;
-      ratios[row] = 1.0f;
-    }
-    see<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
+    load_rows(rows, 0, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
+    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
+    load_observations<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, 0, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER
     multiply_rows<0, SEEN, M, H, HIDDEN_C, THREADS>(seen, transposed(encodes), Swizzled<Low, H>{low}, false, me);
     BARRIER
     write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, to.xs, segment, S, me);
     write_rows<SEGMENTS, STEPS, W, THREADS>(seen, to.rows, segment, S, me);
-    for (int l = 0; l < L; ++l) {  // x and out take turns
+    for (int l = 0; l < L; ++l) {  // x and out alternate
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
       stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
       for (uint k = me * C; k < UNITS * PARTS; k += C * THREADS) {
         uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
         if (C > 1) {
           float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]};
-          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, before);
+          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.keep, k / H, k % H, H, before);
         } else {
-          walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, first[unit * first_step]);
+          walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.keep, rows.y, rows.y + THREADS, k, first[unit * first_step]);
         }
       }
       BARRIER
@@ -130,10 +136,15 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
       if (l < L - 1) write_rows<SEGMENTS, STEPS, U, THREADS>(u, to.dus + (uint)l * n * U, segment, S, me);
     }
     Swizzled<Low, H> dout = {low + L % 2 * (M * H)};
-    multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), of_y, false, me);
+    multiply_rows<0, H, M, OUT, 1, THREADS>(dout, transposed(decodes), Apart<Tile::Y>{rows.y}, false, me);
     BARRIER
-#include "live.metal.h"
-#include "loss.metal.h"
+    if (LIVE) {
+      Discounts by = {settings.gamma, settings.gamma_lambda, settings.rho_clip, settings.c_clip, settings.reward_clip,
+                      shape.within_rho != 0, shape.bootstrap != 0};
+      store_values(rows, 0, segment, has_ratios, masks, logstd);
+      live_advantages(rows, by);
+    }
+    score_rows(rows, 0, segment, coefficients, masks, logstd, dy, ratio, value, adv, sums);
     BARRIER
     write_rows<SEGMENTS, STEPS, DY, THREADS>(dy, to.dys, segment, S, me);
     multiply_rows<0, OUT, M, H, HIDDEN_C, THREADS>(dy, decodes, dout, false, me);
@@ -153,13 +164,13 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         if (C > 1) {
           float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]}, state[2] = {before[0], before[1]};
           float carry[2] = {0.0f, 0.0f};
-          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, kept, k / H, k % H, H, state);
-          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, kept, M - SEGMENTS + k / H, k % H, H, before, carry);
+          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.keep, k / H, k % H, H, state);
+          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, rows.keep, M - SEGMENTS + k / H, k % H, H, before, carry);
         } else {
           float before = first[unit * first_step];
-          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, kept, y, y + THREADS, k, before);
+          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.keep, rows.y, rows.y + THREADS, k, before);
           if (PARTS > 1) BARRIER
-          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, kept, y, y + THREADS, k, before, 0.0f);
+          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, rows.keep, rows.y, rows.y + THREADS, k, before, 0.0f);
         }
       }
       BARRIER
@@ -175,17 +186,17 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sums.of[row];
 }
 
-// The gradients by all weights, products of those over n samples, by SLICES of them: (SLICES, P), the encoder's, the decoder's and
-// the layers'. A block makes a tile (128, 128) of one product and one slice, 32 threads (64, 32) of that; of STAGES parts of the
-// samples all but one are on their way.
-KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low factors, int shape -> float grads {
+// Compute the weights' gradients from the factors of n samples, in SLICES equal parts of the samples: (SLICES, P), for encoder, decoder
+// and layers. A block computes a tile (128, 128) of one product and slice, 32 threads (64, 32) of it. STAGES - 1 steps of samples are
+// copied while one is multiplied.
+KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low factors, int shape{n} -> float grads {
   constexpr uint SIDE = 128, STEP = 64, STAGES = 3, W = (D + 31) / 32 * 32, DY = A + 1 > 32 ? 64 : 32;
   constexpr uint ACROSS = (H + 127) / 128, OF_LAYER = (3 * H + 127) / 128 * ACROSS, SEEN = (W + 127) / 128, PLACE = STEP * SIDE;
   constexpr uint P = H * D + (A + 1) * H + L * 3 * H * H, WIDTH = 16 / sizeof(Low);
   static_assert(THREADS == 256 && 2 * STAGES * PLACE * sizeof(Low) <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
-  uint n = (uint)shape[0], tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
+  uint n = (uint)shape.n, tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
   bool of_layer = tile < L * OF_LAYER, of_encoder = !of_layer && tile < L * OF_LAYER + ACROSS * SEEN;
   uint l = of_layer ? tile / OF_LAYER : L, own = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
   uint beside = of_encoder ? SEEN : ACROSS, down = own / beside * SIDE, across = own % beside * SIDE;
@@ -198,7 +209,7 @@ KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low fac
   float sums[4][4][4];
   clear(sums);
   for (uint step = 0; step < steps + STAGES - 1; ++step) {
-    if (step >= STAGES - 1) {  // the part of STAGES - 1 steps before is there
+    if (step >= STAGES - 1) {  // the copy that started STAGES - 1 steps ago is complete
       WAIT_FOR_COPIES(1)
       BARRIER
     }

@@ -115,7 +115,8 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
       tensors.gradients.push_back(gradients.back().data());
     }
     float steps = *floats(in, first), rate = *floats(in, first + 1);
-    Coefficients of_loss{float(clip_coef), float(vf), float(vf_clip), *floats(in, first + 2)};
+    float clip = float(clip_coef);
+    PPOCoefficients of_loss{1 - clip, 1 + clip, clip, float(vf_clip), float(vf), *floats(in, first + 2)};
     auto& counted = *static_cast<Counts*>(to[3 * k + 3]);
     counted = *static_cast<const Counts*>(in[first + 3]);
     auto rows = static_cast<const int32_t*>(in[first + 4]);

@@ -23,10 +23,6 @@ struct RowOfLogits {
   float probability(int k, float) const { return kept[k]; }
 };
 
-struct Coefficients {
-  float clip, vf, vf_clip, entropy;
-};
-
 // Targets of the loss, (n,) each.
 struct Targets {
   const float *logprob, *value, *advantage;
@@ -109,37 +105,36 @@ class Likelihood {
 
 // Return the metrics of n samples with outputs y (n, A + 1), the value last. Writes the loss's gradients dy (n, A + 1) and, unless
 // null, dlogstd (A,).
-inline Metrics ppo_loss(Likelihood& likelihood, const Coefficients& c, const float* y, int A, int n,
+inline Metrics ppo_loss(Likelihood& likelihood, const PPOCoefficients& c, const float* y, int A, int n,
                         const Chosen& chosen, int heads, const Targets& targets, float* dy, float* dlogstd) {
   Scale scale(targets.advantage, n);
   std::array<double, kMetrics> sums = {};
   float each = 1.0f / n;
-  PPONumbers numbers{1 - c.clip, 1 + c.clip, c.clip, c.vf_clip};
   PPOTerms terms;
-  for (int j = 0; dlogstd && j < A; ++j) dlogstd[j] = -c.entropy;
+  for (int j = 0; dlogstd && j < A; ++j) dlogstd[j] = -c.ent_coef;
   for (int i = 0; i < n; ++i) {
     auto row = y + int64_t(i) * (A + 1);
     auto d = dy + int64_t(i) * (A + 1);
     likelihood.of(row, chosen.actions + int64_t(i) * heads, chosen.masks ? chosen.masks + int64_t(i) * A : nullptr);
     float gain = -(targets.advantage[i] - scale.mean) * scale.inverse, old = targets.value[i];
-    ppo_terms(likelihood.logprob, targets.logprob[i], gain, row[A], old, old, targets.advantage[i], numbers, terms);
+    ppo_terms(likelihood.logprob, targets.logprob[i], gain, row[A], old, old, targets.advantage[i], c, terms);
 
     for (int k = 0; k < A; ++k) {
       float by_entropy = dlogstd ? 0 : likelihood.by_entropy[k];
-      d[k] = ppo_slope(each, terms.by_logprob, likelihood.by_logprob[k], c.entropy, by_entropy);
+      d[k] = ppo_slope(each, terms.by_logprob, likelihood.by_logprob[k], c.ent_coef, by_entropy);
       if (dlogstd) dlogstd[k] += each * terms.by_logprob * likelihood.by_logstd[k];
     }
-    d[A] = each * c.vf * terms.by_value;
+    d[A] = each * c.vf_coef * terms.by_value;
     sums[0] += terms.policy;
     sums[1] += 0.5 * terms.square;
     sums[2] += likelihood.entropy;
     sums[4] += terms.old_kl;
     sums[5] += terms.kl;
-    sums[6] += terms.outside;
+    sums[6] += terms.is_clipped;
   }
   Metrics metrics;
   for (int k = 0; k < kMetrics; ++k) metrics[k] = float(sums[k] / n);
-  metrics[3] = ppo_total(metrics[0], metrics[1], metrics[2], c.vf, c.entropy);
+  metrics[3] = ppo_total(metrics[0], metrics[1], metrics[2], c);
   return metrics;
 }
 

@@ -21,17 +21,17 @@ struct LogitsOfAgent {
   FUNCTION float weight(int, float x) const { return exp(x); }
 };
 
-// Sample an agent's actions. Returns their log-probability. sizes: see functions.metal.h.
+// Sample an agent's actions. Returns their log-probability.
 template <int R, class Deviations>
 FUNCTION float draw_actions(IN_DEVICE const int* sizes, uint heads, IN_SHARED Rows<R>* outputs, uint r, IN_DEVICE const float* noise,
                             Deviations logstd, IN_DEVICE const uint8_t* mask, IN_DEVICE float* actions) {
-  float limit = (float)sizes[12], logprob = 0.0f;
-  bool masked = sizes[9] > 0;
+  float limit = (float)sizes[ActingSizes::LIMIT], logprob = 0.0f;
+  bool masked = sizes[ActingSizes::HAS_MASK] > 0;
   uint at = 0;
   for (uint head = 0; head < heads; ++head) {
-    int size = sizes[14 + head];
+    int size = sizes[ActingSizes::CHOICES + head];
     float action, head_logprob;
-    if (sizes[10] > 0) {
+    if (sizes[ActingSizes::CONTINUOUS] > 0) {
       float s = logstd[head];
       normal_draw(outputs[head].of[r], noise[head], limit, s, exp(s), exp(-s), action, head_logprob);
     } else {
@@ -61,7 +61,7 @@ FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
     IN_SHARED Rows<R>* mine = outputs + me / R * (A + 1);
     uint r = me % R;
     step.logprobs[agent] = draw_actions<R>(step.sizes, heads, mine, r, step.noise + agent * heads, step.logstd,
-                                           step.mask + (step.sizes[9] > 0 ? agent * A : 0), step.actions + agent * heads);
+                                           step.mask + (step.sizes[ActingSizes::HAS_MASK] > 0 ? agent * A : 0), step.actions + agent * heads);
     step.values[agent] = mine[A].of[r];
   }
 }

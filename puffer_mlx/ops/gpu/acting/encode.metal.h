@@ -28,14 +28,14 @@ FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From obser
         uint k = start + v * THREADS, agent = k / width;
         if (k >= numbers) continue;
         y[agent / R * width + k % width].of[agent % R] = part[v];
-        if (step.sizes[11] > 0 && first + agent < n) seen[step.place(agent) * D + from + k % width] = (Low)part[v];
+        if (step.sizes[ActingSizes::COPIES] > 0 && first + agent < n) seen[step.place(agent) * D + from + k % width] = (Low)part[v];
       }
     }
     BARRIER
     for (uint unit = me; unit < units; unit += THREADS) {
       uint channel = unit % H;
       Sums<1, R> sums = multiply<1, R>(step.encoder + from * H + channel, 0, H, y + unit / H * width, width);
-      bool activated = step.sizes[8] > 0 && from + chunk >= D;
+      bool activated = step.sizes[ActingSizes::GELU] > 0 && from + chunk >= D;
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         float feature = (from > 0 ? x[unit].of[r] : step.encoder[D * H + channel]) + sums.of[0][r];

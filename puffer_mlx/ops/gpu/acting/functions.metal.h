@@ -9,17 +9,6 @@
 // Weights are one array: encoder, decoder, deviations of continuous actions, network. Matrices are transposed, (inputs, outputs),
 // followed by their biases, which are zeros for a layer without biases: policy/acting_on_gpu.py.
 //
-// `sizes` has D, H, L, A, heads, n (agents), and
-//   6  observation numbers in shared memory at a time
-//   7  1 if states are multiplied by 1 - terminal first
-//   8  1 if a GELU follows the encoder's product
-//   9  1 if actions are masked
-//  10  1 if actions are continuous
-//  11  1 if observations are copied to `seen`
-//  12  largest |action| and |mean| of continuous actions; 0: unbounded
-//  13  numbers in one policy's weights
-//  14  choices of each head
-//
 // With several policies (SEATS > 0), each block acts by one policy, for rows that need not be adjacent. `seats`
 // (blocks, 1 + R GROUPS) lists for each block the policy's index and its agents' rows; `weights` holds the policies one after the
 // other. States are in block order, and n counts them. If a policy has too few agents for a block, a row is repeated, which writes
@@ -32,6 +21,11 @@
 
 #include "gelu/activation.h"
 #include "gpu/functions.metal.h"
+
+// Elements of `sizes`, in the order of ActingSizes in policy/acting_on_gpu.py, which explains them.
+struct ActingSizes {
+  enum { D, H, L, A, HEADS, AGENTS, CHUNK, RESETS, GELU, HAS_MASK, CONTINUOUS, COPIES, LIMIT, WEIGHTS, CHOICES };
+};
 
 #define WRITTEN(type, array) ((IN_DEVICE type*)(array))
 
@@ -89,8 +83,9 @@ struct Step {
   FUNCTION Step(IN_DEVICE const int* sizes_, IN_DEVICE const int* seats, IN_DEVICE const float* weights,
                 IN_SHARED Rows<R>* room, uint me_, uint block)
       : sizes(sizes_), me(me_) {
-    D = (uint)sizes[0], H = (uint)sizes[1], L = (uint)sizes[2], A = (uint)sizes[3], heads = (uint)sizes[4];
-    n = (uint)sizes[5], chunk = (uint)sizes[6], units = H * GROUPS;
+    D = (uint)sizes[ActingSizes::D], H = (uint)sizes[ActingSizes::H], L = (uint)sizes[ActingSizes::L];
+    A = (uint)sizes[ActingSizes::A], heads = (uint)sizes[ActingSizes::HEADS], n = (uint)sizes[ActingSizes::AGENTS];
+    chunk = (uint)sizes[ActingSizes::CHUNK], units = H * GROUPS;
     outputs = room, features = outputs + (A + 1) * GROUPS;
     own = features + units + (chunk > H ? chunk : H) * GROUPS;
     turn_to(seats, weights, block);
@@ -100,7 +95,7 @@ struct Step {
   FUNCTION void turn_to(IN_DEVICE const int* seats, IN_DEVICE const float* weights, uint block) {
     first = block * R * GROUPS;
     crew = seats + (SEATS > 0 ? block * (1 + R * GROUPS) : 0);
-    encoder = weights + (SEATS > 0 ? (uint)crew[0] * (uint)sizes[13] : 0);
+    encoder = weights + (SEATS > 0 ? (uint)crew[0] * (uint)sizes[ActingSizes::WEIGHTS] : 0);
     decoder = encoder + (D + 1) * H, logstd = decoder + (H + 1) * (A + 1), network = logstd + heads;
   }
 
@@ -110,7 +105,7 @@ struct Step {
   // State number k of an agent of the block; 0 after an episode's end.
   FUNCTION float state(uint k, uint agent) const {
     float number = first + agent < n ? states[k] : 0.0f;
-    return first + agent < n && sizes[7] > 0 ? number * (1.0f - terminals[place(agent)]) : number;
+    return first + agent < n && sizes[ActingSizes::RESETS] > 0 ? number * (1.0f - terminals[place(agent)]) : number;
   }
 
   // Load state `number` of all agents of the block into `own`.

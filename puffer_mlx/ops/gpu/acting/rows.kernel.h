@@ -37,9 +37,9 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   Swizzled<Low, U> u = {low};
   Swizzled<Low, W> seen = {low + AT_SEEN}, encodes = {low + AT_ENCODER};
   Swizzled<Low, H> decodes = {low + AT_DECODER};
-  uint n = (uint)sizes[5], first = block * M, T = (uint)horizon[0];
+  uint n = (uint)sizes[ActingSizes::AGENTS], first = block * M, T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // agent of this thread, whose environment it steps
-  bool plays = me % APART == 0 && player < n, resets = sizes[7] > 0;
+  bool plays = me % APART == 0 && player < n, resets = sizes[ActingSizes::RESETS] > 0;
   DECLARE_ENV(storage, WORDS, LARGE, games_after + player * WORDS)
 
   auto encoding = Either<(KEPT != 1)>::of(encodes, Padded<SEEN>{encoder, H, SEEN});

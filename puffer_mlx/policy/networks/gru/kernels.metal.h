@@ -6,12 +6,12 @@
 #include "recurrence/walk.metal.h"
 
 // weight_hh (H, 3H): transposed
-KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, float h0 not_done, int sizes
+KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, float h0 not_done, int sizes{T S first_step not_done_step}
   -> float h, Low gates {
   SHARED Rows<R> before[2 * N * U];
-  int T = sizes[0];
-  uint S = sizes[1];
-  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, sizes[2], sizes[3], me, block);
+  int T = sizes.T;
+  uint S = sizes.S;
+  Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, sizes.first_step, sizes.not_done_step, me, block);
   walk.begin(not_done, h0, before);
   BARRIER
   for (int t = 0; t < T; ++t) {
@@ -44,11 +44,11 @@ KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, 
   }
 }
 
-KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float h0 not_done h dh, int sizes
+KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float h0 not_done h dh, int sizes{T S first_step not_done_step}
   -> Low dz dhidden, float dh0 {
   SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
-  int T = sizes[0];
-  uint S = sizes[1], first_step = sizes[2], not_done_step = sizes[3];
+  int T = sizes.T;
+  uint S = sizes.S, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   float carry[C][R], sums[C][G][R];
   uint first = walk.first;

@@ -6,11 +6,11 @@
 #include "recurrence/walk.metal.h"
 
 // weight_hh (H, 4H): transposed
-KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h0 c0 not_done, int sizes
+KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h0 c0 not_done, int sizes{T S first_step not_done_step}
   -> float h c, Low gates {
   SHARED Rows<R> before[2 * N * U];
-  int T = sizes[0];
-  uint S = sizes[1], first_step = sizes[2], not_done_step = sizes[3];
+  int T = sizes.T;
+  uint S = sizes.S, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   walk.begin(not_done, h0, before);
   uint first = walk.first;
@@ -51,11 +51,11 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
   }
 }
 
-KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 not_done c dh, int sizes
+KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 not_done c dh, int sizes{T S first_step not_done_step}
   -> Low dz, float dh0 dc0 {
   SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
-  int T = sizes[0];
-  uint S = sizes[1], first_step = sizes[2], not_done_step = sizes[3];
+  int T = sizes.T;
+  uint S = sizes.S, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   float carry[C][R], sums[C][G][R];
   uint first = walk.first;

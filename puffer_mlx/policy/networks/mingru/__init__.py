@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import default_on_cpu, factors_of, input_gradient, steps_of, weight_gradient
-from puffer_mlx.ops.gpu.launch import constant_array, launch
+from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
@@ -36,9 +36,9 @@ def mingru_forward(u, x, first, not_done):
     Returns:
         Outputs of u's dtype and float32 states, both (T, S, H).
     """
-    _, S, H = x.shape
+    T, S, H = x.shape
     states, steps = kernel_state_inputs([first], not_done)
-    arrays = [u, x, *states, constant_array(*x.shape, *steps)]
+    arrays = [u, x, *states, {"T": T, "S": S, "H": H, **steps}]
     return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
@@ -49,9 +49,9 @@ def mingru_backward(u, x, first, not_done, states, dout):
         Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; only the highway's part) and by ``first``
         (S, H; undefined if it is None), each of its array's dtype.
     """
-    _, S, H = x.shape
+    T, S, H = x.shape
     before, steps = kernel_state_inputs([first], not_done)
-    arrays = [u, x, *before, states, dout, constant_array(*x.shape, *steps)]
+    arrays = [u, x, *before, states, dout, {"T": T, "S": S, "H": H, **steps}]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
 

@@ -4,7 +4,7 @@
 // elements. AHEAD steps are read before any is stored: the compiler must assume that a store changes later loads, so each step would
 // wait for memory again.
 //
-// sizes: T, S, H, stride of the first state per channel, stride of `not_done` per row; a stride is 1, or 0 for one shared value.
+// first_step, not_done_step: stride of the first state per channel, and of `not_done` per row: 1, or 0 for one shared value.
 // `dfirst` has the size of `first`.
 
 #pragma once
@@ -12,10 +12,10 @@
 #include "cell.h"
 #include "gpu/functions.metal.h"
 
-KERNEL mingru_forward<Low, FAST>: Low u x, float first not_done, int sizes -> Low out, float states {
+KERNEL mingru_forward<Low, FAST>: Low u x, float first not_done, int sizes{T S H first_step not_done_step} -> Low out, float states {
   const int AHEAD = 8;
-  int T = sizes[0];
-  uint S = sizes[1], H = sizes[2], first_step = sizes[3], not_done_step = sizes[4];
+  int T = sizes.T;
+  uint S = sizes.S, H = sizes.H, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   if (i < S * H) {
     float state = first[i * first_step];
     uint row = i / H, channel = i % H;
@@ -46,10 +46,11 @@ KERNEL mingru_forward<Low, FAST>: Low u x, float first not_done, int sizes -> Lo
   }
 }
 
-KERNEL mingru_backward<Low, FAST>: Low u x, float first not_done states, Low dout, int sizes -> Low du dx, float dfirst {
+KERNEL mingru_backward<Low, FAST>: Low u x, float first not_done states, Low dout, int sizes{T S H first_step not_done_step}
+  -> Low du dx, float dfirst {
   const int AHEAD = 8;
-  int T = sizes[0];
-  uint S = sizes[1], H = sizes[2], first_step = sizes[3], not_done_step = sizes[4];
+  int T = sizes.T;
+  uint S = sizes.S, H = sizes.H, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   if (i < S * H) {
     float carry = 0.0f;
     uint row = i / H + (T - 1) * S, channel = i % H;

@@ -1,4 +1,4 @@
-// MinGRU's recurrence over a block's rows, forward and backward.
+// MinGRU's layers in the minibatch kernels (ppo/minibatch), forward and backward.
 
 #pragma once
 
@@ -123,4 +123,49 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
   float firsts[1] = {first}, carries[1] = {carry};
   walk_back_on<STRETCH, AHEAD, SEGMENTS>(u, x, dout, s, not_done, (end - 1) * SEGMENTS + segment, channel, H, firsts, carries);
   return carries[0];
+}
+
+// Compute a chunk of a layer forward, from x to out; gates and states stay in u and s. first: states before the minibatch;
+// begins: states before the chunks, this layer's from `begin` on, the next chunk's `apart` after them. store: store the next chunk's.
+template <int EXACT, int H, class Block, class Features, class Gates, class Weight>
+FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features out, Gates u, Features s, Weight weight,
+                            IN_DEVICE const float* first, uint first_step, IN_DEVICE float* begins, uint begin, uint apart,
+                            int chunk, uint segment, bool store) {
+  constexpr int M = Block::M, UNITS = Block::UNITS, PARTS = Block::PARTS, THREADS = Block::THREADS;
+  make_gates<EXACT, H, M, THREADS>(x, transposed(weight), u, rows.me);
+  BARRIER
+  for (uint k = rows.me; k < UNITS * PARTS; k += THREADS) {
+    uint unit = segment * (uint)H + k % UNITS;
+    float state = chunk == 0 ? first[unit * first_step] : begins[begin + unit];
+    state = walk<Block::STEPS, Block::SEGMENTS, H, PARTS>(u, s, rows.keep, rows.y, rows.y + THREADS, k, state);
+    if (store && chunk + 1 < Block::CHUNKS && k >= UNITS * (PARTS - 1)) begins[begin + unit + apart] = state;
+  }
+  BARRIER
+  for (uint k = rows.me; k < M * H; k += THREADS) {
+    uint row = k / H, channel = k % H;
+    out.put(row, channel, mingru_out(u.at(row, channel + 2 * H), x.at(row, channel), s.at(row, channel)));
+  }
+  BARRIER
+}
+
+// The same backward: gates in u become gradients by them, and dout becomes the highway's part of the gradient by x. again: compute
+// gates and states first; carries: dL/dstate of the segments' channels after the chunk, which become those before it.
+template <int EXACT, int H, class Block, class Features, class Gates, class Weight>
+FUNCTION void layer_backward(IN_THREAD const Block& rows, bool again, Features x, Features dout, Gates u, Features s, Weight weight,
+                             IN_DEVICE const float* first, uint first_step, IN_DEVICE const float* begins, uint begin,
+                             IN_SHARED float* carries, int chunk, uint segment) {
+  constexpr int STEPS = Block::STEPS, SEGMENTS = Block::SEGMENTS, UNITS = Block::UNITS, PARTS = Block::PARTS, THREADS = Block::THREADS;
+  if (again) {
+    make_gates<EXACT, H, Block::M, THREADS>(x, transposed(weight), u, rows.me);
+    BARRIER
+  }
+  for (uint k = rows.me; k < UNITS * PARTS; k += THREADS) {
+    uint unit = segment * (uint)H + k % UNITS;
+    float before = chunk == 0 ? first[unit * first_step] : begins[begin + unit];
+    float carry = chunk + 1 < Block::CHUNKS ? carries[k % UNITS] : 0.0f;
+    if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, s, rows.keep, rows.y, rows.y + THREADS, k, before);
+    if (PARTS > 1) BARRIER
+    carry = walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, s, rows.keep, rows.y, rows.y + THREADS, k, before, carry);
+    if (Block::CHUNKS > 1 && k < UNITS) carries[k] = carry;
+  }
 }

@@ -191,6 +191,7 @@ class Layout(NamedTuple):
     total: int
     grams: int  # size of all Gram matrices together
     tensors: mx.array
+    flat: dict[str, int]  # number of blocks, and offsets in the flat arrays
     owners: mx.array
     tiles: dict[Product, mx.array]  # tiles of each product; empty without a matrix
     fits_block: bool  # one block can orthogonalise each tensor
@@ -222,7 +223,8 @@ def layout(shapes: Shapes, separate_buffers: bool = False) -> Layout:
     blocks = total // BLOCK
     grams = 0
     offsets = [0, 0, 0, BLOCK // THREADS] if separate_buffers else [total, 2 * total, blocks, 1]
-    table = [total, blocks, *offsets, 0, 0]
+    flat = dict(zip(("gradients", "momenta", "squares", "sums"), offsets, strict=True))
+    table = []
     for start, size, (r, c, tall) in zip(starts, sizes, matrices, strict=True):
         table += start, size, r, c, int(tall), grams, 0, 0
         grams += -(-r * r // 16) * 16
@@ -232,6 +234,7 @@ def layout(shapes: Shapes, separate_buffers: bool = False) -> Layout:
         total=total,
         grams=grams,
         tensors=constant_array(*table),
+        flat={"blocks": blocks, **flat},
         owners=constant_array(*owners),
         tiles=_tiles(matrices),
         fits_block=all(m.r <= BLOCK_ROWS and m.c <= BLOCK_COLUMNS for m in matrices),
@@ -283,9 +286,10 @@ def launch_step(
         flat = [packed] * len(trees)
     inputs: Any = {
         "tensors": at.tensors,
+        "flat": at.flat,
         **dict(zip(("weights_before", "gradients", "momenta"), flat, strict=True)),
         "squares": squares,
-        "settings": constant_array(float(beta), float(decay), float(max_norm)),
+        "settings": {"beta": float(beta), "decay": float(decay), "max_norm": float(max_norm)},
         "owners": at.owners,
         "coefficients": constant_array(*(number for line in coefficients for number in line)),
         "loss": loss.reshape(1),
@@ -356,7 +360,7 @@ def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx
 
     def product(line: int, what: Product, square: mx.array, x: mx.array) -> mx.array:
         tiles = at.tiles[what]
-        now = constant_array(line, int(what))
+        now = {"line": line, "what": int(what)}
         arrays = {**inputs, "tiles": tiles, "now": now, "square": square, "x": x, "sums": sums}
         shapes = {"out": flat if what == Product.NEXT else (at.grams,)}
         sizes = {"EXACT": int(not low), "THREADS": THREADS, "RESIDENT": 2 * THREADS}

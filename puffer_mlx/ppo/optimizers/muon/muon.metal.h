@@ -7,9 +7,8 @@
 // Launches: muon_by_block with one block per tensor; muon_by_cluster with a cluster of blocks per tensor; or, for tensors of any
 // size, muon_momentum, then muon_product three times for each line of coefficients, then muon_apply.
 //
-// tensors: elements of one flat array; blocks of 1024 of them; offsets of gradients, momenta and squares in their arrays; sums of
-// squares per block; from index 8 on, the fields of `Tensor`, 8 for each tensor.
-// settings: beta, weight decay, largest norm.
+// tensors (n, 8): the fields of `Tensor`. flat: blocks of 1024 elements; offsets of gradients, momenta and squares in their arrays;
+// sums of squares per block.
 
 #pragma once
 
@@ -25,7 +24,7 @@ struct Tensor {
 };
 
 FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor& tensor) {
-  uint at = 8 + 8 * (uint)t;
+  uint at = 8 * (uint)t;
   tensor.start = tensors[at];
   tensor.size = tensors[at + 1];
   tensor.r = tensors[at + 2];
@@ -92,7 +91,9 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
 // ---- one launch per step -------------------------------------------------------------------------------------------
 
 // CLUSTER blocks per tensor, which exchange data through device memory. x alternates between `even` and `odd`.
-KERNEL muon_by_cluster<Low, EXACT, CLUSTER>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_by_cluster<Low, EXACT, CLUSTER>:
+  int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm}
+  coefficients loss lr
   -> float weights momentum sums ok, Low even odd gram poly {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
@@ -101,16 +102,16 @@ KERNEL muon_by_cluster<Low, EXACT, CLUSTER>: int tensors, float weights_before g
   Tensor tensor;
   read_tensor(tensors, (int)block / CLUSTER, tensor);
   int start = tensor.start, size = tensor.size;
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, 256, (uint)tensors[5]);
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, 256, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int k = first; k < size; k += apart) {
-    float u = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
+    float u = momentum_of(tensor, k, clip, settings.beta, gradients + flat.gradients, momenta + flat.momenta, momentum);
     if (tensor.r > 0)
       even[start + k] = (Low)u;
     else
-      weights[start + k] = clip.ok ? moved(weights_before[start + k], u, tensor, lr[0], settings[1]) : weights_before[start + k];
+      weights[start + k] = clip.ok ? moved(weights_before[start + k], u, tensor, lr[0], settings.decay) : weights_before[start + k];
     sum += u * u;
   }
   sum = block_sum(sum, part, me, 256);
@@ -145,7 +146,7 @@ KERNEL muon_by_cluster<Low, EXACT, CLUSTER>: int tensors, float weights_before g
 
   for (int k = first; tensor.r > 0 && k < size; k += apart) {
     float w = weights_before[start + k];
-    weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings[1]) : w;
+    weights[start + k] = clip.ok ? moved(w, (float)x[start + k], tensor, lr[0], settings.decay) : w;
   }
   for (int k = size + first; k < (size + 1023) / 1024 * 1024; k += apart) {
     weights[start + k] = 0.0f;
@@ -155,7 +156,9 @@ KERNEL muon_by_cluster<Low, EXACT, CLUSTER>: int tensors, float weights_before g
 
 // One block of 512 threads per tensor. Shared memory holds x (64, COLUMNS), transposed if tall, gram and poly. A warp (32 threads) computes a
 // tile (16, 16) of each 64 columns of a product.
-KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_before gradients momenta squares settings coefficients loss lr
+KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>:
+  int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm}
+  coefficients loss lr
   -> float weights momentum ok {
   constexpr int PARTS = COLUMNS / 64;
   static_assert(THREADS == 512 && 64 * COLUMNS + 2 * 64 * 64 + THREADS <= POOL, "a block's memory is too small");
@@ -167,15 +170,15 @@ KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_
   read_tensor(tensors, (int)block, tensor);
   int start = tensor.start, size = tensor.size, c = tensor.c;
   bool matrix = tensor.r > 0;
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, THREADS, (uint)tensors[5]);
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, THREADS, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   for (uint k = me; k < 64 * COLUMNS; k += THREADS) pool[k] = 0.0f;
   BARRIER
-  float sum = 0.0f, lr_ = lr[0], decay = settings[1];
+  float sum = 0.0f, lr_ = lr[0], decay = settings.decay;
 #pragma unroll 8
   for (int k = (int)me; k < size; k += THREADS) {
-    float u = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
+    float u = momentum_of(tensor, k, clip, settings.beta, gradients + flat.gradients, momenta + flat.momenta, momentum);
     if (matrix)
       x.put((uint)(tensor.tall ? k % tensor.r : k / c), (uint)(tensor.tall ? k / tensor.r : k % c), u);
     else
@@ -233,18 +236,20 @@ KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>: int tensors, float weights_
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: tensor of each block of 1024 elements. u: updates of 1-d tensors.
-KERNEL muon_momentum<Low>: int tensors owners, float gradients momenta squares settings loss -> float momentum u sums ok, Low x {
+KERNEL muon_momentum<Low>:
+  int tensors owners flat{blocks gradients momenta squares sums}, float gradients momenta squares settings{beta decay max_norm} loss
+  -> float momentum u sums ok, Low x {
   SHARED float part[256];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
-  Clip clip = clip_of(squares + tensors[4], (uint)tensors[1], loss[0], settings[2], part, me, 256, (uint)tensors[5]);
+  Clip clip = clip_of(squares + flat.squares, (uint)flat.blocks, loss[0], settings.max_norm, part, me, 256, (uint)flat.sums);
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     if (k < tensor.size) {
-      float by = momentum_of(tensor, k, clip, settings[0], gradients + tensors[2], momenta + tensors[3], momentum);
+      float by = momentum_of(tensor, k, clip, settings.beta, gradients + flat.gradients, momenta + flat.momenta, momentum);
       if (tensor.r > 0)
         x[e] = (Low)by;
       else
@@ -260,13 +265,13 @@ KERNEL muon_momentum<Low>: int tensors owners, float gradients momenta squares s
 
 // One tile per block. tiles: tensor, first row and first column of each. now: line of coefficients; product (see product_tile). The
 // first line divides x by its norm; sums: sums of squares of x.
-KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float coefficients sums, Low square x -> Low out {
+KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now{line what}, float coefficients sums, Low square x -> Low out {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];
   SHARED Rows<4> rights[512];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
-  int line = now[0], what = now[1];
+  int line = now.line, what = now.what;
   Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
   float factor = 1.0f;
   if (line == 0 && what != 1) {
@@ -279,7 +284,7 @@ KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now, float
 }
 
 // Update the weights by x (matrices) or u (1-d tensors).
-KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings lr ok, Low x -> float weights {
+KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings{beta decay max_norm} lr ok, Low x -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
   for (int n = 0; n < 4; ++n) {
@@ -287,7 +292,7 @@ KERNEL muon_apply<Low>: int tensors owners, float weights_before u settings lr o
     float w = weights_before[e];
     if (k < tensor.size && ok[0] > 0.0f) {
       float by = tensor.r > 0 ? (float)x[e] : u[e];
-      w = moved(w, by, tensor, lr[0], settings[1]);
+      w = moved(w, by, tensor, lr[0], settings.decay);
     }
     weights[e] = w;
   }
