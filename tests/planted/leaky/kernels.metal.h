@@ -4,12 +4,12 @@
 
 #include "gpu/functions.metal.h"
 
-KERNEL leaky_forward<Low, T, S, H>: Low u x, float first keep -> float states {
+KERNEL leaky_forward<Low, T, S, H>: Low u x, float first not_done -> float states {
   if (i < (uint)(S * H)) {
     float state = first[i];
     uint row = i / H, k = i;
     for (int t = 0; t < T; ++t) {
-      state *= keep[row];
+      state *= not_done[row];
       state += logistic((float)u[k]) * ((float)x[k] - state);
       states[k] = state;
       k += S * H; row += S;
@@ -17,16 +17,16 @@ KERNEL leaky_forward<Low, T, S, H>: Low u x, float first keep -> float states {
   }
 }
 
-KERNEL leaky_backward<Low, T, S, H>: Low u x, float first keep states dout -> Low du dx, float dfirst {
+KERNEL leaky_backward<Low, T, S, H>: Low u x, float first not_done states dout -> Low du dx, float dfirst {
   if (i < (uint)(S * H)) {
     float carry = 0.0f;
     uint row = i / H + (uint)(T - 1) * S, k = i + (uint)(T - 1) * S * H;
     for (int t = T - 1; t >= 0; --t) {
-      float z = logistic((float)u[k]), before = keep[row] * (t > 0 ? states[k - S * H] : first[i]);
+      float z = logistic((float)u[k]), before = not_done[row] * (t > 0 ? states[k - S * H] : first[i]);
       float ds = carry + dout[k];
       du[k] = (Low)(ds * ((float)x[k] - before) * z * (1.0f - z));
       dx[k] = (Low)(ds * z);
-      carry = keep[row] * ds * (1.0f - z);
+      carry = not_done[row] * ds * (1.0f - z);
       k -= S * H; row -= S;
     }
     dfirst[i] = carry;
