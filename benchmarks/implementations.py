@@ -213,7 +213,7 @@ ROWS += [
     _cpu("GRU in one pass", f"{CPU} {GRU}", "gru_(for|back)ward"),
     _cpu("the extension's gradient by a recurrent weight", f"{CPU} {LSTM}", "recurrent_weight"),
     _cpu("the recursion of advantages in C++", CPU, "discount"),
-    _cpu("Muon in one call", CPU, "muon_by_cluster"),
+    _cpu("Muon in one call", CPU, "muon_step"),
     _cpu("Adam in one call", f"{CPU} --train.optimizer adam", "adam_step"),
     _cpu("the extension's product of matrices", CPU, "^linear$"),
     _cpu("the extension's sum over rows", f"{CPU} {GRU}", "linear_bias_gradient"),
