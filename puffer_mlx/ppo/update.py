@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
+from puffer_mlx.ops.pack import BLOCK, PackedTree, pack
 from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
@@ -18,6 +19,7 @@ from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import device_memory
 from puffer_mlx.system.plain_functions import record
+from puffer_mlx.trees import leaves
 
 Function = Callable[..., Any]
 
@@ -168,7 +170,7 @@ def _verified(
     return UpdateFunctions(
         gather=check(raw.gather, run.gather),
         gradients=check(raw.gradients, run.gradients, example=_with_rewards),
-        optimise=check(raw.optimise, run.optimise, view=_change),
+        optimise=check(raw.optimise, run.optimise, view=_change, example=_with_gradients),
         steps=steps,
     )
 
@@ -188,6 +190,21 @@ def _with_rewards(arguments: tuple) -> tuple:
             changed[name] = mx.random.normal(array.shape, key=key)
     targets = minibatch.targets._replace(**changed)
     return weights, minibatch._replace(targets=targets), *others
+
+
+def _with_gradients(arguments: tuple) -> tuple:
+    """Return the arguments of ``optimise`` with normally distributed gradients.
+
+    A minibatch's gradients may be matrices of low rank. Muon multiplies their singular values near
+    0 by several hundred, so it would turn rounding to bf16 into a large part of the step.
+    """
+    weights, state, scaler, grads, *others = arguments
+    keys = iter(mx.random.split(mx.random.key(0), len(leaves(grads))))
+    drawn = tree_map(lambda g: mx.random.normal(g.shape, key=next(keys)), grads)
+    if isinstance(grads, PackedTree):
+        packed, squares = pack(leaves(drawn), BLOCK)
+        drawn = PackedTree(packed, drawn, squares)
+    return weights, state, scaler, drawn, *others
 
 
 def _change(before: tuple, after: tuple) -> tuple:

@@ -140,6 +140,7 @@ NETWORK = *MANY, *ADAM, "--torch.network"
 LOW = *MANY, *ADAM, "--train.precision", "bf16"
 WIDE = *ONE, *ADAM, "--train.precision", "bf16", "--policy.hidden-size", "128"
 WIDE += "--train.horizon", "8", "--train.minibatch-size", "64"
+DEEP = *MANY, "--train.precision", "bf16", "--policy.hidden-size", "128", "--policy.num-layers", "2"
 NARROW = *MANY, "--policy.hidden-size", "8"
 CLOSED_FORM = "the loss by closed form"
 IN_TWO = "a minibatch's gradients in two launches"
@@ -200,12 +201,12 @@ def test_all_kernels_are_in_the_table():
     assert {*KERNELS} == {*emulated_run._texts()}
 
 
-@pytest.mark.parametrize("options", [ONE, MANY], ids=["one launch", "many"])
+@pytest.mark.parametrize("options", [ONE, MANY, DEEP], ids=["one launch", "many", "bf16"])
 def test_sound_kernels_are_used(options):
     with emulated_gpu() as gpu:
         trained(options)
     assert not implementation.refused
-    assert {"mingru_forward" if options == MANY else "mingru_minibatch", "draw_rows"} <= gpu.names
+    assert {"mingru_minibatch" if options == ONE else "mingru_forward", "draw_rows"} <= gpu.names
 
 
 @pytest.mark.parametrize(("kernel", "fault"), with_faults(KERNELS))
