@@ -114,7 +114,6 @@ class Trainer:
     fault: UserError | None = _inner("fault")
     schedule: Schedule | None = _inner("schedule")
     train_state: Any = _inner("train_state")
-    pending: Any = _inner("pending")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -131,6 +130,9 @@ class Trainer:
         **settings: Any,
     ) -> None:
         refuse_forked()
+        if config is not None and not isinstance(config, Config | Mapping):
+            message = f"config is {config!r}, expected settings by name or a Config"
+            raise UserError(message, f"Trainer(env={config!r})")
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
