@@ -68,7 +68,7 @@ class Learner:
         local: configuration of this process.
         algorithm: defines the minibatches and their loss.
         functions: compiled functions of an update. They may be replaced between two epochs. Set
-            ``graph`` to None in this case, because a graph doesn't call them.
+            ``graph`` to None then: it has functions of its own.
         graph: an epoch as one compiled function. None with several ranks, with a limit of the KL,
             or if it would store too much. ``Update.fits_graph`` decides for each epoch.
         unverified: the epoch function until its kernels are verified by a call, then None.
@@ -124,9 +124,10 @@ class Learner:
         epoch: int,
         profiled: bool = False,
     ) -> "Update":
-        """Return the update on a rollout without computing it. Builds its graph if it can have one.
+        """Return the update on a rollout without computing it.
 
-        Rollout and state may still be in progress on the device.
+        Builds the update's graph if it can have one; the first time, this verifies the kernels of
+        the graph by computing it once. Rollout and state may still be in progress on the device.
 
         Args:
             rollout: the rollout to train on. Nothing may write to it until the update is done.
@@ -137,7 +138,7 @@ class Learner:
             profiled: True to evaluate after each phase and charge its time.
         """
         observed = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
-        # Ratios of opponents' actions differ from 1, which is no error.
+        # The ratios of opponents' actions always differ from 1, so comparing them finds no fault.
         compares = observed and not self.config.selfplay.train_on_opponents
         update = Update(self, rollout, before, scheduled, key, compares, profiled)
         if self.reader.is_noop and update.fits_graph():
@@ -334,7 +335,9 @@ class Update:
         self.is_graph = True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
-        """Measure the first minibatch: its forward pass, and its ratios by the weights that acted.
+        """Measure the first minibatch: the time of its forward pass, and its ratios.
+
+        These ratios are of log-probabilities by the weights that acted to the recorded ones.
 
         Args:
             minibatch: the first minibatch of the epoch.
@@ -397,7 +400,7 @@ class Update:
 
         Raises:
             RuntimeError: another error than that.
-            GPUError: macOS stopped the second attempt, too. Only the epoch is lost.
+            GPUError: macOS stopped the second attempt, too. The next step repeats the update.
         """
         if WATCHDOG_ERROR not in str(error):
             raise error

@@ -82,7 +82,7 @@ class Trainer:
 
     Attributes:
         epoch: number of completed epochs.
-        global_step: number of environment steps trained on, summed over agents.
+        global_step: number of environment steps of all agents, in training and in ``evaluate``.
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
         profiler: measures seconds by phase, and records a trace if it has one.
@@ -154,14 +154,19 @@ class Trainer:
     def step(self) -> Logs:
         """Train for one epoch: a rollout of N * T steps, then an update of K minibatches on it.
 
-        With ``train.overlap`` another thread collects the next rollout during the update. If the
-        GPU steps the environments, the next rollout is launched after the last minibatch, before
-        the update's results are read. It is in progress when this method returns.
+        With ``train.overlap`` another thread collects the next rollout during the update, with the
+        weights from before it. That thread has finished when this method returns. If the GPU steps
+        the environments, the next rollout is launched after the last minibatch, before the update's
+        results are read. The GPU may still compute it when this method returns.
 
-        If the update raises, the next call repeats it on the same rollout. If collecting this
-        epoch's rollout raises, only the environments have changed: see ``Collector.resync``. If
-        ``collector.settle`` raises KeyboardInterrupt, the epoch is complete and only its record is
-        lost.
+        A failed step changes neither weights nor optimizer, and the next call has the same keys:
+
+            - If the rollout raises, its steps are dropped and the next call collects a new one.
+              The environments have moved, unless their state was saved: see ``Collector.resync``.
+            - If the update raises, the next call repeats it on the same rollout. The next rollout
+              is kept if another thread collects it, and undone if it was launched on the GPU.
+            - If ``collector.settle`` raises KeyboardInterrupt, the epoch is complete and only its
+              record is lost.
 
         Returns:
             The epoch's record.
@@ -187,10 +192,10 @@ class Trainer:
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
                 metrics = update.wait()
                 self._share_logs(rollout, update)
-            metrics |= self._next_learning_rate(metrics)
-            # Release the rollout before changing the weights: it must not be trained on twice.
+            # An interrupt between these lines loses the update, but never trains on a rollout twice.
             self.queue.release()
             self.train_state = update.state
+            metrics |= self._adapt_learning_rate(metrics)
             self.epoch += 1
             self.global_step += self.config.batch_size
             timer.lap("train_misc")
@@ -316,7 +321,7 @@ class Trainer:
 
     @property
     def last_buffer(self) -> Any:
-        """Buffer of the latest rollout that was not launched ahead."""
+        """Buffer of the latest rollout that is collected, not of one launched ahead."""
         rollout = self.queue.rollout
         ahead = rollout is not None and rollout.launched_ahead
         return self.collector.previous_buffer if ahead else self.collector.buffer
@@ -339,7 +344,8 @@ class Trainer:
 
     def _count_games(self, rollout: Rollout, self_play: SelfPlay) -> None:
         """Count the games of a rollout, and choose the opponents of the next rollout."""
-        if self.placement.overlap:  # a checkpoint contains the state before the rollout
+        # With overlap a checkpoint replays this rollout, so it needs the state from before.
+        if self.placement.overlap:
             rollout.self_play = self_play.state()
         rollout.games = self_play.after(rollout, self.global_step, self.weights)
 
@@ -372,11 +378,12 @@ class Trainer:
         logs = self.ranks.meet(self.epoch, update.state.weights, rollout.logs, rollout.scores)
         rollout.logs, rollout.scores = logs
 
-    def _next_learning_rate(self, metrics: Logs) -> Logs:
+    def _adapt_learning_rate(self, metrics: Logs) -> Logs:
         """Adapt the learning rate to the update's KL, if the schedule is adaptive.
 
         Returns:
-            The learning rate to log if the schedule is adaptive or a function; otherwise nothing.
+            The learning rate of the update, to log if the schedule is adaptive or a function;
+            otherwise nothing.
         """
         train = self.config.train
         if self.schedule is not None:
@@ -391,13 +398,14 @@ class Trainer:
     def _charge(self, rollout: Rollout, profiled: bool, seconds: float) -> float:
         """Charge an update's time to the phases, and return the seconds of training alone.
 
-        ``seconds`` includes two times of rollouts: waiting for the current one, if it was launched
-        ahead (``late``), and launching the next one.
+        ``seconds`` includes time that belongs to rollouts: waiting for the current one, if it was
+        launched ahead (``late``), and launching the next one.
         """
         following = self.queue.rollout  # None unless it was launched ahead
         late = min(rollout.late, seconds)
         self.profiler.train.apply_profiled_shares(profiled, late)
-        self.profiler.rollout.charge("eval_act", late)
+        if late:  # else another thread may use this timer
+            self.profiler.rollout.charge("eval_act", late)
         launched = min(following.seconds, seconds - late) if following else 0.0
         own = 0.0 if rollout.launched_ahead else rollout.seconds
         rollout.seconds = own + launched + late
