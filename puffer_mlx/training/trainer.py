@@ -192,7 +192,7 @@ class Trainer:
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
                 metrics = update.wait()
                 self._share_logs(rollout, update)
-            # An interrupt between these lines loses the update, but never trains on a rollout twice.
+            # An interrupt between these lines loses the update; no rollout is trained on twice.
             self.queue.release()
             self.train_state = update.state
             metrics |= self._adapt_learning_rate(metrics)
