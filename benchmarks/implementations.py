@@ -353,7 +353,9 @@ def build_epoch(trainer: Trainer) -> None:
     """Build the graphs of an epoch without computing them."""
     with mock.patch.multiple(mx, eval=nothing, async_eval=nothing):
         rollout = trainer.queue.current(trainer.weights)
-        trainer._prepare(rollout, trainer.train_state, 0).submit()
+        scheduled = trainer.scheduled(0)
+        key = trainer.queue.update_key(rollout)
+        trainer.learner.prepare(rollout, trainer.train_state, scheduled, key, 0).submit()
         trainer.queue.rollout = None
 
 

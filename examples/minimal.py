@@ -42,8 +42,8 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     buffer.begin(buffer)  # row T of the rollout before becomes row 0
     for t in range(buffer.horizon):
         row = buffer.parts(1)[t][0]  # what arrived, and where choices are written
-        seen, legal, keep = row.observations, row.mask, policy.not_done(row.terminals)
-        actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, keep)
+        seen, legal, not_done = row.observations, row.mask, policy.not_done(row.terminals)
+        actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, not_done)
         chosen = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)
         mx.eval(chosen, state)
         buffer.record(row, np.asarray(chosen))
@@ -92,8 +92,8 @@ def loss(weights, minibatch, ent_coef, policy, settings):
     """PPO's loss on T steps of S agents, with the new ratios and values (T, S) and statistics."""
     observations, terminals, masks, actions, old_logprob, old_value, adv, weight = minibatch
     T, S = terminals.shape
-    state, keep = policy.initial_state(S), policy.not_done(terminals)
-    outputs, value, _ = policy.scan(weights, observations, state, keep)
+    state, not_done = policy.initial_state(S), policy.not_done(terminals)
+    outputs, value, _ = policy.scan(weights, observations, state, not_done)
     actions, masks = (None if a is None else a.reshape(T * S, -1) for a in (actions, masks))
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, actions, masks)
     logprob, value = logprob.reshape(T, S), value.reshape(T, S)
@@ -129,6 +129,7 @@ def train(config, environments):
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init)
     optimizer = optimizers.from_config(config)
+    step = partial(optimizer.step, **optimizer.hyperparameters(settings))
     optimizer_state, state = optimizer.init(weights), policy.initial_state(N)
     buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
     buffer.reset(environments)
@@ -153,14 +154,7 @@ def train(config, environments):
             adv = advantages(values, rewards, terminals, ratios, finals, settings)
             rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
             (total, ratio, value, statistics), grads = gradient(weights, batch, mx.array(ent_coef))
-            weights, optimizer_state, _ = optimizer.step(
-                weights,
-                grads,
-                optimizer_state,
-                total,
-                mx.array(lr),
-                **optimizer.hyperparameters(settings),
-            )
+            weights, optimizer_state, _ = step(weights, grads, optimizer_state, total, mx.array(lr))
             column = mx.broadcast_to(rows[None], (T, S))  # the next minibatch sees these:
             values = mx.put_along_axis(values, column, value, axis=1)
             ratios = mx.put_along_axis(ratios, column, ratio, axis=1)

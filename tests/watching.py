@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.training.learner import Update
+from puffer_mlx.training.reader import Reader
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -58,9 +59,15 @@ def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
 
 
 def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], None]) -> None:
-    """Have ``act(trainer, rollout)`` called whenever any trainer is about to train on a rollout."""
-    step, submit = Trainer.step, Update.submit
+    """Call ``act(trainer, rollout)`` whenever any trainer is about to train on a rollout.
+
+    An update copies the rollout first. An error that ``act`` raises is treated as the update's own.
+    """
+    step = Trainer.step
+    submit = Update.submit
+    copy = Reader.copy
     stepping: list[Trainer] = []
+    submitted: list[Update] = []
 
     def stepped(trainer: Trainer) -> Any:
         stepping.append(trainer)
@@ -70,8 +77,16 @@ def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], Non
             stepping.pop()
 
     def submits(update: Update) -> None:
-        act(stepping[-1], update.rollout)
-        submit(update)
+        submitted.append(update)
+        try:
+            submit(update)
+        finally:
+            submitted.pop()
+
+    def copies(reader: Reader, fields: Any) -> Any:
+        act(stepping[-1], submitted[-1].rollout)
+        return copy(reader, fields)
 
     patch.setattr(Trainer, "step", stepped)
     patch.setattr(Update, "submit", submits)
+    patch.setattr(Reader, "copy", copies)

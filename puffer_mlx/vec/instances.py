@@ -262,7 +262,7 @@ class EnvFactory:
                 known = self.describe(env, seed)
                 self._apply(known)
                 if measure:
-                    known.step_seconds = self.step_seconds = self._measured(env, seed)
+                    known.step_seconds = self.step_seconds = self._measure_step(env, seed)
             finally:
                 report_unclosed(self.name, close_if_possible(env))
         if key:
@@ -308,7 +308,7 @@ class EnvFactory:
             first = Fault(fault.what, fault.text, fault.index or 0, fault.hint)
             raise first.report(self.name, 0, seed) from fault
 
-    def _measured(self, env: Any, seed: int) -> float:
+    def _measure_step(self, env: Any, seed: int) -> float:
         """Return the seconds that a step takes with random legal actions, resets included."""
         buffers = Buffers.allocate(self.shapes(self.agents))
         instance = self.as_instance(env, buffers)

@@ -104,11 +104,11 @@ class Spy:
     def initial_state(self, n):
         return mx.zeros((n,))
 
-    def keep(self, terminals):
+    def not_done(self, terminals):
         return 1 - terminals if self.reset_on_terminal else None
 
-    def act(self, weights, observations, state, noise, mask=None, keep=None):
-        state = (state if keep is None else state * keep) + 1
+    def act(self, weights, observations, state, noise, mask=None, not_done=None):
+        state = (state if not_done is None else state * not_done) + 1
         self.seen.append((observations, noise, mask, weights))
         return state[:, None], state, state, state
 

@@ -95,7 +95,7 @@ def one_without_muon() -> Iterator[None]:
         real = type(gpu).__call__
 
         def call(self, name, **given):
-            if RANK and name == "muon_kept":
+            if RANK and name == "muon_by_block":
                 raise RuntimeError(f"{name}: too many threads")
             return real(self, name, **given)
 

@@ -287,7 +287,7 @@ def test_each_policy_normalises_for_itself():
         """In a policy's place."""
 
         distribution, is_recurrent = None, False
-        initial_state = keep = staticmethod(lambda _: None)
+        initial_state = not_done = staticmethod(lambda _: None)
 
         def act(self, weights, observations, *_):
             seen.append(np.array(observations))

@@ -45,7 +45,7 @@ class Fixed:
         return [self.trees[0], self.trees[1 + rollouts]]
 
     @property
-    def fresh(self) -> frozenset[int]:
+    def replaced(self) -> frozenset[int]:
         return frozenset({2} if self.calls else ())
 
     def after(self, step: int, results: Results, weights: Any) -> dict[str, float]:

@@ -145,8 +145,9 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
     _, _, *adv = update.targets(fields, values, mx.ones((T, N)), None)
     rows, batch = update.draw(fields, values, *adv, uniforms, mx.array(0.4))
-    observations, actions, masks, terminals = update.gather(fields, rows)
-    assert terminals is None  # of a policy that doesn't reset
+    minibatch = update.gather(fields, rows)
+    observations, actions, masks = minibatch.observations, minibatch.actions, minibatch.masks
+    assert minibatch.not_done is None  # of a policy that doesn't reset
     S = len(uniforms)
     agents = np.array(rows)
     assert agents[1] == agents[2] and len(set(agents)) > 3

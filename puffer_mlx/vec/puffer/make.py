@@ -133,11 +133,11 @@ class PufferFactory(EnvFactory):
             "masks": np.ones(n, bool),
         }
 
-    def _measured(self, env: Any, seed: int) -> float:
+    def _measure_step(self, env: Any, seed: int) -> float:
         """Measure an environment that has buffers, unlike the first one."""
         env = self.open(seed, 1 if self.scales else None, 0)
         try:
-            return super()._measured(env, seed)
+            return super()._measure_step(env, seed)
         finally:
             close_if_possible(env)
 
