@@ -239,7 +239,8 @@ def in_bot_games(config: Config) -> Config:
 def against_bots(config: Config) -> Config:
     """Return a configuration with the policy as the only agent, against a scripted opponent.
 
-    ``env.num_agents`` and ``env.num_bots`` are 1 and [bot_eval] overrides [env], as in PufferLib 5.0.
+    As in PufferLib 5.0, ``env.num_agents`` and ``env.num_bots`` are 1, and [bot_eval] overrides
+    [env].
     """
     env = {**config.env, "num_agents": 1.0, "num_bots": 1.0}
     config, settings = in_bot_games(replace(config, env=env)), config.vec

@@ -55,7 +55,7 @@ class PairResult(NamedTuple):
     Args:
         sides: Results on side 0 and on side 1, with equal numbers of games.
         steps: Steps per environment, over all its games.
-        distinct: Number of distinct games, or None if a player samples actions.
+        distinct: Number of distinct games. None with a player that samples actions.
     """
 
     sides: tuple[Tally, Tally]
@@ -77,7 +77,7 @@ class PairResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the score, or None after repeats of fewer than ``FEW`` distinct games."""
+        """95 % interval of the score. None after repeats of fewer than ``FEW`` distinct games."""
         if self.distinct is not None and self.distinct < min(FEW, self.total.games):
             return None
         return wilson(self.independent)
