@@ -31,7 +31,6 @@ COMPILED = [
 ]
 # Inserted after rules.kernel.h, which uses some of these words. As in Metal, an initialized
 # constant may be extern outside of functions but not inside.
-# be called extern outside of functions, and not inside: as Metal's.
 WORDS = """
 #undef TABLE
 #define TABLE extern const
