@@ -24,7 +24,7 @@ from puffer_mlx.vec.base import Rows, ScoredVec
 from puffer_mlx.vec.rows import allocate_rows
 
 ENVIRONMENTS = 1024  # maximum number of C environments at once
-SEED_STRIDE = 1_000_003  # offset between the environments of two seeds
+SEED_STRIDE = 1_000_003  # offset between the environment seeds of two evaluations
 PER_AGENT = 10  # minimum episodes per agent, on average, with several agents
 
 SCORES = "score", "episode_return", "perf"
@@ -237,9 +237,8 @@ def score(
 ) -> Scores:
     """Play whole episodes.
 
-    Every environment contributes its first k episodes. Taking the first that end in any environment
-    would favour short ones. If several agents of an environment end their episodes separately, a
-    small bias towards short episodes remains; it decreases with k.
+    Every environment contributes its first k episodes, because the first to end anywhere would be
+    short ones. A small bias remains if agents of one environment end their episodes separately.
 
     Args:
         stepper: E environments after a reset.

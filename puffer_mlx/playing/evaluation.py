@@ -1,20 +1,19 @@
 """Evaluate a run's weights during training (``base.eval_interval``) or after it.
 
 During training: after each epoch that reaches a multiple of the interval, and after the last one,
-whole episodes are played (``playing/episodes.py``) in separate environments. They are created anew
-for every evaluation, with the same seeds, which no training environment uses. The result therefore
-depends on the weights only, and a resumed run gets the same results. Training is unaffected: the
-evaluation shares no environments and no random keys with it, and with ``train.overlap`` no rollout
-is in progress.
+whole episodes are played (``playing/episodes.py``) in separate environments. Every evaluation
+creates them again with the same seeds, which no training environment uses. The result therefore
+depends on the weights only, also in resumed runs. Training is unaffected: it shares no environments
+and no random keys with the evaluation, and with ``train.overlap`` no rollout is in progress.
 
 After training, for runs without such evaluations, as PufferLib does:
 
 puffer4: the run's own environments are stepped without training (``Trainer.evaluate``).
 puffer5: new environments with the seeds of the training environments. Recurrent states start at
-zero and are carried from rollout to rollout; actions are sampled. Rollouts have ``train.horizon``
-steps and are repeated until ``base.eval_episodes`` episodes have ended (0: no evaluation). Upstream
-never stops if no episode ends, and exits if environments report no ``perf``. Here the evaluation
-stops if no episode ends in as many steps as training took, and uses the values that are reported.
+zero and are carried from rollout to rollout; actions are sampled. Rollouts of ``train.horizon``
+steps are repeated until ``base.eval_episodes`` episodes have ended (0: no evaluation). Upstream
+never stops without episode ends, and exits without ``perf``. Here the evaluation stops if no
+episode ends in as many steps as training took, and ``perf`` isn't needed.
 """
 
 import contextlib
@@ -276,7 +275,7 @@ def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
     run, timer = compile_act(trainer.policy), Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
     collector = make_collector(Acting(config, vec, trainer.policy, run), placement, timer)
-    _, key = mx.random.split(mx.random.key(config.base.seed))  # as training splits its first key
+    _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the start of training
     total: Logs = {}
     idle = 0  # steps since an episode ended
     while total.get("env/n", 0) < config.base.eval_episodes and not trainer.stop:

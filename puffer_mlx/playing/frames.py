@@ -113,9 +113,8 @@ def enlarge(image: np.ndarray, factor: int) -> np.ndarray:
 def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
     """Return an endless GIF.
 
-    The file is small: equal successive pictures become one longer picture, unchanged pixels aren't
-    stored again, and all pictures share one palette. The palette is exact up to 255 colours; with
-    more, each pixel gets the nearest of 255.
+    To keep the file small, equal successive pictures are merged, unchanged pixels aren't stored
+    again, and all pictures share one palette of at most 255 colours, exact if there are no more.
 
     Args:
         frames: One or more frames of equal size. All are held in memory.

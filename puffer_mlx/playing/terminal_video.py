@@ -56,7 +56,7 @@ class HalfBlocks:
 def caption(frame: Frame) -> str:
     """Return a caption with the episode, the return and the step."""
     end = " ended" if frame.terminal else ""
-    episode = frame.episode - frame.terminal  # episode of the total
+    episode = frame.episode - frame.terminal  # episode that `total` belongs to
     return f"episode {episode + 1}{end}   return {frame.total:g}   step {frame.step:,}"
 
 

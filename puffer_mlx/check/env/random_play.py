@@ -186,7 +186,7 @@ def _look_at_masks(notes: Notes, rows: Rows, sizes: tuple[int, ...]) -> None:
 
 def _look_at_ends(notes: Notes, rows: Rows, before: np.ndarray, age: np.ndarray) -> None:
     """Note ended episodes. ``finals`` marks last observations, one step before the first ones."""
-    away = np.zeros(len(age), bool)  # until their environment is reset
+    away = np.zeros(len(age), bool)  # absent until their environment is reset
     if rows.finals is not None:
         away = (rows.finals > 0) & (rows.terminals > 0)
         for agent in np.flatnonzero((rows.finals > 0) & ~away):

@@ -16,7 +16,7 @@ STEPS = 300
 THREADS = 4
 OTHERS = "the agents are shared by other numbers of environments"
 PARTS = ("observation", "reward", "terminal", "mask", "end")
-# Things that the environments of a process share. rand() is separate for each (src/host.h).
+# State that the environments of a process share. rand() is separate for each (src/host.h).
 SHARED = {
     r"\brandom\s*\(": "random()",
     r"\b[elm]?rand48\s*\(|\bdrand48\s*\(": "drand48()",

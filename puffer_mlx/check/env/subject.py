@@ -14,7 +14,7 @@ from puffer_mlx.playing.matches import without_statistics
 from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
-NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # numbers to create
+NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # environments to create
 FEWEST = 4  # enough to divide among threads and groups
 MOST_BYTES = 64 << 20  # largest size of float32 observations, which are copied a few times
 LEAST = 20  # minimum steps, even in slow environments
