@@ -1,1 +1,1 @@
-"""Checks of an environment (``check_env``) and of this machine's GPU (``check_gpu``)."""
+"""Check an environment (``check_env``) or the GPU of this machine (``check_gpu``)."""

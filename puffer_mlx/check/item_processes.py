@@ -1,4 +1,4 @@
-"""Items run in a process of their own, so that one that dies or hangs is reported."""
+"""Run items in a separate process and report the ones that crash or hang."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from puffer_mlx.system.signals import ends_with_this
 
 Lines: TypeAlias = "queue.SimpleQueue[str]"
 
-END = "end"  # the name of an answer that tells how a process ended, if not well
-LAST_WORDS = 20.0  # seconds that a process may take to end
+END = "end"  # name of the answer that reports a failed exit
+LAST_WORDS = 20.0  # timeout in seconds for a process to exit
 
 
 class Answer(NamedTuple):
-    """An item's answer.
+    """Result of an item.
 
     Args:
-        name: the item.
-        value: what its process said, from JSON; None if it died or didn't answer.
-        death: how it ended then, in words; empty if it lives.
-        seconds: all of it took.
+        name: Name of the item.
+        value: Result from the process, decoded from JSON. None after a crash or timeout.
+        death: Reason why the process ended, empty if it is running.
+        seconds: Duration of the item.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Answer(NamedTuple):
 
 
 class Named(Protocol):
-    """An item."""
+    """An item with a name."""
 
     @property
     def name(self) -> str:
-        """A word."""
+        """Name of the item, without spaces."""
         ...
 
 
@@ -48,10 +48,10 @@ T = TypeVar("T", bound=Named)
 
 
 def known(items: Sequence[T], names: list[str] | None) -> list[T]:
-    """The items of these names, in their order; all without names.
+    """Return the named items in their original order, or all items without names.
 
     Raises:
-        UserError: there is none of a name.
+        UserError: If a name is unknown.
     """
     if not names:
         return list(items)
@@ -62,9 +62,13 @@ def known(items: Sequence[T], names: list[str] | None) -> list[T]:
 
 
 def answer_each(items: Sequence[T], judge: Callable[[T], object]) -> None:
-    """In the process that ``answers`` started: judge items, a line of JSON on standard output each.
+    """Judge items and write one line of JSON per item to standard output.
 
-    What items themselves print goes to standard error.
+    This runs in the process that ``answers`` starts. Output of the items goes to standard error.
+
+    Args:
+        items: Items to judge.
+        judge: Maps an item to a value that JSON can encode.
     """
     with os.fdopen(os.dup(1), "w", buffering=1) as lines:
         os.dup2(2, 1)
@@ -75,15 +79,15 @@ def answer_each(items: Sequence[T], judge: Callable[[T], object]) -> None:
 def answers(
     names: Sequence[str], command: Callable[[list[str], list[str]], list[str]], timeout: float
 ) -> Iterator[Answer]:
-    """Each item's answer as it comes, from as many processes as that takes.
+    """Yield the answer of each item, starting a new process after a crash or timeout.
 
-    Where the last process doesn't end as it should, one more, named ``END``, tells how.
+    If the last process fails after its items, one more answer, named ``END``, contains the reason.
 
     Args:
-        names: the items.
-        command: from the names that are left and those that ended a process to the words that start
-            one, which writes a line of JSON to its standard output for each name that is left.
-        timeout: seconds; an item that takes longer is ended.
+        names: Names of the items.
+        command: Maps the remaining names and the names that ended a process to a command line.
+            The command writes one line of JSON to standard output per remaining name.
+        timeout: Longest time for an item, in seconds. Slower items are stopped.
     """
     left, deadly = list(names), []
     while left:
@@ -103,11 +107,11 @@ def answers(
                 if not death and (words := _end(process)):
                     yield Answer(END, None, words, 0.0)
             finally:
-                process.kill()  # does nothing to one that has ended
+                process.kill()  # no effect after the process has ended
 
 
 def _read(process: "subprocess.Popen[str]", lines: Lines) -> None:
-    """A thread: the process's lines, then an empty one."""
+    """Queue the lines of the process and then an empty one. Runs in a thread."""
     assert process.stdout is not None
     for line in process.stdout:
         lines.put(line)
@@ -115,7 +119,7 @@ def _read(process: "subprocess.Popen[str]", lines: Lines) -> None:
 
 
 def _next(process: "subprocess.Popen[str]", lines: Lines, timeout: float) -> tuple[Any, str]:
-    """The next answer and nothing, or None and how the process ended."""
+    """Return the next value and an empty string, or None and the reason why there is no value."""
     try:
         line = lines.get(timeout=timeout)
     except queue.Empty:
@@ -126,7 +130,7 @@ def _next(process: "subprocess.Popen[str]", lines: Lines, timeout: float) -> tup
 
 
 def _end(process: "subprocess.Popen[str]") -> str:
-    """How a process that has no more to do ended, if not well."""
+    """Wait for a process to exit. Returns the reason for a failed exit, or an empty string."""
     try:
         code = process.wait(LAST_WORDS)
     except subprocess.TimeoutExpired:

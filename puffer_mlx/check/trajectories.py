@@ -1,4 +1,4 @@
-"""The same actions, for environments that a GPU steps and for those that the host steps."""
+"""Compare environments stepped by a GPU with the same environments stepped by the host."""
 
 import time
 from collections.abc import Callable
@@ -24,24 +24,24 @@ from puffer_mlx.rollout.on_gpu import (
 )
 from puffer_mlx.vec.rows import allocate_rows
 
-HORIZON = 64  # steps of a rollout
+HORIZON = 64  # steps per rollout
 HIDDEN = 32
 
 
 @dataclass
 class TrajectoryComparison:
-    """Trajectories of a GPU's environments beside the host's.
+    """Differences between trajectories of the GPU and of the host.
 
     Attributes:
-        agents: how many there are.
-        equal: those whose every row was the host's, to the bit.
-        steps: of each agent.
-        difference: how far numbers were apart at most, each agent's up to the first row that wasn't
-            equal: after that its game may take another course.
-        first: the step at which the first of them differed; None: none did.
-        ends: episodes that ended.
-        seconds: of a rollout's step of all agents, the median.
-        form: how the GPU made them.
+        agents: Number of agents.
+        equal: Number of agents whose rows are all equal to the bit.
+        steps: Steps of each agent.
+        difference: Largest absolute difference. Each agent is compared up to its first unequal
+            row, because its game may take another course after that.
+        first: Step of the first difference of any agent, or None.
+        ends: Number of episodes that ended.
+        seconds: Median time to step all agents once.
+        form: Description of the GPU's implementation.
     """
 
     agents: int
@@ -57,15 +57,16 @@ class TrajectoryComparison:
 def compare(
     make: Callable[[], AbstractContextManager[Any]], rollouts: int, in_steps: bool = False
 ) -> TrajectoryComparison | None:
-    """Step two sets of environments with the actions that a fresh policy draws.
+    """Step two equal sets of environments with actions sampled from a new policy.
 
     Args:
-        make: makes one set of ``NativeVec``, in one group; always the same.
-        rollouts: of ``HORIZON`` steps each.
-        in_steps: whether the GPU makes them in a few launches a step, even if one would do.
+        make: Creates a set of ``NativeVec`` in one group, the same one for each call.
+        rollouts: Number of rollouts, each of ``HORIZON`` steps.
+        in_steps: Use a few launches per step on the GPU, even if one launch per rollout works.
 
     Returns:
-        The comparison; None if no GPU can step so many, or so few: ``rollouts_on_gpu``.
+        The comparison, or None if no GPU can step this number of environments
+        (``rollouts_on_gpu``).
     """
     with make() as ours, make() as host:
         spec, N = host.spec, host.num_agents
@@ -110,7 +111,7 @@ NAMES = ("observations", "rewards", "terminals", "masks")
 
 
 def _apart(ours: list[np.ndarray], rows: tuple) -> np.ndarray:
-    """How far each agent's numbers are apart at most, (N,) float64; infinite where one is NaN."""
+    """Return each agent's largest absolute difference, (N,) float64, infinite for a NaN."""
     theirs = [array for array in rows[:4] if array is not None]
     worst = np.zeros(len(theirs[1]))
     for one, other in zip(ours, theirs, strict=True):

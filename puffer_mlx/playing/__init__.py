@@ -1,9 +1,8 @@
-"""Policies that act: alone, against each other, for a camera.
+"""Play trained policies: score episodes, hold matches between players, and record videos.
 
-`episodes.py` plays whole episodes and scores them; `evaluation.py` has a trainer's weights play
-them. `players.py` has those that can play a game, `games.play_pair` has two of them play, each for
-half of an environment's agents, `matches.py` several pairs; `results.py` counts, and tells
-intervals and Elo ratings; `ladder.py` has opponents of known strength. `frames.py` makes pictures
-and films of agents, `episode_videos.py` those of a run; `terminal_video.py` shows them in a
-terminal.
+`episodes.py` plays and scores whole episodes; `evaluation.py` does so for a trainer's weights.
+`players.py` defines the players of a game. `games.play_pair` plays one pair, `matches.py` several.
+`results.py` computes scores, intervals and Elo ratings; `ladder.py` plays opponents of known
+strength. `frames.py` writes pictures and videos, `episode_videos.py` records them during a run,
+and `terminal_video.py` shows them in a terminal.
 """

@@ -1,9 +1,9 @@
-"""Evaluation of a run with self-play after training, as PufferLib 5.0 does it.
+"""Evaluate a self-play run after training, as PufferLib 5.0 does.
 
-What such a run reports of its own games says little: both sides are learners, or were. So the last
-weights play others, the first of these that is asked for: the environment's scripted opponents
-(``selfplay.eval_bot_games``), or the pool's oldest entries (``selfplay.eval_games``). It replaces
-the evaluation after training, and its mean score is the run's.
+Scores from self-play mean little, because both sides are learners. The last weights therefore play
+the environment's scripted opponents (``selfplay.eval_bot_games``) or, without those, the oldest
+entries of the pool (``selfplay.eval_games``). This replaces the evaluation after training; the mean
+score is the score of the run.
 """
 
 from collections.abc import Callable
@@ -31,28 +31,28 @@ from puffer_mlx.vec.base import Environments
 
 Make = Callable[[Config], Environments]
 
-RUNGS = "env/ladder/"  # before the names of rungs in a record
+RUNGS = "env/ladder/"  # key prefix of opponent levels in a record
 
 
 def is_asked(config: Config) -> bool:
-    """Whether a run's last weights play others after training."""
+    """Return True if the last weights play opponents after training."""
     play = config.selfplay
     pool = play.eval_games > 0 and play.eval_pool_size > 0
     return play.enabled and (play.eval_bot_games > 0 or pool)
 
 
 def prepare(config: Config, spec: EnvSpec) -> str:
-    """Refuse games that can't be played, before a run is trained for them.
+    """Check, before training, that the configured games can be played.
 
     Args:
-        config: of the run.
-        spec: of its environments.
+        config: Configuration of the run.
+        spec: Spec of the training environments.
 
     Returns:
-        The line that names keys which do nothing; empty without any.
+        A note that names unused keys, or an empty string.
 
     Raises:
-        UserError: the environment has no scripted opponents, or can't play them.
+        UserError: If the environment has no scripted opponents or can't play them.
     """
     if not (is_asked(config) and config.selfplay.eval_bot_games):
         return ""
@@ -62,15 +62,15 @@ def prepare(config: Config, spec: EnvSpec) -> str:
 
 
 def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: None) -> Ladder:
-    """Have a trainer's weights play the others that its configuration asks for.
+    """Play a trainer's weights against the configured opponents.
 
     Args:
-        trainer: with self-play, after its last epoch.
-        make: new environments of a configuration, which are closed here.
-        alive: called after each step.
+        trainer: Self-play trainer after its last epoch.
+        make: Creates environments from a configuration. They are closed here.
+        alive: Called after each step.
 
     Raises:
-        UserError: see ``match.ladder``.
+        UserError: If the games can't be played; see ``playing.ladder``.
     """
     config, spec = trainer.config, trainer.vec.spec
     play, seed = config.selfplay, config.base.seed
@@ -109,7 +109,7 @@ def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: No
 
 
 def logs_of(ladder: Ladder, trainer: Trainer) -> Logs:
-    """The record of a run's end: its score is the ladder's, and each rung's is beside it."""
+    """Return the final record of a run: the ladder's score and the score of each level."""
     rungs = {RUNGS + key_of(rung.name): rung.score for rung in ladder.rungs}
     games = float(sum(rung.games for rung in ladder.rungs))
     score = {trainer.config.metric: ladder.score}
@@ -117,7 +117,7 @@ def logs_of(ladder: Ladder, trainer: Trainer) -> Logs:
 
 
 def key_of(name: str) -> str:
-    """A rung's name as part of a key: ``bot_0.5``, ``pool_3``."""
+    """Return an opponent's name as part of a key, such as ``bot_0.5`` or ``pool_3``."""
     return name.partition(" (")[0].replace(" ", "_").replace(":", "_")
 
 
@@ -126,7 +126,7 @@ def _player(name: str, trainer: Trainer, weights: object) -> Player:
 
 
 def _games(config: Config, make: Make, games: int) -> Games:
-    """Games of the run's environments, which show all players plain observations."""
+    """Return games in the run's environments, with observations that aren't normalized."""
     plain = without_statistics(config)
     plain = replace(plain, selfplay=replace(config.selfplay, enabled=False))
     return Games(plain, agents_of(plain), games, make, config.base.seed)

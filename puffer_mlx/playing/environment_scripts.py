@@ -1,4 +1,4 @@
-"""Python files beside an environment in C: ``draw.py`` and ``bot.py``."""
+"""Load the Python files of a C environment: ``draw.py`` and ``bot.py``."""
 
 import importlib.util
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from puffer_mlx.errors import UserError
 def script_function(
     path: Path, name: str, missing: UserError, signature: str
 ) -> Callable[..., Any]:
-    """A function of an environment's script.
+    """Return a function from an environment's script.
 
     Args:
-        path: the script.
-        name: of the function.
-        missing: raised if there is no such file.
-        signature: of the function, for a hint.
+        path: Path of the script.
+        name: Name of the function.
+        missing: Exception to raise if the script doesn't exist.
+        signature: Signature of the function, used as the hint.
 
     Raises:
-        UserError: the file or the function is missing.
+        UserError: If the file or the function is missing.
     """
     if not path.is_file():
         raise missing

@@ -1,11 +1,11 @@
-"""Videos of a run while it trains: ``base.eval_video_interval``.
+"""Record videos during training: ``base.eval_video_interval``.
 
-After so many evaluations, and after the last, the policy plays one more episode in an environment
-of its own: the first one of the evaluation, with its seed, drawn. It is a GIF, which trackers and
-browsers show without further programs, in the run's folder: ``videos/STEP.gif``. All are kept.
+After every n-th evaluation and after the last one, the policy plays one more episode in a separate
+environment: the evaluation's first one, with the same seed. The video is a GIF, which trackers and
+browsers can show. It is saved in the run's folder as ``videos/STEP.gif``; all videos are kept.
 
-Training doesn't notice: no environment and no random key is shared with it. A run that goes on
-makes the videos of its epochs again, each in the place of the one before.
+Videos don't affect training, which shares no environment and no random key with them. A resumed run
+records the videos of its epochs again and overwrites the earlier files.
 """
 
 import contextlib
@@ -30,22 +30,22 @@ from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows
 
-PICTURES = 300  # a long episode has so many to twice as many, all of the same distance
-LONGEST = 10_000  # steps; what goes on is cut off
-SIDE = 320  # pixels at most
+PICTURES = 300  # a long episode has between n and 2n evenly spaced pictures
+LONGEST = 10_000  # steps; longer episodes are cut off
+SIDE = 320  # maximum width and height in pixels
 FPS = 30.0
 
 
 class EpisodeVideos:
-    """Makes the videos of a trainer's run. Whatever fails, the run goes on.
+    """Record videos of a trainer's run. A failure is reported and doesn't stop the run.
 
     Args:
-        trainer: whose weights; between two of its steps.
-        folder: the run's.
-        say: is told in a line why there is no video.
+        trainer: Trainer, called between two of its steps.
+        folder: Folder of the run.
+        say: Called with one line if a video can't be recorded.
 
     Attributes:
-        newest: the video of the last epoch, if there is one.
+        newest: Path of the last epoch's video, or None.
     """
 
     def __init__(self, trainer: Trainer, folder: Path, say: Callable[[str], object]) -> None:
@@ -53,7 +53,7 @@ class EpisodeVideos:
         self.newest: Path | None = None
 
     def after_epoch(self) -> Logs:
-        """Make a video if it is time to; what there is to add to the epoch's record."""
+        """Record a video if one is due. Returns entries for the epoch's record."""
         trainer, self.newest = self._trainer, None
         if not video_is_due(trainer.config, trainer.epoch):
             return {}
@@ -62,30 +62,30 @@ class EpisodeVideos:
         try:
             write_gif(_frames(trainer), path, FPS)
             self.newest = path
-        except Exception as error:  # an environment's too, which may be anything
+        except Exception as error:  # environments may raise anything
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self._say(f"no video after {trainer.global_step:,} steps, the run goes on: {reason}")
         return {"perf/video": time.perf_counter() - began}
 
 
 def video_is_due(config: Config, epoch: int) -> bool:
-    """Whether there is a video after so many epochs: of the evaluations, and the last."""
+    """Return True if an epoch ends with a video: every n-th evaluation and the last one."""
     every, interval = config.base.eval_video_interval, config.base.eval_interval
     if not every or not is_due(config, epoch):
         return False
-    before = min(epoch, epoch * config.batch_size // interval)  # evaluations, this one included
+    before = min(epoch, epoch * config.batch_size // interval)  # evaluations up to this one
     return epoch == config.epochs or before % every == 0
 
 
 def refuse_undrawable(config: Config, trained: VecEnv) -> None:
-    """Refuse, before training, videos that can't be made: one picture is drawn.
+    """Draw one picture to check, before training, that videos can be recorded.
 
     Args:
-        config: of the run.
-        trained: its environments.
+        config: Configuration of the run.
+        trained: Training environments.
 
     Raises:
-        UserError: the environment can't be drawn, or a package is missing.
+        UserError: If the environment can't be drawn or a package is missing.
     """
     if not config.base.eval_video_interval:
         return
@@ -101,10 +101,11 @@ def refuse_undrawable(config: Config, trained: VecEnv) -> None:
 
 
 def drawing(config: Config, environments: Environments) -> Draw:
-    """What makes the picture of a step: the environment itself, or its draw.py.
+    """Return a function that draws a step, from the environment or its ``draw.py``.
 
     Raises:
-        UserError: there is none; later: it can't be drawn.
+        UserError: If the environment has no pictures. The returned function raises it if
+            drawing fails.
     """
     if not config.python:
         draw = find_draw(vec.source_folder(config))
@@ -122,13 +123,13 @@ def drawing(config: Config, environments: Environments) -> Draw:
 
 
 def episode(stepper: AgentStepper, draw: Draw) -> list[Frame]:
-    """Pictures of agent 0 in its first episode, at least one, fewer than 2 ``PICTURES``.
+    """Return pictures of agent 0 in its first episode: at least 1, fewer than 2 ``PICTURES``.
 
-    Of a long episode every second one, fourth one, …, which is known when it has got that long.
+    Whenever the list is full, every second picture is dropped and the distance is doubled.
 
     Args:
-        stepper: of environments, at their beginning. One is enough.
-        draw: an observation's picture.
+        stepper: Environments after a reset. One environment is enough.
+        draw: Maps an observation to a picture.
     """
     frames: list[Frame] = []
     distance, total = 1, 0.0
@@ -150,12 +151,12 @@ def episode(stepper: AgentStepper, draw: Draw) -> list[Frame]:
 
 
 def _environment(config: Config, trained: VecEnv) -> Environments:
-    """The evaluation's first environment, which can draw itself."""
+    """Return the evaluation's first environment, with rendering enabled."""
     evaluation = settings(config, trained)
     each, uneven = divmod(trained.num_agents, trained.num_environments)
     alone = evaluation.vec.total_agents if uneven else each
     backend = evaluation.vec.backend
-    backend = "sync" if backend == "async" else backend  # the same rows
+    backend = "sync" if backend == "async" else backend  # gives the same rows
     one = replace(evaluation, vec=replace(evaluation.vec, total_agents=alone, backend=backend))
     return vec.make(one, placement.rollout_cores(one), render=True)
 

@@ -1,8 +1,8 @@
-"""Whole episodes of a policy and its weights, without a trainer, and their scores.
+"""Play and score whole episodes of a policy without a trainer.
 
 Agents act as in training: recurrent state is carried from step to step and, unless the policy
-resets it on terminals, from episode to episode. The same environments (parameters, seed, agents)
-and the same seed give the same result, bit for bit on a CPU.
+resets it on terminals, from episode to episode. Equal environments (parameters, seed, agents) and
+equal seeds give equal results, to the bit on a CPU.
 """
 
 import time
@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands say it before MLX is there
+from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands print it before they load MLX
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
@@ -23,17 +23,17 @@ from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec
 from puffer_mlx.vec.rows import allocate_rows
 
-ENVIRONMENTS = 1024  # of C, at once at most
-SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
-PER_AGENT = 10  # episodes at least of each of several agents, on average
+ENVIRONMENTS = 1024  # maximum number of C environments at once
+SEED_STRIDE = 1_000_003  # offset between the environment seeds of two evaluations
+PER_AGENT = 10  # minimum episodes per agent, on average, with several agents
 
 SCORES = "score", "episode_return", "perf"
 
-Episode = dict[str, float]  # what the environment's my_log says of it; n episodes if they are means
+Episode = dict[str, float]  # values of the environment's my_log: means of n episodes
 
 
 class Spread(NamedTuple):
-    """A number over episodes. ``std`` is the sample's (n - 1), 0 for one episode."""
+    """Statistics of a value over episodes. ``std`` is the sample's (n - 1), 0 for one episode."""
 
     mean: float
     std: float
@@ -47,12 +47,12 @@ class Scores:
     """Episodes of an evaluation.
 
     Args:
-        episodes: in order of environments, an environment's in order of time.
-        environments: E.
-        each: episodes of every environment that were asked for.
-        unfinished: environments that ended fewer within the limit of steps.
-        steps: of every agent.
-        seconds: all of it took.
+        episodes: Records, ordered by environment and then by time.
+        environments: Number of environments E.
+        each: Episodes requested from every environment.
+        unfinished: Environments that didn't finish within the step limit.
+        steps: Steps of every agent.
+        seconds: Duration of the evaluation.
     """
 
     episodes: list[Episode]
@@ -64,20 +64,20 @@ class Scores:
 
     @property
     def count(self) -> int:
-        """Episodes in all."""
+        """Number of episodes."""
         return sum(round(record["n"]) for record in self.episodes)
 
     def values(self, name: str) -> np.ndarray:
-        """One number for each episode, (count,) float64."""
+        """Return one value per episode, (count,) float64."""
         times = [round(record["n"]) for record in self.episodes]
         return np.repeat([record[name] for record in self.episodes], times)
 
     @property
     def score(self) -> Spread:
-        """The spread of the number that people read: see ``headline``.
+        """Statistics of the main value; see ``headline``.
 
         Raises:
-            UserError: no episode ended.
+            UserError: If no episode ended.
         """
         summary = self.summary()
         if (name := headline(summary)) is None:
@@ -91,7 +91,7 @@ class Scores:
         return f"score {mean:.4g} ± {std:.3g} ({low:.4g} to {high:.4g}), {self.count} episodes"
 
     def summary(self) -> dict[str, Spread]:
-        """The spread of each number that all episodes have; empty if no episode ended."""
+        """Return the statistics of each value that all episodes report, or an empty dict."""
         if not self.episodes:
             return {}
         common = set.intersection(*(set(record) for record in self.episodes)) - {"env", "n"}
@@ -106,23 +106,27 @@ class Scores:
 
 
 def headline(names: Iterable[str]) -> str | None:
-    """The number of an evaluation that people read: its score, or the nearest to one.
+    """Return the first reported name of ``SCORES``, or else the first name.
 
-    Of others the first; None if there is none.
+    Args:
+        names: Names of the reported values.
+
+    Returns:
+        The name, or None without names.
     """
     known = list(names)
     return next((name for name in (*SCORES, *known) if name in known), None)
 
 
 class Actor:
-    """A policy that acts for n agents, with their recurrent states.
+    """Choose the actions of n agents and carry their recurrent states.
 
     Args:
-        policy: as it was trained.
-        weights: its weights.
-        n: agents.
-        seed: of the actions.
-        greedy: take the most probable action instead of drawing one.
+        policy: Trained policy.
+        weights: Weights of the policy.
+        n: Number of agents.
+        seed: Seed of the actions.
+        greedy: Take the most probable action instead of sampling.
     """
 
     def __init__(self, policy: Policy, weights: Any, n: int, seed: int, greedy: bool) -> None:
@@ -132,7 +136,7 @@ class Actor:
         self._state = policy.initial_state(n)
 
     def choose(self, rows: Rows) -> np.ndarray:
-        """Actions (n, heads) float32, C-contiguous."""
+        """Return actions, (n, heads) float32, C-contiguous."""
         noise = None
         if self._key is not None:
             self._key, key = mx.random.split(self._key)
@@ -143,22 +147,22 @@ class Actor:
             self._weights, mx.array(rows.observations), self._state, noise, mask, keep
         )
         mx.eval(actions, self._state)
-        return np.ascontiguousarray(actions)  # MLX's may be a view of columns
+        return np.ascontiguousarray(actions)  # the MLX array may be a view of columns
 
 
 class AgentStepper:
-    """A policy in environments, all agents of which act and step at once.
+    """Step environments with the actions of a policy, all agents at once.
 
     Args:
-        policy: as it was trained.
-        weights: its weights.
-        vec: environments; they are reset.
-        seed: of the actions.
-        greedy: take the most probable action instead of drawing one.
+        policy: Trained policy.
+        weights: Weights of the policy.
+        vec: Environments. They are reset here.
+        seed: Seed of the actions.
+        greedy: Take the most probable action instead of sampling.
 
     Attributes:
-        rows: the agents' observations and rewards.
-        vec: as given.
+        rows: Latest observations and rewards of the agents.
+        vec: The environments.
     """
 
     def __init__(
@@ -172,7 +176,7 @@ class AgentStepper:
         vec.reset(self.rows)
 
     def step(self) -> None:
-        """Act once, and wait for the outcome."""
+        """Act once and wait for the result."""
         chosen = self._actor.choose(self.rows)
         for group, agents in enumerate(self._groups):
             self.vec.send(group, chosen[agents], self.rows.part(agents))
@@ -181,13 +185,13 @@ class AgentStepper:
 
 
 def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
-    """The configuration of environments to evaluate in, whose seeds no other ``seed`` shares.
+    """Return the configuration of evaluation environments, with seeds unique to ``seed``.
 
     Args:
-        config: of the policy's run.
-        environments: how many.
-        agents: of one environment.
-        seed: of the evaluation.
+        config: Configuration of the policy's run.
+        environments: Number of environments.
+        agents: Agents per environment.
+        seed: Seed of the evaluation.
     """
     vec = replace(
         config.vec,
@@ -199,21 +203,24 @@ def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
 
 
 def most_environments(config: Config, agents: int) -> int:
-    """How many environments of so many agents play at once, at most.
+    """Return the maximum number of environments to play at once.
 
-    Of C ``ENVIRONMENTS``: the more, the less a step of one costs. Of Python, where each is an
-    object or a process, those that the configuration's agents fill.
+    C environments: ``ENVIRONMENTS``, because more at once cost less per step. Python environments,
+    each an object or a process: the number that the configured agents fill.
     """
     return max(1, config.vec.total_agents // agents) if config.python else ENVIRONMENTS
 
 
 def environments_for(episodes: int, most: int, agents: int) -> int:
-    """How many environments are to play so many episodes.
+    """Return the number of environments that play the requested episodes.
+
+    Agents that finish early finish short episodes, so environments with several agents play more
+    episodes each.
 
     Args:
-        episodes: of all of them.
-        most: environments there may be.
-        agents: of each: who of several ends first ends quickly, so each plays more episodes then.
+        episodes: Total number of episodes.
+        most: Maximum number of environments.
+        agents: Agents per environment.
     """
     each = -(-episodes // most)
     if agents > 1:
@@ -230,22 +237,21 @@ def score(
 ) -> Scores:
     """Play whole episodes.
 
-    Every environment contributes its first k, the same number: the first that end anywhere would be
-    the short ones. (Where several agents of one environment end their episodes on their own, its
-    first k are still rather those of the quick ones, the less the larger k is.)
+    Every environment contributes its first k episodes, because the first to end anywhere would be
+    short ones. A small bias remains if agents of one environment end their episodes separately.
 
     Args:
-        stepper: of E environments, at their beginning.
-        episodes: at least so many in all; k = ceil(episodes / E).
-        max_steps: of every agent; what hasn't ended by then is left out and counted.
-        progress: called after each step with the episodes that ended and those there will be.
+        stepper: E environments after a reset.
+        episodes: Minimum number of episodes; k = ceil(episodes / E).
+        max_steps: Step limit of every agent. Unfinished episodes are left out and counted.
+        progress: Called after each step with the numbers of finished and of expected episodes.
     """
     began, vec = time.perf_counter(), stepper.vec
     E = vec.num_environments
     each = -(-episodes // E)
-    left = [each] * E  # episodes that an environment still owes
+    left = [each] * E  # episodes still missing per environment
     taken: list[list[Episode]] = [[] for _ in range(E)]
-    vec.episodes()  # of what was played before
+    vec.episodes()  # discard earlier episodes
     steps = 0
     while any(left) and (max_steps is None or steps < max_steps):
         stepper.step()
@@ -269,12 +275,12 @@ def score(
 
 
 def frames_of(stepper: AgentStepper, draw: Draw, steps: int | None = None) -> Iterator[Frame]:
-    """Frames of agent 0, the first one after the reset.
+    """Yield frames of agent 0, beginning with the reset.
 
     Args:
-        stepper: of environments, at their beginning. One is enough.
-        draw: an observation's picture (``frames.find_draw``).
-        steps: how many frames; without end if None.
+        stepper: Environments after a reset. One environment is enough.
+        draw: Maps an observation to a picture (``frames.find_draw``).
+        steps: Number of frames. None: unlimited.
     """
     episode, total = 0, 0.0
     for step in count() if steps is None else range(steps):

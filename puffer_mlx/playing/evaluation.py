@@ -1,21 +1,19 @@
-"""Evaluation of a run's weights, while it trains (``base.eval_interval``) or after it.
+"""Evaluate a run's weights during training (``base.eval_interval``) or after it.
 
-While it trains: after an epoch that reaches a multiple of so many steps, and after the last one,
-whole episodes are played (``playing/episodes.py``) in environments of their own, which are
-made anew each time: the same ones with the same seeds, which no training environment has. So two
-evaluations differ by the policy alone, and what one finds depends on the weights and on nothing
-that came before: a run that goes on finds what it would have found. Training goes on as if there
-had been none: it shares neither environments nor random keys with them, and with ``train.overlap``
-nothing is under way.
+During training: after each epoch that reaches a multiple of the interval, and after the last one,
+whole episodes are played (``playing/episodes.py``) in separate environments. Every evaluation
+creates them again with the same seeds, which no training environment uses. The result therefore
+depends on the weights only, also in resumed runs. Training is unaffected: it shares no environments
+and no random keys with the evaluation, and with ``train.overlap`` no rollout is in progress.
 
-After it, of runs without such evaluations, as PufferLib does:
+After training, for runs without such evaluations, as PufferLib does:
 
-puffer4: the run's own environments go on without training (``Trainer.evaluate``).
-puffer5: new environments, seeded as those that were trained on; recurrent states are zero at first
-and carried from rollout to rollout; actions are drawn. Rollouts of ``train.horizon`` steps, until
-``base.eval_episodes`` episodes have ended, none for 0. Upstream goes on without end where episodes
-have none, and exits where environments report no ``perf``. Here it ends when not one episode has
-ended in as many steps as training took, and what environments report is what there is.
+puffer4: the run's own environments are stepped without training (``Trainer.evaluate``).
+puffer5: new environments with the seeds of the training environments. Recurrent states start at
+zero and are carried from rollout to rollout; actions are sampled. Rollouts of ``train.horizon``
+steps are repeated until ``base.eval_episodes`` episodes have ended (0: no evaluation). Upstream
+never stops without episode ends, and exits without ``perf``. Here the evaluation stops if no
+episode ends in as many steps as training took, and ``perf`` isn't needed.
 """
 
 import contextlib
@@ -48,16 +46,16 @@ from puffer_mlx.training.run import make_environments
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, VecEnv
 
-APART = 2**30  # from the training environments' seeds to those of evaluations
+APART = 2**30  # offset between the seeds of training and of evaluation environments
 
 
 class Evaluator:
-    """Evaluates a trainer's weights, while it trains and after that.
+    """Evaluate a trainer's weights during and after training.
 
     Args:
-        trainer: whose weights; evaluated between two of its steps.
-        make: new environments of a configuration, which are closed here.
-        alive: called often while an evaluation goes on, which tells nothing until its end.
+        trainer: Trainer, called between two of its steps.
+        make: Creates environments from a configuration. They are closed here.
+        alive: Heartbeat, called often during an evaluation.
     """
 
     def __init__(
@@ -68,24 +66,24 @@ class Evaluator:
     ) -> None:
         self._trainer, self._make, self._alive = trainer, make, alive
         self._logs: Logs = {}
-        self._evaluated = -1  # the epoch that they are of
+        self._evaluated = -1  # epoch of the logs
 
     @property
     def score(self) -> float | None:
-        """Of the trainer's weights as they are now, by ``[sweep] metric``.
+        """Score of the current weights: the ``[sweep] metric``.
 
-        None if they haven't been evaluated, or no environment reports that number.
+        None before the weights are evaluated, and for environments that don't report the metric.
         """
         if self._evaluated != self._trainer.epoch:
             return None
         return self._logs.get(self._trainer.config.evaluation_metric)
 
     def after_epoch(self) -> Logs:
-        """Evaluate if it is time to; what there is to add to the epoch's record.
+        """Evaluate if due. Returns entries for the epoch's record.
 
         Raises:
-            UserError: an environment failed; or ``base.stop_at_score`` is given, and episodes end
-                without reporting the number that it is of.
+            UserError: If an environment fails, or if ``base.stop_at_score`` is set and episodes
+                don't report its metric.
         """
         trainer = self._trainer
         if not is_due(trainer.config, trainer.epoch):
@@ -95,7 +93,7 @@ class Evaluator:
         return {**logs, "perf/evaluation": time.perf_counter() - began}
 
     def after_training(self) -> Iterator[Logs]:
-        """The last weights' evaluation: see ``evaluate``."""
+        """Yield the evaluation of the last weights; see ``evaluate``."""
         trainer = self._trainer
         if not trainer.config.base.eval_interval:
             for logs in evaluate(trainer, self._make):
@@ -106,7 +104,7 @@ class Evaluator:
             yield {"agent_steps": trainer.global_step, **logs}
 
     def _now(self) -> Logs:
-        """The evaluation of the present weights, done once."""
+        """Return the evaluation of the current weights, computed once per epoch."""
         trainer, config = self._trainer, self._trainer.config
         if self._evaluated == trainer.epoch:
             return self._logs
@@ -119,14 +117,17 @@ class Evaluator:
 
 
 def stepper_of(trainer: Trainer, environments: Environments) -> AgentStepper:
-    """A trainer's weights in an evaluation's environments, which get what training's know."""
+    """Return a stepper of the trainer's weights in evaluation environments.
+
+    The environments get the statistics of the training environments.
+    """
     share(trainer.vec, environments)
     how = trainer.config.base.seed, trainer.config.base.eval_greedy
     return AgentStepper(trainer.policy, trainer.weights, environments, *how)
 
 
 def is_due(config: Config, epoch: int) -> bool:
-    """Whether there is an evaluation after so many epochs."""
+    """Return True if an epoch ends with an evaluation."""
     interval, steps = config.base.eval_interval, epoch * config.batch_size
     if not interval or not epoch:
         return False
@@ -134,7 +135,7 @@ def is_due(config: Config, epoch: int) -> bool:
 
 
 def reached(config: Config, score: float | None) -> bool:
-    """Whether a run ends with an evaluation's score: ``base.stop_at_score``."""
+    """Return True if a score reaches ``base.stop_at_score``, which ends the run."""
     bound = config.base.stop_at_score
     if isinstance(bound, str) or score is None:
         return False
@@ -142,17 +143,17 @@ def reached(config: Config, score: float | None) -> bool:
 
 
 def reached_text(config: Config, score: float | None) -> str:
-    """The fact that an evaluation's score has ``reached`` where the run ends."""
+    """Return a message that the score has reached ``base.stop_at_score``."""
     name, bound = config.evaluation_metric, config.base.stop_at_score
     return f"{name} {score:.3f} has reached base.stop_at_score {bound:g}"
 
 
 def settings(config: Config, vec: VecEnv) -> Config:
-    """The configuration of an evaluation's environments.
+    """Return the configuration of the evaluation environments.
 
     Args:
-        config: the run's.
-        vec: its environments, which tell how many agents there are in each.
+        config: Configuration of the run.
+        vec: Training environments, used for the number of agents in each.
     """
     total, agents = config.vec.total_agents, config.base.eval_agents
     each, uneven = divmod(vec.num_agents, vec.num_environments)
@@ -167,10 +168,10 @@ def settings(config: Config, vec: VecEnv) -> Config:
 
 
 def logs_of(scores: Scores, config: Config) -> Logs:
-    """An evaluation's part of a record: means, the score's deviation, how many episodes.
+    """Return an evaluation's record: means, standard deviation of the score, number of episodes.
 
     Raises:
-        UserError: see ``Evaluator.after_epoch``.
+        UserError: If the metric of ``base.stop_at_score`` isn't reported.
     """
     summary = scores.summary()
     judged = config.evaluation_metric.removeprefix(EVALUATION)
@@ -192,15 +193,15 @@ def logs_of(scores: Scores, config: Config) -> Logs:
 
 
 def evaluate(trainer: Trainer, make: Callable[[Config], VecEnv]) -> Iterator[Logs]:
-    """Roll out a trainer's weights, until it is told to stop or knows enough.
+    """Roll out a trainer's weights until the evaluation is complete or the trainer is stopped.
 
     Args:
-        trainer: after its last epoch.
-        make: new environments of a configuration, which are closed here.
+        trainer: Trainer after its last epoch.
+        make: Creates environments from a configuration. They are closed here.
 
     Yields:
-        After each rollout ``agent_steps`` and the means since the evaluation began, ``env/*``.
-        puffer5's steps stay those of training.
+        After each rollout: ``agent_steps`` and the means since the evaluation began, ``env/*``.
+        With puffer5, ``agent_steps`` stays at its value after training.
     """
     if not trainer.config.facts.evaluates_apart:
         yield from trainer.evaluate()
@@ -212,7 +213,7 @@ def evaluate(trainer: Trainer, make: Callable[[Config], VecEnv]) -> Iterator[Log
 
 
 def evaluated(config: Config) -> Config:
-    """The configuration of puffer5's evaluation: its agents, in as many groups as they fill."""
+    """Return the configuration of puffer5's evaluation, with its agents and groups."""
     agents = config.base.eval_agents
     base = replace(config.base, reset_state=False)
     vec = replace(config.vec, total_agents=config.vec.total_agents if agents < 1 else agents)
@@ -223,14 +224,14 @@ def evaluated(config: Config) -> Config:
 
 
 def refuse_agents(config: Config, vec: VecEnv) -> None:
-    """Refuse a number of agents for the evaluation that no environments have.
+    """Check that ``base.eval_agents`` fills whole environments.
 
     Args:
-        config: of the run.
-        vec: its environments.
+        config: Configuration of the run.
+        vec: Environments of the run.
 
     Raises:
-        UserError: it would be found out after training.
+        UserError: If it doesn't. Without this check the run would fail only after training.
     """
     agents, each = config.base.eval_agents, vec.num_agents // vec.num_environments
     obeyed = config.facts.evaluates_apart or config.base.eval_interval
@@ -240,13 +241,13 @@ def refuse_agents(config: Config, vec: VecEnv) -> None:
 
 
 def short_note(trainer: Trainer, record: Logs) -> str | None:
-    """The line about an evaluation having ended before as many episodes as were asked for.
+    """Return a message if the evaluation stopped before the requested episodes, else None.
 
-    Of puffer4 alone, and ppo as it is without ``base.eval_interval``, there is none.
+    puffer4, and ppo without ``base.eval_interval``, never get the message.
 
     Args:
-        trainer: that was evaluated.
-        record: the last one of ``evaluate``.
+        trainer: Evaluated trainer.
+        record: Last record of ``evaluate``.
     """
     config, ended = trainer.config, record.get("env/n", 0)
     if unfinished := record.get("env/unfinished"):
@@ -266,7 +267,7 @@ def short_note(trainer: Trainer, record: Logs) -> str | None:
 
 
 def _patience(config: Config) -> int:
-    """Steps, summed over agents, in which at least one episode has to end: those of training."""
+    """Return the steps, summed over agents, after which an episode must have ended."""
     return config.epochs * config.batch_size
 
 
@@ -274,7 +275,7 @@ def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
     run, timer = compile_act(trainer.policy), Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
     collector = make_collector(Acting(config, vec, trainer.policy, run), placement, timer)
-    _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the beginning of training
+    _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the start of training
     total: Logs = {}
     idle = 0  # steps since an episode ended
     while total.get("env/n", 0) < config.base.eval_episodes and not trainer.stop:

@@ -1,6 +1,6 @@
-"""Pictures of an agent at work: an environment's ``draw.py``, GIF and MP4 files.
+"""Draw agents with an environment's ``draw.py`` and write GIF and MP4 files.
 
-A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported where they are needed.
+A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported only when needed.
 """
 
 import contextlib
@@ -17,32 +17,32 @@ from puffer_mlx.system.files import publish
 
 Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
 
-COLOURS = 255  # of a GIF at most: the 256th marks pixels that stay as they are
-GIF_TICK = 0.01  # seconds; delays are whole numbers of it, and viewers slow down below two
-TEXT, LINE = 12, 16  # pixels: of a caption's letters, from one line to the next
-SAMPLES = 2**18  # pixels that the palette of a picture with more colours is made from
+COLOURS = 255  # maximum number in a GIF, whose 256th index marks unchanged pixels
+GIF_TICK = 0.01  # seconds; delays are whole ticks, and viewers slow down below two
+TEXT, LINE = 12, 16  # font size and line height of a caption, in pixels
+SAMPLES = 2**18  # pixels sampled for a palette if there are more colours
 
 
 class Frame(NamedTuple):
-    """What one agent sees at a step, and what arrived with it."""
+    """An agent's picture at a step, with the reward and the state of its episode."""
 
     image: np.ndarray  # (h, w, 3) uint8
-    step: int  # since the play began; 0 is the reset
-    episode: int  # counted from 0
-    reward: float  # that arrived with this picture
-    total: float  # rewards of the episode so far; where it ended, of the one that ended
-    terminal: bool  # an episode has ended, and the picture is the first of the next one
+    step: int  # steps since the first reset, which is 0
+    episode: int  # index of the episode, from 0
+    reward: float  # reward received with this picture
+    total: float  # return of the episode so far, or of the one that just ended
+    terminal: bool  # True at the first picture after the end of an episode
 
 
 def find_draw(folder: Path) -> Draw:
-    """The function ``draw`` of an environment's ``draw.py``, with its pictures checked.
+    """Return the function ``draw`` of an environment's ``draw.py``, with its result checked.
 
     Args:
-        folder: the environment's folder.
+        folder: Folder of the environment.
 
     Raises:
-        UserError: there is no ``draw.py``, or no ``draw`` in it; later, from the function itself:
-            what it returned is no picture.
+        UserError: If ``draw.py`` or its ``draw`` is missing. The returned function raises it if
+            the result isn't a picture.
     """
     path = folder / "draw.py"
     needed = "draw(observation) -> picture (h, w, 3) uint8, observation: one agent's, flat"
@@ -65,9 +65,9 @@ def find_draw(folder: Path) -> Draw:
 
 
 def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A picture no larger than this, in its own proportions.
+    """Resize a picture to fit a height and width, keeping its proportions.
 
-    Enlarged by a whole factor, or reduced by averaging the pixels that become one.
+    Pictures are enlarged by an integer factor, or reduced by averaging pixels.
     """
     h, w = image.shape[:2]
     factor = min(height / h, width / w)
@@ -82,15 +82,15 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def captioned(image: np.ndarray, lines: Sequence[str], others: Sequence[str] = ()) -> np.ndarray:
-    """A picture below lines of text; what they are wider than it is filled up with black.
+    """Add lines of text above a picture, padding it with black to their width.
 
     Args:
-        image: (h, w, 3) uint8.
-        lines: what is written.
-        others: lines of further pictures of the same width.
+        image: Picture, (h, w, 3) uint8.
+        lines: Lines of text.
+        others: Lines of further pictures that must get the same width.
 
     Raises:
-        UserError: Pillow is missing.
+        UserError: If Pillow is missing.
     """
     image_class = _pillow()
     from PIL import ImageDraw, ImageFont
@@ -106,24 +106,23 @@ def captioned(image: np.ndarray, lines: Sequence[str], others: Sequence[str] = (
 
 
 def enlarge(image: np.ndarray, factor: int) -> np.ndarray:
-    """Every pixel as a square of factor x factor pixels."""
+    """Return a picture with every pixel repeated as a square of factor x factor."""
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
-    """An endless GIF.
+    """Return an endless GIF.
 
-    Small because Pillow makes equal neighbours one longer picture and doesn't store pixels again
-    that stay as they are, and because there is one palette: exact up to 255 colours in all, else
-    the nearest of 255.
+    To keep the file small, equal successive pictures are merged, unchanged pixels aren't stored
+    again, and all pictures share one palette of at most 255 colours, exact if there are no more.
 
     Args:
-        frames: at least one, all of one size; held in memory.
-        fps: pictures per second, at most 50; delays are rounded to 10 ms so that they add up.
-        scale: pixels a side for each pixel.
+        frames: One or more frames of equal size. All are held in memory.
+        fps: Pictures per second, at most 50. Delays are rounded to 10 ms without drift.
+        scale: Width and height of each pixel in the output, in pixels.
 
     Raises:
-        UserError: Pillow is missing, there is no frame, sizes differ, or fps can't be shown.
+        UserError: If Pillow is missing, there is no frame, sizes differ, or fps is out of range.
     """
     import io
 
@@ -149,16 +148,16 @@ def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
         duration=[int(t) * 10 for t in ticks],  # milliseconds
         loop=0,
         disposal=1,
-        optimize=False,  # it would give every picture a palette of its own
+        optimize=False,  # optimizing would give every picture a separate palette
     )
     return file.getvalue()
 
 
 def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
-    """Write what ``gif_bytes`` makes, published by rename.
+    """Write a GIF and publish it by rename; see ``gif_bytes``.
 
     Raises:
-        UserError: as ``gif_bytes``, or the file can't be written.
+        UserError: If ``gif_bytes`` raises it or the file can't be written.
     """
     data = gif_bytes(frames, fps, scale)
     with publish(path, named=True) as temporary:
@@ -166,29 +165,29 @@ def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
 
 
 def refuse_missing() -> None:
-    """Refuse to make GIFs where Pillow isn't installed; call it before anything is begun.
+    """Check that Pillow, which GIFs need, is installed.
 
     Raises:
-        UserError: it isn't.
+        UserError: If it isn't.
     """
     _pillow()
 
 
 def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
-    """Write an H.264 video; frames are written as they come.
+    """Write an H.264 video, frame by frame.
 
-    An odd width or height is filled up by doubling the last column or row: the format wants even
-    ones.
+    The format needs an even width and height; an odd one is padded by repeating the last column or
+    row.
 
     Args:
-        frames: at least one, all of one size.
-        path: the file, published by rename.
-        fps: pictures per second.
-        scale: pixels a side for each pixel.
+        frames: One or more frames of equal size.
+        path: Path of the file, published by rename.
+        fps: Pictures per second.
+        scale: Width and height of each pixel in the output, in pixels.
 
     Raises:
-        UserError: imageio-ffmpeg is missing, there is no frame, sizes differ, or the file can't be
-            written.
+        UserError: If imageio-ffmpeg is missing, there is no frame, sizes differ, or the file can't
+            be written.
     """
     with needing("video"):
         from imageio_ffmpeg import write_frames
@@ -206,7 +205,7 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
 
 
 def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
-    """The frames' images, of which there is at least one."""
+    """Yield the images of one or more frames, checking that their sizes are equal."""
     first: tuple[int, ...] | None = None
     for frame in frames:
         first = first or frame.image.shape
@@ -221,7 +220,7 @@ def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
 
 
 def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
-    """A palette of at most COLOURS for all images, and each image's indices (h, w) uint8."""
+    """Return a palette of at most COLOURS for all images, and indices (h, w) uint8 per image."""
     codes = [
         image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for image in images
     ]
@@ -242,10 +241,10 @@ def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np
 
 @contextlib.contextmanager
 def needing(extra: str, what: str = "pictures need") -> Iterator[None]:
-    """A block that imports packages which puffer_mlx itself doesn't need.
+    """Report a failed import of an optional package as a UserError with an install hint.
 
     Raises:
-        UserError: one isn't installed; ``pip install 'puffer-mlx[EXTRA]'`` has them.
+        UserError: If a package isn't installed; ``pip install 'puffer-mlx[EXTRA]'`` installs it.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""Games of two players, each half of them on either side.
+"""Play games between two players, who swap sides in half of the environments.
 
-A seat is an agent's number in its environment; of N = A E agents, number A e + s is seat s of
-environment e. The first half of the seats is side 0, the second half side 1, unless the environment
-says otherwise; a player acts for all agents of its side. The side whose agents got more reward in
-an episode has won it.
+A seat is an agent's index in its environment: with N = A E agents, agent A e + s has seat s of
+environment e. The first half of the seats is side 0 and the second half side 1, unless the
+environment assigns them differently. A player acts for all agents of its side. The side with the
+larger sum of rewards in an episode wins it.
 """
 
 import zlib
@@ -22,16 +22,16 @@ SIDES = 2
 
 
 def sides_of(vec: VecEnv) -> np.ndarray:
-    """Which side each seat is on, (E, A) bool: False side 0, True side 1.
+    """Return the side of each seat, (E, A) bool: False for side 0, True for side 1.
 
-    Environments of PufferLib 5.0's form say it, where any of their seats is for an opponent in
-    self-play (``agents[i].policy``); of others side 1 is the second half of the seats.
+    PufferLib 5.0 environments assign sides themselves if any seat is for a self-play opponent
+    (``agents[i].policy``). In all others side 1 is the second half of the seats.
 
     Args:
-        vec: E environments of A agents.
+        vec: E environments with A agents each.
 
     Raises:
-        UserError: their agents are no two sides.
+        UserError: If the agents don't form two sides.
     """
     E = vec.num_environments
     A, policies = vec.num_agents // E, None
@@ -53,19 +53,19 @@ def sides_of(vec: VecEnv) -> np.ndarray:
 
 
 class Boards:
-    """Environments in which two players play, all stepped at once.
+    """Environments in which two players play, stepped together.
 
     Args:
-        vec: E environments of A agents, in one group; they are reset.
-        players: the first and the second.
-        sides: (E,), which one the first has.
-        seed: of both players' choices; each has its own numbers.
+        vec: E environments with A agents each, in one group. They are reset here.
+        players: First and second player.
+        sides: Side of the first player in each environment, (E,).
+        seed: Seed of the actions. Each player gets a separate seed derived from it.
 
     Attributes:
-        rows: of all agents, the latest.
-        actions: of all agents, the latest.
-        shown: the first of the first player's agents.
-        order: (E, A), each environment's agents, the first player's before the second's.
+        rows: Latest rows of all agents.
+        actions: Latest actions of all agents.
+        shown: Index of the first player's first agent.
+        order: Agents of each environment, the first player's before the second's, (E, A).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Boards:
         self._firsts = sides_of(vec) == sides[:, None]  # (E, A)
         self._shape = E, A = self._firsts.shape
         if isinstance(vec, KnowsSeats):
-            vec.set_tags(np.ones(E, np.int32))  # not only the learner plays, in any of them
+            vec.set_tags(np.ones(E, np.int32))  # mark all as games against an opponent
         self.order = np.argsort(~self._firsts, axis=1, kind="stable") + A * np.arange(E)[:, None]
         self._agents = [np.flatnonzero(each) for each in (self._firsts, ~self._firsts)]
         self.shown = int(self._agents[0][0])
@@ -91,25 +91,25 @@ class Boards:
         vec.reset(self.rows)
 
     def step(self) -> None:
-        """Have both players choose in all environments, and wait for the outcome."""
+        """Let both players act in all environments and wait for the result."""
         for agents, choose in zip(self._agents, self._choose, strict=True):
             self.actions[agents] = choose(self.rows.part(agents))
         self._vec.send(0, self.actions, self.rows)
         self._vec.wait(0)
 
     def ahead(self) -> np.ndarray:
-        """Rewards of the first's agents less those of the second's, (E,) float64."""
+        """Return the first player's rewards minus the second's, (E,) float64."""
         rewards = self.rows.rewards.reshape(self._shape).astype(np.float64)
         return np.where(self._firsts, rewards, -rewards).sum(axis=1)
 
     def over(self) -> np.ndarray:
-        """Where a game has just ended, (E,) bool.
+        """Return where a game has just ended, (E,) bool.
 
-        Where last observations have rows of their own, agents may leave before others do: a game
-        ends with the last of them.
+        If last observations have separate rows, agents may leave at different times. The game
+        then ends with the last agent.
 
         Raises:
-            UserError: an episode ended for some of an environment's agents alone.
+            UserError: If an episode ended for only some agents of an environment.
         """
         finals = self.rows.finals
         flags = self.rows.terminals if finals is None else finals
@@ -125,37 +125,37 @@ class Boards:
 
 
 class DistinctGames:
-    """Counts games that differ in what the players saw or chose; one step after the other.
+    """Count games that differ in observations or actions.
 
     Args:
-        order: (E, A), each environment's agents, the first player's before the second's: the same
-            game with the players' seats changed is one.
+        order: Agents of each environment, the first player's before the second's, (E, A). Games
+            that differ only by the players' sides count once.
     """
 
     def __init__(self, order: np.ndarray) -> None:
         self._order = order
-        self._codes = [0] * len(order)  # checksums of the games under way
-        self._ended = np.zeros(len(order), bool)  # whose last observations are shown
+        self._codes = [0] * len(order)  # checksums of the games in progress
+        self._ended = np.zeros(len(order), bool)  # environments that show last observations
         self._found: set[int] = set()
 
     @property
     def count(self) -> int:
-        """How many games differ."""
+        """Number of distinct games."""
         return len(self._found)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add what all agents saw or chose, (N, ...)."""
+        """Add the observations or actions of all agents, (N, ...)."""
         each = rows[self._order].reshape(len(self._codes), -1)
         pairs = zip(each, self._codes, strict=True)
         self._codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
 
     def end(self, over: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
-        """A step has ended.
+        """End a step.
 
         Args:
-            over: (E,) bool, where a game has.
-            counted: (E,) bool, where it counts.
-            shows_last: whether the next step only begins a new game there.
+            over: Environments whose game has ended, (E,) bool.
+            counted: Environments whose game counts, (E,) bool.
+            shows_last: True if the step after a game's end only starts a new game.
         """
         for e in np.flatnonzero(counted).tolist():
             self._found.add(self._codes[e])
@@ -173,22 +173,22 @@ def play_pair(
     max_steps: int = MAX_STEPS,
     progress: Callable[[int], object] | None = None,
 ) -> PairResult:
-    """Have two players play the first ``each`` games of every environment.
+    """Let two players play the first ``each`` games of every environment.
 
-    The first games of some environments alone would be the short ones.
+    Taking the first games that end in any environment would favour short ones.
 
     Args:
-        first: whose wins are counted.
-        second: the other one.
-        vec: E environments, E even: in every second one they change sides.
-        each: games of every environment.
-        seed: of the players' choices.
-        max_steps: of an environment, for its games.
-        progress: called after each step with the number of games that are over.
+        first: Player whose wins are counted.
+        second: Opponent of the first player.
+        vec: E environments, E even. The players swap sides in every second one.
+        each: Games per environment.
+        seed: Seed of the players' actions.
+        max_steps: Step limit per environment.
+        progress: Called after each step with the number of finished games.
 
     Raises:
-        UserError: these are no environments of two sides, an episode doesn't end for all at once,
-            or games don't end.
+        UserError: If the environments don't have two sides, an episode doesn't end for all agents
+            at once, or games don't end.
     """
     E = vec.num_environments
     assert E % SIDES == 0, "half of the environments for each side"
@@ -196,8 +196,8 @@ def play_pair(
     boards = Boards(vec, (first, second), sides, seed)
     distinct = None if first.draws or second.draws else DistinctGames(boards.order)
     left = np.full(E, each)
-    won = np.zeros(E)  # rewards of the first less those of the second, of the games under way
-    counts = np.zeros((SIDES, 3), int)  # side of the first; its wins, draws and losses
+    won = np.zeros(E)  # first player's rewards minus the second's, in current games
+    counts = np.zeros((SIDES, 3), int)  # by the first player's side: wins, draws, losses
     steps = 0
     while left.any():
         if steps == max_steps:
@@ -229,19 +229,19 @@ def play_pair(
 def watch(
     first: Player, second: Player, vec: Environments, seed: int
 ) -> Generator[np.ndarray, None, float]:
-    """What the first player's first agent sees of one game: observations (D,).
+    """Yield the observations (D,) of the first player's first agent in one game.
 
-    Of environments in C the last one is of the position before the last move: what follows is the
-    next game's first.
+    In C environments the last observation is the position before the final move, because the next
+    row belongs to the next game.
 
     Args:
-        first: on side 0.
-        second: on side 1.
-        vec: one environment.
-        seed: of the players' choices.
+        first: Player on side 0.
+        second: Player on side 1.
+        vec: One environment.
+        seed: Seed of the players' actions.
 
     Returns:
-        The first one's rewards less the second one's.
+        The first player's rewards minus the second's.
     """
     boards, won = Boards(vec, (first, second), np.zeros(1, int), seed), 0.0
     for _ in range(MAX_STEPS):

@@ -1,10 +1,9 @@
-"""The ladder: a policy's results against opponents of known strength, one after another.
+"""Play a policy against a ladder: opponents of known strength, one after another.
 
-A rung is one of the environment's scripted opponents, or an entry of the pool that a run with
-self-play has gathered. Scripted opponents are of two kinds. An environment of PufferLib 5.0's form
-plays them itself (``puf_set_bot_policy``): the policy is its only agent then, and what counts is
-``perf``, or ``score`` where it reports none. Other folders have a ``bot.py``, which takes one side
-of a match, at several skills.
+An opponent level is a scripted opponent, or an entry of a self-play run's pool. There are two kinds
+of scripted opponents. A PufferLib 5.0 environment plays its own (``puf_set_bot_policy``): the
+policy is then the only agent, scored by ``perf``, or by ``score`` if ``perf`` isn't reported. Other
+environments have a ``bot.py``, which plays one side of a match at several skills.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,22 +33,22 @@ from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.from_config import source_folder
 from puffer_mlx.vec.native.vec import NativeVec
 
-SKILLS = 0.0, 0.25, 0.5, 0.75, 1.0  # of a bot.py
+SKILLS = 0.0, 0.25, 0.5, 0.75, 1.0  # skills at which a bot.py plays
 PERF = "perf"
 
-Progress = Callable[[int, int], object]  # of games that are over, and those there will be
+Progress = Callable[[int, int], object]  # (finished games, total games)
 
 
 class Rung(NamedTuple):
-    """Results against one opponent.
+    """Results against one opponent level.
 
     Args:
-        name: of the opponent.
-        games: how many.
-        score: their mean, 1 for a win and 0.5 for a draw; or what the environment reports.
-        low: the 95 % interval's lower end.
-        high: its upper end.
-        tally: wins, draws and losses; None where the environment plays the opponent itself.
+        name: Name of the opponent.
+        games: Number of games.
+        score: Mean over games: 1 for a win and 0.5 for a draw, or the environment's own score.
+        low: Lower end of the 95 % interval.
+        high: Upper end of the 95 % interval.
+        tally: Wins, draws and losses, or None with opponents that the environment plays.
     """
 
     name: str
@@ -61,12 +60,12 @@ class Rung(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """All rungs, in the order in which they were played.
+    """Results against all opponent levels, in the order played.
 
     Args:
-        name: of the environment.
-        what: the score is.
-        rungs: one at least.
+        name: Name of the environment.
+        what: Name of the score.
+        rungs: One or more results.
     """
 
     name: str
@@ -75,7 +74,7 @@ class Ladder(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The mean of the rungs' scores."""
+        """Mean score over the opponent levels."""
         return sum(rung.score for rung in self.rungs) / len(self.rungs)
 
     def __str__(self) -> str:
@@ -100,7 +99,7 @@ class Ladder(NamedTuple):
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """Return the results in JSON types."""
         return {
             "environment": self.name,
             "score": self.score,
@@ -112,10 +111,10 @@ class Ladder(NamedTuple):
 
 
 def plays_bots_itself(config: Config) -> bool:
-    """Whether an environment's scripted opponents are its own, and no ``bot.py``.
+    """Return True if the environment plays its scripted opponents, False if ``bot.py`` does.
 
     Raises:
-        UserError: it can't have any.
+        UserError: If the environment has no scripted opponents.
     """
     if not config.python:
         folder = source_folder(config)
@@ -130,7 +129,7 @@ def plays_bots_itself(config: Config) -> bool:
 
 
 def idle_note(config: Config) -> str:
-    """The line that names keys which do nothing where a ``bot.py`` plays; empty without any."""
+    """Return a note that names keys unused with a ``bot.py``, or an empty string."""
     names = [f"selfplay.{key}" for key in ("eval_bots", "eval_bot_envs", "eval_bot_threads")]
     idle = [name for name in names if typed(config, name)]
     if not idle or plays_bots_itself(config):
@@ -139,7 +138,7 @@ def idle_note(config: Config) -> str:
 
 
 def bots_of(config: Config) -> list[int]:
-    """The numbers in ``selfplay.eval_bots``."""
+    """Return the opponent numbers in ``selfplay.eval_bots``."""
     return [int(word) for word in config.selfplay.eval_bots.split(",")]
 
 
@@ -154,21 +153,21 @@ def play_bots(
     greedy: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Ladder:
-    """Play the environment's own scripted opponents: ``selfplay.eval_bots``, as PufferLib 5.0 does.
+    """Play the environment's scripted opponents ``selfplay.eval_bots``, as PufferLib 5.0 does.
 
     Args:
-        config: of the policy's run.
-        spec: of the environments that it was trained in.
-        policy: as it was trained.
-        weights: its weights.
-        make: environments of a configuration, ready for the policy; they are closed here.
-        games: against each, at least.
-        seed: of environments and actions.
-        greedy: take the most probable action instead of drawing one.
-        progress: called after each step.
+        config: Configuration of the policy's run.
+        spec: Spec of the training environments.
+        policy: Trained policy.
+        weights: Weights of the policy.
+        make: Creates environments for the policy from a configuration. They are closed here.
+        games: Minimum number of games against each opponent.
+        seed: Seed of environments and actions.
+        greedy: Take the most probable action instead of sampling.
+        progress: Called after each step.
 
     Raises:
-        UserError: the environment has no such opponents, shows something else when it plays them,
+        UserError: If the environment has no such opponents, has another spec when it plays them,
             or its games don't end.
     """
     settings, numbers, rungs = against_bots(config), bots_of(config), []
@@ -201,14 +200,14 @@ def play_skills(
     """Play the environment's ``bot.py`` at several skills.
 
     Args:
-        player: that climbs.
-        config: of the environment.
-        spec: of the environment.
-        games: where, ``in_bot_games``, and how many against each skill.
-        progress: called after each step.
+        player: Player to score.
+        config: Configuration of the environment.
+        spec: Spec of the environment.
+        games: Environments (``in_bot_games``) and number of games per skill.
+        progress: Called after each step.
 
     Raises:
-        UserError: as ``match.players``, and as a match.
+        UserError: If there is no scripted player or the match can't be played.
     """
     bots = [player_without_policy(f"{BOT}:{skill:g}", config, spec) for skill in SKILLS]
     return play_each(player, [bot for bot in bots if bot], config, games, progress)
@@ -221,7 +220,7 @@ def play_each(
     games: Games,
     progress: Progress = lambda done, total: None,
 ) -> Ladder:
-    """Play a match against each of some players: see ``play_skills``."""
+    """Play a match against each of several players; see ``play_skills``."""
     pairs = [(0, 1 + other) for other in range(len(others))]
     results = play_pairs([player, *others], pairs, games, progress)
     named = [(other.name, results[pair]) for other, pair in zip(others, pairs, strict=True)]
@@ -233,14 +232,15 @@ def play_each(
 
 
 def in_bot_games(config: Config) -> Config:
-    """A configuration of games against scripted opponents: [bot_eval] wins over [env]."""
+    """Return the configuration of games against scripted opponents: [bot_eval] overrides [env]."""
     return replace(config, env={**config.env, **config.bot_eval})
 
 
 def against_bots(config: Config) -> Config:
-    """A configuration in which a policy is the only agent, and a scripted opponent the other one.
+    """Return a configuration with the policy as the only agent, against a scripted opponent.
 
-    PufferLib 5.0's: ``env.num_agents`` and ``env.num_bots`` are 1, and [bot_eval] wins over [env].
+    As in PufferLib 5.0, ``env.num_agents`` and ``env.num_bots`` are 1, and [bot_eval] overrides
+    [env].
     """
     env = {**config.env, "num_agents": 1.0, "num_bots": 1.0}
     config, settings = in_bot_games(replace(config, env=env)), config.vec
@@ -251,10 +251,10 @@ def against_bots(config: Config) -> Config:
 
 
 def set_bot(environments: Environments, number: int) -> None:
-    """Have environments play one of their scripted opponents, once they are reset.
+    """Select a scripted opponent in environments, from their next reset.
 
     Raises:
-        UserError: they have none.
+        UserError: If the environments have no scripted opponents.
     """
     native = getattr(environments, "inner", environments)
     assert isinstance(native, NativeVec), "plays_bots_itself"
@@ -262,17 +262,17 @@ def set_bot(environments: Environments, number: int) -> None:
 
 
 def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
-    """Refuse environments that have no such opponents, or show something else when they play them.
+    """Check that an environment's scripted opponents can play against the policy.
 
     Args:
-        config: of ``against_bots``.
-        spec: what the policy knows.
+        config: Configuration returned by ``against_bots``.
+        spec: Spec of the policy.
 
     Returns:
-        How many agents there are in an environment: one, of most.
+        Agents per environment, usually one.
 
     Raises:
-        UserError: see above.
+        UserError: If there are no scripted opponents, or the spec differs when they play.
     """
     with vec.probe(config) as environments:
         set_bot(environments, bots_of(config)[0])
@@ -288,7 +288,7 @@ def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
 
 
 def _rung(name: str, scores: Scores, config: Config) -> tuple[str, Rung]:
-    """An evaluation as a rung, and the name of the number that counts."""
+    """Return the name of the score and an evaluation's results as a Rung."""
     summary = scores.summary()
     what = PERF if PERF in summary else headline(summary)
     if scores.unfinished or what is None:

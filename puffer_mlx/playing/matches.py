@@ -1,4 +1,4 @@
-"""Matches of several players: which pairs play, where, and how many games."""
+"""Play matches between pairs of several players."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,25 +10,25 @@ from puffer_mlx.playing.games import PairResult, play_pair, sides_of
 from puffer_mlx.playing.players import Player
 from puffer_mlx.vec.base import Environments
 
-Pair = tuple[int, int]  # the players' numbers
+Pair = tuple[int, int]  # indices of two players
 Results = dict[Pair, PairResult]
 
 
 class Games:
-    """What each pair plays.
+    """Environments and number of games for each pair of players.
 
     Args:
-        config: of the environments, without statistics.
-        agents: of an environment.
-        games: at least.
-        make: makes a configuration's environments, which are closed here.
-        seed: of the environments and of the players' choices.
-        max_steps: of an environment.
+        config: Configuration of the environments, without normalization.
+        agents: Agents per environment.
+        games: Minimum number of games.
+        make: Creates environments from a configuration. They are closed here.
+        seed: Seed of the environments and of the players' actions.
+        max_steps: Step limit per environment.
 
     Attributes:
-        count: of environments: an even number. In Python there are at most as many at once as the
-            configuration's agents fill.
-        each: games of every environment.
+        count: Number of environments, even. Python environments are limited to the number that the
+            configured agents fill.
+        each: Games per environment.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class Games:
         self._make, self._config = make, arena(config, self.count, agents, seed)
 
     def environments(self) -> Environments:
-        """New ones; each time the same ones."""
+        """Return new environments, the same for each call."""
         return self._make(self._config)
 
 
 def without_statistics(config: Config) -> Config:
-    """A configuration of environments that show every player plain observations.
+    """Return the configuration without normalization.
 
-    Policies of normalised ones normalise for themselves, each by its own statistics.
+    A policy trained with normalization applies its own statistics.
     """
     plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
     return replace(config, vec=plain)
 
 
 def agents_of(config: Config) -> int:
-    """How many agents sit in an environment.
+    """Return the number of agents per environment.
 
     Raises:
-        UserError: they are no two sides; or as ``vec.make``.
+        UserError: If the agents don't form two sides or the environment can't be created.
     """
     with vec.probe(config) as environments:
         sides_of(environments)
@@ -77,16 +77,16 @@ def play_pairs(
     games: Games,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Results:
-    """Have pairs of players play each other; a pair's result doesn't depend on who else plays.
+    """Let pairs of players play each other. Results of pairs don't depend on each other.
 
     Args:
-        players: all of them.
-        pairs: who plays whom.
-        games: where, and how many.
-        progress: called after each step with the games that are over and those there will be.
+        players: All players.
+        pairs: Pairs of indices into ``players``.
+        games: Environments and number of games.
+        progress: Called after each step with the numbers of finished and of expected games.
 
     Raises:
-        UserError: as ``play_pair``.
+        UserError: If a pair's games can't be played; see ``play_pair``.
     """
     total = games.each * games.count
     results: Results = {}

@@ -1,4 +1,4 @@
-"""Players: a policy, random choices, and an environment's scripted player, its ``bot.py``."""
+"""Define players: a policy, a random player, and an environment's scripted ``bot.py``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +22,13 @@ Choose = Callable[[Rows], np.ndarray]  # rows of n agents -> their actions (n, h
 
 
 class Player(NamedTuple):
-    """A player.
+    """A player of games.
 
     Args:
-        name: for people.
-        sit_down: takes a number n of agents and a seed, and returns a function that chooses their
-            actions; each call begins anew, so that two of the same player share nothing.
-        draws: whether chance may decide what it chooses.
+        name: Name to show.
+        sit_down: Maps a number of agents n and a seed to a function that chooses their actions.
+            Each call starts from fresh states, so two copies of a player share nothing.
+        draws: True if actions may be random.
     """
 
     name: str
@@ -39,14 +39,14 @@ class Player(NamedTuple):
 def policy_player(
     name: str, policy: Policy, weights: Any, greedy: bool, memory: Memory | None = None
 ) -> Player:
-    """A policy.
+    """Return a player that uses a policy.
 
     Args:
-        name: for people.
-        policy: as it was trained.
-        weights: its weights.
-        greedy: take the most probable action instead of drawing one.
-        memory: the statistics that its observations are normalised by; None or empty: they aren't.
+        name: Name to show.
+        policy: Trained policy.
+        weights: Weights of the policy.
+        greedy: Take the most probable action instead of sampling.
+        memory: Normalization statistics of its observations. None or empty: not normalized.
     """
 
     def sit_down(n: int, seed: int) -> Choose:
@@ -62,7 +62,7 @@ def policy_player(
 
 
 def random_player(action: ActionSpec) -> Player:
-    """Draws among the legal choices, each as probable; N(0, 1) for continuous actions."""
+    """Return a player that samples legal actions uniformly, or continuous ones from N(0, 1)."""
 
     def sit_down(n: int, seed: int) -> Choose:
         rng = np.random.default_rng(seed)
@@ -85,16 +85,16 @@ SCRIPTED = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> act
 
 
 def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player:
-    """The function ``choose`` of an environment's ``bot.py``.
+    """Return a player that uses ``choose`` of an environment's ``bot.py``.
 
     Args:
-        name: for people.
-        folder: the environment's.
-        skill: 0 to 1; what it means, the script says.
-        heads: of an action.
+        name: Name to show.
+        folder: Folder of the environment.
+        skill: Skill from 0 to 1, as the script defines it.
+        heads: Heads per action.
 
     Raises:
-        UserError: there is none; later, from the function itself: what it returned are no actions.
+        UserError: If there is no ``choose``. The player raises it if the result has a wrong shape.
     """
     path = folder / SCRIPT
     missing = f"{folder.name} has no scripted player: {path} doesn't exist"
@@ -120,15 +120,15 @@ RANDOM, BOT = "random", "bot"
 
 
 def player_without_policy(word: str, config: Config, spec: EnvSpec) -> Player | None:
-    """``random``, or ``bot`` or ``bot:SKILL``, the environment's scripted player; else None.
+    """Return the player called ``random``, ``bot`` or ``bot:SKILL``, or None for other names.
 
     Args:
-        word: as a person wrote it.
-        config: of the environment.
-        spec: of the environment.
+        word: Name that the user typed.
+        config: Configuration of the environment.
+        spec: Spec of the environment.
 
     Raises:
-        UserError: the environment has no scripted player, or there is no such skill.
+        UserError: If the environment has no scripted player or the skill is invalid.
     """
     if word == RANDOM:
         return random_player(spec.action)
@@ -148,7 +148,7 @@ def player_without_policy(word: str, config: Config, spec: EnvSpec) -> Player | 
 
 
 def skill_of(word: str, text: str) -> float:
-    """The number behind ``bot:``."""
+    """Return the skill in ``bot:SKILL``."""
     try:
         skill = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Results of games: wins, draws and losses, the interval of their score, and Elo ratings."""
+"""Compute results of games: wins, draws, losses, score intervals and Elo ratings."""
 
 import math
 from collections.abc import Mapping
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-Z = 1.959963984540054  # the normal distribution's 97.5 % quantile: 95 % lie within it on both sides
+Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
 
-ELO = 400.0  # points for odds of ten to one
+ELO = 400.0  # rating difference at odds of ten to one
 SWEEPS = 10_000
 CLOSE = 1e-7  # Elo points
 
-FEW = 20  # distinct games that are no sample: the same ones would be played again
+FEW = 20  # with fewer distinct games, more games would only repeat them
 
 
 class Tally(NamedTuple):
-    """Results of games, for one of two players."""
+    """Wins, draws and losses of one of two players."""
 
     wins: int
     draws: int
@@ -24,24 +24,24 @@ class Tally(NamedTuple):
 
     @property
     def games(self) -> int:
-        """How many there were."""
+        """Number of games."""
         return sum(self)
 
     @property
     def score(self) -> float:
-        """The part that was won; a draw is half a win."""
+        """Fraction of games won, with a draw as half a win."""
         return (self.wins + self.draws / 2) / self.games
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The score's 95 % interval: see ``wilson``."""
+        """95 % interval of the score; see ``wilson``."""
         return wilson(self)
 
     def __str__(self) -> str:
         return self.described(self.interval)
 
     def described(self, interval: tuple[float, float] | None, more: str = "") -> str:
-        """As a line, with an interval of its score if there is one, and more words."""
+        """Return one line of text, with the score's interval if given and an optional remark."""
         bounds = [] if interval is None else ["{:.3f} to {:.3f}".format(*interval)]
         return (
             f"{self.wins:,} wins, {self.draws:,} draws, {self.losses:,} losses:"
@@ -50,12 +50,12 @@ class Tally(NamedTuple):
 
 
 class PairResult(NamedTuple):
-    """Results of two players' games, for the first of them.
+    """Results of two players' games, from the first player's point of view.
 
     Args:
-        sides: one for its games on side 0, one for those on side 1; as many games are in both.
-        steps: of an environment, all its games together.
-        distinct: games that differ, where neither player draws; None: each game counts.
+        sides: Results on side 0 and on side 1, with equal numbers of games.
+        steps: Steps per environment, over all its games.
+        distinct: Number of distinct games. None with a player that samples actions.
     """
 
     sides: tuple[Tally, Tally]
@@ -64,12 +64,12 @@ class PairResult(NamedTuple):
 
     @property
     def total(self) -> Tally:
-        """Of both sides."""
+        """Results over both sides."""
         return Tally(*map(sum, zip(*self.sides, strict=True)))
 
     @property
     def independent(self) -> Tally:
-        """The total, as if each distinct game had been played once: the independent evidence."""
+        """Total scaled to the number of distinct games, which is the independent evidence."""
         total = self.total
         if self.distinct is None:
             return total
@@ -77,7 +77,7 @@ class PairResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The score's 95 % interval; None where fewer than ``FEW`` distinct games were repeated."""
+        """95 % interval of the score. None after repeats of fewer than ``FEW`` distinct games."""
         if self.distinct is not None and self.distinct < min(FEW, self.total.games):
             return None
         return wilson(self.independent)
@@ -89,14 +89,14 @@ class PairResult(NamedTuple):
 
 
 def wilson(tally: Tally) -> tuple[float, float]:
-    """The 95 % interval of a score, by Wilson's formula.
+    """Return the 95 % Wilson interval of a score.
 
     E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of
-    the American Statistical Association 22 (1927). It is for wins and losses alone; draws vary
-    less, so with them the interval is rather too wide.
+    the American Statistical Association 22 (1927). The formula assumes wins and losses only. Draws
+    reduce the variance, so with draws the interval is slightly too wide.
 
     Args:
-        tally: of at least one game.
+        tally: Results of at least one game.
     """
     n, p = tally.games, tally.score
     shrunk = 1 + Z**2 / n
@@ -106,17 +106,17 @@ def wilson(tally: Tally) -> tuple[float, float]:
 
 
 def elo(results: Mapping[tuple[int, int], Tally], players: int) -> np.ndarray:
-    """Elo ratings of all players, (players,) float64, their mean 0.
+    """Return the Elo ratings of all players, (players,) float64, with mean 0.
 
-    The Bradley-Terry model's likeliest strengths: i beats j with probability s_i / (s_i + s_j),
-    ratings are 400 log10 s. A draw is half a win for both. One more draw is added to each pair's
-    games: without it, who never lost would have no finite rating. Strengths are found by the
-    iteration of D. R. Hunter, MM algorithms for generalized Bradley-Terry models, Annals of
-    Statistics 32 (2004), equation 3.
+    The ratings are 400 log10 s, with the maximum-likelihood strengths s of the Bradley-Terry model:
+    player i beats j with probability s_i / (s_i + s_j). A draw is half a win for both players. Each
+    pair gets one extra draw, so that a player without losses has a finite rating. The iteration is
+    equation 3 of D. R. Hunter, MM algorithms for generalized Bradley-Terry models, Annals of
+    Statistics 32 (2004).
 
     Args:
-        results: of pairs (i, j), for i; each pair of players once.
-        players: how many; all are connected by games.
+        results: Results for player i by pair (i, j), each pair once.
+        players: Number of players. Games must connect all of them.
     """
     points, games = np.zeros(players), np.zeros((players, players))
     for (i, j), tally in results.items():

@@ -1,6 +1,6 @@
-"""Pictures in a terminal: every character shows two pixels, one above the other.
+"""Show pictures in a terminal, two pixels per character, one above the other.
 
-Plain text with colours, so it works through ssh; a terminal with fewer colours gets the nearest.
+The output is coloured text, so it works through ssh. Terminals with fewer colours show the nearest.
 """
 
 import contextlib
@@ -19,23 +19,23 @@ from rich.style import Style
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import Frame, fit
 
-UPPER = "▀"  # the upper half in the foreground's colour, the lower in the background's
+UPPER = "▀"  # upper half in the foreground colour, lower half in the background colour
 
 
 @lru_cache(1 << 14)
 def _style(upper: tuple[int, int, int], lower: tuple[int, int, int] | None) -> Style:
-    """The colours of a character; without a lower pixel the terminal's own background."""
+    """Return the colours of a character. Without a lower pixel the background stays."""
     return Style(
         color=Color.from_rgb(*upper), bgcolor=None if lower is None else Color.from_rgb(*lower)
     )
 
 
 class HalfBlocks:
-    """A picture under a line of text, as large as the window allows; for rich.
+    """Render a picture below a line of text with rich, as large as the window allows.
 
     Args:
-        image: (h, w, 3) uint8.
-        caption: cut off where the window ends.
+        image: Picture, (h, w, 3) uint8.
+        caption: Line of text, cut off at the window's width.
     """
 
     def __init__(self, image: np.ndarray, caption: str) -> None:
@@ -54,22 +54,22 @@ class HalfBlocks:
 
 
 def caption(frame: Frame) -> str:
-    """What happened, as a line."""
+    """Return a caption with the episode, the return and the step."""
     end = " ended" if frame.terminal else ""
-    episode = frame.episode - frame.terminal  # the one whose total it is
+    episode = frame.episode - frame.terminal  # episode that `total` belongs to
     return f"episode {episode + 1}{end}   return {frame.total:g}   step {frame.step:,}"
 
 
 def play_in_terminal(frames: Iterable[Frame], fps: float, console: Console | None = None) -> None:
-    """Show frames on the terminal's second screen, until they end or Ctrl-C.
+    """Show frames on the terminal's alternate screen until they end or Ctrl-C.
 
     Args:
-        frames: taken one by one, none earlier than it is shown.
-        fps: pictures per second; fewer where drawing takes longer.
-        console: where to draw; standard output if None.
+        frames: Frames, each created shortly before it is shown.
+        fps: Pictures per second, or fewer if drawing is slower.
+        console: Console to draw on. None: standard output.
 
     Raises:
-        UserError: there is no terminal.
+        UserError: If the output isn't a terminal.
     """
     console = console or Console()
     if not console.is_terminal:

@@ -1,1 +1,1 @@
-"""Checks of an environment, which is played with: ``puffer-mlx check-env``."""
+"""Check an environment by playing it: ``puffer-mlx check-env``."""

@@ -1,4 +1,4 @@
-"""Items: episodes end, begin anew, and are reported."""
+"""Items that check that episodes end, start again, and are reported."""
 
 import math
 
@@ -8,12 +8,12 @@ from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, s
 from puffer_mlx.check.env.random_play import Notes
 from puffer_mlx.check.env.subject import Subject
 
-FEW = 64  # rows whose distances are looked at
-ENOUGH = 20  # episodes that a statement about all of them needs
+FEW = 64  # rows to compute distances of
+ENOUGH = 20  # minimum episodes for a general finding
 
 
 def episodes(subject: Subject) -> Findings:
-    """They end, and not all at once."""
+    """Check that episodes end, and not after one step."""
     notes = subject.notes
     reported = sum(record.get("n", 0.0) for record in notes.logs)
     if not notes.lengths and reported:
@@ -44,7 +44,7 @@ def episodes(subject: Subject) -> Findings:
 
 
 def endings(subject: Subject) -> Findings:
-    """Over, or out of time: the two are told apart."""
+    """Check that terminated and truncated episodes are distinguished."""
     notes = subject.notes
     if subject.native:
         yield skip("C environments have one terminal for both: what it ends is worth 0")
@@ -68,14 +68,14 @@ def endings(subject: Subject) -> Findings:
 
 
 def resets(subject: Subject) -> Findings:
-    """What arrives with a terminal is an episode's first observation."""
+    """Check that the row with a terminal contains an episode's first observation."""
     notes = subject.notes
     if len(notes.fresh) < ENOUGH:
         yield skip(f"{len(notes.fresh)} episodes ended, too few to compare beginnings")
         return
     fresh = np.stack(notes.fresh)
     low, high = notes.started.min(0), notes.started.max(0)
-    room = high - low  # a second reset may go that far beyond what the first ones did
+    room = high - low  # tolerance for later resets
     outside = (fresh < low - room - 1e-6) | (fresh > high + room + 1e-6)
     always = np.flatnonzero(outside.all(0)).tolist()
     anew = (
@@ -105,9 +105,10 @@ def resets(subject: Subject) -> Findings:
 
 
 def goes_on(notes: Notes) -> bool:
-    """Whether rows with a terminal are a step away from those before, and unlike first ones.
+    """Return True if rows with a terminal still belong to the episode that ended.
 
-    Distances are means over the observation's numbers, each in units of its range.
+    They do if they are about one step away from the previous rows and far from first observations.
+    Distances are means over observation elements, each in units of its range.
     """
     if not notes.moved:
         return False
@@ -118,13 +119,13 @@ def goes_on(notes: Notes) -> bool:
     ended = np.abs(np.stack(notes.before)[:FEW] * scale - fresh).sum(1).mean()
     apart = np.abs(started[:, None] - started).sum(2)
     np.fill_diagonal(apart, np.inf)
-    usual = apart.min(1).mean()  # from a first observation to the nearest other one
+    usual = apart.min(1).mean()  # distance of a first observation to the nearest other one
     away = np.abs(fresh[:, None] - started).sum(2).min(1).mean()
     return bool(ended < 2 * step and away > 3 * usual + 0.01)
 
 
 def log(subject: Subject) -> Findings:
-    """What is reported of episodes: finite numbers, a score among them, and all of them."""
+    """Check that every episode is reported with finite values and a score."""
     notes = subject.notes
     if not notes.logs:
         if notes.terminals:

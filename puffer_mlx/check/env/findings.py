@@ -1,20 +1,20 @@
-"""Findings of a check: a verdict, its reason, and what to do about it."""
+"""Define findings of a check: a verdict, its reason, and a hint."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 OK, WARN, FAIL, SKIP = "ok", "WARN", "FAIL", "-"
-ORDER = (OK, SKIP, WARN, FAIL)  # from harmless to bad
+ORDER = (OK, SKIP, WARN, FAIL)  # from harmless to serious
 
 
 class Finding(NamedTuple):
     """One line of the report.
 
     Args:
-        verdict: OK; WARN: it works, but may not be what its author wants; FAIL: it is wrong; SKIP:
-            it could not be looked at, or doesn't apply.
-        text: the reason, in plain words.
-        hint: what to do.
+        verdict: OK; WARN for a possible mistake; FAIL for an error; SKIP if the check doesn't
+            apply or couldn't run.
+        text: Reason for the verdict.
+        hint: Advice for the author.
     """
 
     verdict: str
@@ -26,42 +26,42 @@ Findings: TypeAlias = Iterator[Finding]
 
 
 def ok(text: str) -> Finding:
-    """As it should be."""
+    """Return a finding without a problem."""
     return Finding(OK, text)
 
 
 def warn(text: str, hint: str) -> Finding:
-    """It works, but ..."""
+    """Return a finding about a possible mistake."""
     return Finding(WARN, text, hint)
 
 
 def fail(text: str, hint: str = "") -> Finding:
-    """It is wrong."""
+    """Return a finding about an error."""
     return Finding(FAIL, text, hint)
 
 
 def skip(text: str) -> Finding:
-    """Nothing was looked at."""
+    """Return a finding about a check that wasn't made."""
     return Finding(SKIP, text)
 
 
 def worst(findings: list[Finding]) -> str:
-    """The worst verdict."""
+    """Return the worst verdict of findings, OK without findings."""
     return max((finding.verdict for finding in findings), key=ORDER.index, default=OK)
 
 
 def number(value: float) -> str:
-    """A number for people: at most four digits that say something."""
+    """Format a number with up to four significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def percent(share: float) -> str:
-    """A share for people: 12 %, 0.003 %."""
+    """Format a fraction as a percentage: 12 %, 0.003 %."""
     return f"{100 * share:.2g} %" if share < 0.1 else f"{share:.0%}".replace("%", " %")
 
 
 def numbers(indices: list[int], most: int = 6) -> str:
-    """Which numbers of an observation: number 3; numbers 0-3, 7 and 12 more."""
+    """Format indices of observation elements: number 3; numbers 0-3, 7 and 12 more."""
     runs: list[tuple[int, int]] = []
     for index in indices:
         if runs and index == runs[-1][1] + 1:

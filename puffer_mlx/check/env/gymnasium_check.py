@@ -1,4 +1,4 @@
-"""Items for Gymnasium's environments: its own check of one, and whether its spaces hold."""
+"""Items for Gymnasium environments: Gymnasium's own check, spaces and action bounds."""
 
 import math
 import re
@@ -15,21 +15,21 @@ from puffer_mlx.vec.instances import parameters
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
 STEPS = 300
-LARGE = 3.0  # a bound that N(0, 1), what a policy begins with, hardly ever reaches
+LARGE = 3.0  # an untrained policy samples from N(0, 1) and rarely gets beyond
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# Parts of warnings that don't matter here.
+# Parts of warnings to ignore.
 HARMLESS = (
     "This is probably too low",
     "This is probably too high",
     "render modes due to the environment not having a spec",
-    "recommend using a symmetric and normalized space",  # `bounds` says it with numbers
+    "recommend using a symmetric and normalized space",  # `bounds` reports it with numbers
 )
 
 
 def one(subject: Subject) -> Any:
     """Return one environment as its author wrote it, without the wrappers of gymnasium.make.
 
-    Of a function that only makes vector environments it is one of those.
+    If the factory makes only vector environments, return a vector environment.
     """
     import gymnasium
 
@@ -44,7 +44,7 @@ def one(subject: Subject) -> Any:
 
 
 def gymnasium_says(subject: Subject) -> Findings:
-    """Its own check, a line for each thing it found; spaces, longer; bounds of actions."""
+    """Run Gymnasium's check and report each warning, then check spaces and action bounds."""
     if subject.native:
         yield skip("not one of Gymnasium's")
         return
@@ -56,7 +56,7 @@ def gymnasium_says(subject: Subject) -> Findings:
         yield skip("its interface is PufferLib 3's")
         return
     env = one(subject)
-    if not isinstance(env, Env) or isinstance(env, VectorEnv):  # which is an Env in 0.29
+    if not isinstance(env, Env) or isinstance(env, VectorEnv):  # VectorEnv is an Env in 0.29
         yield skip(f"its own check is for gymnasium.Env, this is {type(env).__name__}")
         return
     with warnings.catch_warnings(record=True) as caught:
@@ -79,7 +79,11 @@ def gymnasium_says(subject: Subject) -> Findings:
 
 
 def outside(subject: Subject, env: Any) -> tuple[Finding | None, int]:
-    """The first observation that isn't in the space declared for it; how many were looked at."""
+    """Find the first observation outside the declared space.
+
+    Returns:
+        The finding or None, and the number of observations checked.
+    """
     space, step = env.observation_space, 0
     env.action_space.seed(0)
     observation, _ = env.reset(seed=0)
@@ -94,7 +98,7 @@ def outside(subject: Subject, env: Any) -> tuple[Finding | None, int]:
 
 
 def misfit(space: Any, value: Any, name: str = "the observation") -> str:
-    """Why a value isn't in a space, in words."""
+    """Return a description of why a value isn't in a space."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict) and isinstance(value, dict):
@@ -124,7 +128,7 @@ def misfit(space: Any, value: Any, name: str = "the observation") -> str:
 
 
 def bounds(env: Any) -> Findings:
-    """Continuous actions are drawn from about N(0, 1) at first, and clipped to their bounds."""
+    """Check that the bounds of continuous actions suit a policy that starts near N(0, 1)."""
     from gymnasium import spaces
 
     space = env.action_space
@@ -147,6 +151,6 @@ def bounds(env: Any) -> Findings:
 
 
 def _plain(message: object) -> str:
-    """One line without colours and the word WARN."""
+    """Return a message as one line, without colours and without the prefix WARN."""
     text = " ".join(COLOURS.sub("", str(message)).split())
     return text.removeprefix("WARN: ")

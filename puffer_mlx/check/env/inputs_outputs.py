@@ -1,4 +1,4 @@
-"""Items: what an agent sees, what it gets for it, and what it can do."""
+"""Items that check observations, rewards and actions."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from puffer_mlx.check.env.random_play import Table
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config.compatibility import LEFT_AT_0
 
-LARGE = 10.0  # a number that a network's first layer had better not see
-SMALL = 1e-3  # rewards below are lost beside the other losses
-TRIED = 300  # steps in which actions must show an effect
+LARGE = 10.0  # larger observations are bad inputs for a network
+SMALL = 1e-3  # smaller rewards vanish among the other losses
+TRIED = 300  # steps within which actions must have an effect
 
 FINITE = (
     "divide by nothing that can be 0, take no root of what can be negative, and limit what grows"
@@ -17,7 +17,7 @@ FINITE = (
 
 
 def spaces(subject: Subject) -> Findings:
-    """What an agent sees and does."""
+    """Report the spaces of observations and actions."""
     spec, each = subject.whole.spec, subject.whole.agents_each
     if spec.observation_shape:
         h, w, c = spec.observation_shape
@@ -40,7 +40,7 @@ def spaces(subject: Subject) -> Findings:
 
 
 def observations(subject: Subject) -> Findings:
-    """Finite, not all the same, and of a size that a network can use."""
+    """Check that observations are finite, vary, and have a scale that suits a network."""
     notes = subject.notes
     spec = subject.whole.spec
     if notes.wrong:
@@ -83,7 +83,7 @@ def observations(subject: Subject) -> Findings:
 
 
 def rewards(subject: Subject) -> Findings:
-    """Finite, there at all, and of a size that isn't clipped."""
+    """Check that rewards are finite, occur, and aren't clipped."""
     notes = subject.notes
     clip = subject.config.train.reward_clip
     if notes.wrong_reward:
@@ -118,7 +118,7 @@ def rewards(subject: Subject) -> Findings:
 
 
 def actions(subject: Subject) -> Findings:
-    """They change something; masks leave one."""
+    """Check that actions have an effect and masks leave a legal choice."""
     notes = subject.notes
     spec = subject.whole.spec
     sizes = ", ".join(map(str, spec.action.sizes))
@@ -151,7 +151,7 @@ def actions(subject: Subject) -> Findings:
 
 
 def effect(subject: Subject) -> int | None:
-    """The step in which two ways to act first led to something else; None: none did."""
+    """Return the first step at which different actions gave different rows, or None."""
     rng = np.random.default_rng(1)
     with subject.make() as one, subject.make() as other:
         tables = Table(one), Table(other)

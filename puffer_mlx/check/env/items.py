@@ -1,4 +1,4 @@
-"""Every item, in the order in which they run, and how one is judged."""
+"""List the items in the order in which they run, and judge one."""
 
 import traceback
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.errors import UserError
 
 NOT_LOOKED_AT = "not looked at"
-LINES = 3  # of a traceback that are shown
+LINES = 3  # lines of a traceback to show
 
 
 class Item(NamedTuple):
-    """One thing to check.
+    """One check of an environment.
 
     Args:
-        name: a word.
-        look: yields its findings.
-        needs: items that must have passed before.
+        name: Name without spaces.
+        look: Yields the findings.
+        needs: Names of items that must pass first.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 
 def loads(subject: Subject) -> Findings:
-    """It compiles or imports, and can be made as it is configured."""
+    """Check that the environment compiles or imports, and accepts its configuration."""
     facts = subject.whole
     how = f" ({facts.description})" if facts.description else ""
     yield ok(f"{facts.num_agents:,} agents in {facts.num_environments:,} environments{how}")
@@ -46,7 +46,7 @@ def loads(subject: Subject) -> Findings:
 
 
 def steps(subject: Subject) -> Findings:
-    """Random legal actions for a while."""
+    """Play random legal actions for a while."""
     notes = subject.notes
     yield ok(
         f"{notes.steps:,} steps of {notes.agents} agents with random actions, {notes.seconds:.1f} s"
@@ -76,7 +76,7 @@ BASIC = {name for item in ITEMS for name in item.needs}
 
 
 def judge(item: Item, subject: Subject, broken: set[str]) -> list[Finding]:
-    """An item's findings; one that others need is added to ``broken`` if it fails."""
+    """Return an item's findings, and add a failed item that others need to ``broken``."""
     if missing := [name for name in item.needs if name in broken]:
         return [skip(f"{NOT_LOOKED_AT}: {missing[0]} failed")]
     findings: list[Finding] = []

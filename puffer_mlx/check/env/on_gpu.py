@@ -1,4 +1,4 @@
-"""Item: whether a GPU can step the environment itself, and does what the host does."""
+"""Item that checks if a GPU can step the environment, with the same results as the host."""
 
 import re
 import tempfile
@@ -20,17 +20,17 @@ from puffer_mlx.vec.native.sources import environment_files
 from puffer_mlx.vec.native.vec import NativeVec
 
 ROLLOUTS = 8
-ROUNDING = 1e-3  # of a number, when rules are rounded in another way
+ROUNDING = 1e-3  # largest difference from another order of rounding
 GUIDE = "docs/writing_envs.md, “Rules that a GPU runs”, says how they are written"
 HEADER = Path(__file__).with_name("rules_on_gpu.h")
 RULES = FOLDER / "acting" / "rules.kernel.h"
-SHOWN = 3  # errors of a compiler
+SHOWN = 3  # compiler errors to show
 COMPILED = [
     *("-S", "-std=c++14", "-nostdinc", "-nostdinc++", "-fno-sanitize=all"),
     *("-Werror=double-promotion", "-Wno-extern-initializer", "-Wno-unused-command-line-argument"),
 ]
-# Behind rules.kernel.h, which says some of these words itself. A constant with an initial value may
-# be called extern outside of functions, and not inside: as Metal's.
+# Inserted after rules.kernel.h, which uses some of these words. As in Metal, an initialized
+# constant may be extern outside of functions but not inside.
 WORDS = """
 #undef TABLE
 #define TABLE extern const
@@ -44,7 +44,7 @@ _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 
 
 def on_gpu(subject: Subject) -> Findings:
-    """Rules that compile for a GPU give the host's trajectories there."""
+    """Check that the rules compile for a GPU and give the host's trajectories there."""
     if not subject.native:
         yield skip("environments in Python are stepped on the CPU")
         return
@@ -66,9 +66,9 @@ def on_gpu(subject: Subject) -> Findings:
 
 
 def compiled(rules: GPURules) -> Finding:
-    """Whether rules compile without what GPUs don't have, by this machine's C++ compiler.
+    """Compile rules with this machine's C++ compiler and without features that GPUs lack.
 
-    Which doesn't know a GPU's kinds of memory, unless it is clang: then those of rows.
+    Address spaces are checked for rows only, and only by clang.
     """
     name = rules.header.stem
     try:
@@ -100,7 +100,7 @@ def _errors(error: CompilerError) -> list[str]:
 
 
 def _extensions(name: str, text: str) -> list[str]:
-    """Errors about what compilers take besides C++, but for types without a name: GPUs' do."""
+    """Return errors about language extensions that GPU compilers may not accept."""
     try:
         _assembly(name, text, "-pedantic-errors")
     except CompilerError as error:
@@ -109,7 +109,7 @@ def _extensions(name: str, text: str) -> list[str]:
 
 
 def program(rules: GPURules) -> str:
-    """Rules as a GPU's compiler gets them, without a kernel around."""
+    """Return the source that a GPU compiler gets for the rules, without a kernel."""
     header = rules.header.name
     text = in_namespace(Rules(rules.header, rules.struct, rules.masked))
     text = text.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
@@ -120,11 +120,11 @@ def program(rules: GPURules) -> str:
 
 
 def _assembly(name: str, text: str, *flags: str) -> str:
-    """What a C++ program becomes.
+    """Compile a C++ program. Returns its assembly.
 
     Raises:
-        CompilerError: it doesn't compile.
-        UserError: there is no compiler.
+        CompilerError: If it doesn't compile.
+        UserError: If there is no compiler.
     """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / f"{name}.cpp"
@@ -134,7 +134,7 @@ def _assembly(name: str, text: str, *flags: str) -> str:
 
 
 def compared(subject: Subject) -> Findings:
-    """What stepping it on the GPU gives."""
+    """Compare the environment on the GPU with the environment on the CPU."""
     result = compare(subject.make, ROLLOUTS)
     if result is None:
         yield warn(
@@ -163,7 +163,12 @@ def compared(subject: Subject) -> Findings:
 
 
 def obstacles(folder: Path, unequal: bool = False) -> Iterator[str]:
-    """What keeps a folder's environment from a GPU, in words; ``unequal``: numbers of agents."""
+    """Yield reasons why a folder's environment can't run on a GPU.
+
+    Args:
+        folder: Folder of the environment.
+        unequal: True if its environments have different numbers of agents.
+    """
     files = [path for path in environment_files(folder) if path.suffix in (".c", ".h")]
     code = [path.read_text(errors="replace") for path in files]
     defined = {name for text in code for name in _DEFINED.findall(text)}

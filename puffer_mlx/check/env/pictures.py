@@ -1,4 +1,4 @@
-"""Item: whether there is something to look at."""
+"""Item that checks an environment's pictures."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ STEPS = 20
 
 
 def drawn(subject: Subject) -> Findings:
-    """What ``evaluate.py --gif`` would show."""
+    """Check the pictures that ``evaluate.py --gif`` would show."""
     yield from _native(subject) if subject.native else _python(subject)
 
 
@@ -50,7 +50,7 @@ def _python(subject: Subject) -> Findings:
 
 
 def _images(environments: VecEnv, look: Callable[[Table], np.ndarray]) -> list[np.ndarray]:
-    """Pictures of steps with random actions."""
+    """Return pictures of steps with random actions."""
     rng, table = np.random.default_rng(0), Table(environments)
     images = []
     for _ in range(STEPS):
@@ -60,7 +60,7 @@ def _images(environments: VecEnv, look: Callable[[Table], np.ndarray]) -> list[n
 
 
 def _moving(images: list[np.ndarray]) -> Findings:
-    """Pictures of one size, not all the same."""
+    """Check that pictures have equal sizes and aren't all the same."""
     if sizes := {image.shape for image in images} - {images[0].shape}:
         yield fail(
             f"their size changes: {images[0].shape}, then {sizes.pop()}", "draw all in one size"

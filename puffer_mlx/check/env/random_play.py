@@ -1,4 +1,4 @@
-"""Playing an environment with random legal actions, and what is noted of it on the way."""
+"""Play an environment with random legal actions and take notes."""
 
 import time
 from collections.abc import Callable
@@ -10,14 +10,14 @@ import numpy as np
 from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, ShowsExactly, VecEnv
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
-LEAST, STEPS = 500, 20_000  # of every agent
-PATIENCE = 20.0  # seconds after which fewer than the least must do
-KEPT = 512  # rows of beginnings, and lengths of episodes
-ASKED = 256  # steps from one log to the next
+LEAST, STEPS = 500, 20_000  # minimum and maximum steps of every agent
+PATIENCE = 20.0  # timeout in seconds, even with fewer than LEAST steps
+KEPT = 512  # maximum number of first rows, and of episode lengths
+ASKED = 256  # steps between two logs
 
 
 class Table:
-    """All agents of vectorised environments, stepped together with random legal actions."""
+    """Step all agents of vectorized environments together."""
 
     def __init__(self, environments: VecEnv, reset: bool = True) -> None:
         self.vec = environments
@@ -27,7 +27,7 @@ class Table:
             environments.reset(self.rows)
 
     def legal(self, rng: np.random.Generator) -> np.ndarray:
-        """Random actions (N, heads) float32 that the masks allow."""
+        """Return random actions (N, heads) float32 that the masks allow."""
         actions = random_actions(self.vec, self.vec.num_agents, rng)
         if self.rows.masks is not None:
             for head, mask in enumerate(by_head(self.rows.masks, self.vec.spec.action.sizes)):
@@ -35,7 +35,7 @@ class Table:
         return actions
 
     def step(self, actions: np.ndarray) -> Rows:
-        """Step all groups at once with actions (N, heads)."""
+        """Step all groups with actions (N, heads). Returns the rows of all agents."""
         for group in range(self.vec.num_groups):
             mine = slice(group * self._n, (group + 1) * self._n)
             self.vec.send(group, actions[mine], self.rows.part(mine))
@@ -44,7 +44,7 @@ class Table:
         return self.rows
 
     def observations(self) -> np.ndarray:
-        """Return what all agents see, (N, D), in float64 where float32 would round it."""
+        """Return the observations of all agents, (N, D), in float64 if float32 would round them."""
         vec, exact = self.vec, None
         if isinstance(vec, ShowsExactly):
             exact = vec.exact_observations(slice(0, vec.num_agents))
@@ -52,37 +52,38 @@ class Table:
 
 
 def by_head(masks: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
-    """What each head may choose, (N, size) bool each."""
+    """Return the legal choices of each head, a list of (N, size) bool."""
     return np.split(masks != 0, np.cumsum(sizes)[:-1], axis=1)
 
 
 @dataclass
 class Notes:
-    """Of N agents.
+    """Notes about N agents.
 
     Args:
-        agents: N.
-        started: rows (N, D) after the reset, float32.
-        fresh: rows (D,) that arrived with a terminal, float32.
-        before: the rows before those.
-        moved: from one row to the next within an episode, a few (2, D).
-        low: the least of each observation element (D,).
-        high: the largest.
-        wrong: the first row that isn't finite: (step, agent, element), of observations.
-        wrong_reward: the first reward that isn't finite: (step, agent).
-        nothing_legal: the first agent without a legal choice: (step, agent, head).
-        masked: choices that masks forbade, of ``choices`` in all.
-        reward_low: the least reward.
-        reward_high: the largest.
-        rewarded: rewards that aren't 0.
-        clipped: rewards beyond ± train.reward_clip.
-        terminals: that arrived.
-        ended: (steps, truncated) of episodes whose last observation was seen.
-        lengths: steps between terminals.
-        away: (N,) bool: agents that were away in the newest row.
-        logs: what ``log`` returned when it wasn't empty.
-        steps: of every agent.
-        seconds: all of it took.
+        agents: Number of agents N.
+        started: Rows after the reset, (N, D) float32.
+        low: Minimum of each observation element, (D,).
+        high: Maximum of each observation element, (D,).
+        fresh: Rows (D,) float32 that arrived with a terminal.
+        before: Rows one step before ``fresh``.
+        moved: Pairs of successive rows within an episode, (2, D) each.
+        wrong: First observation that isn't finite: (step, agent, element).
+        wrong_reward: First reward that isn't finite: (step, agent).
+        nothing_legal: First agent without a legal choice: (step, agent, head).
+        masked: Number of masked choices.
+        choices: Total number of choices.
+        reward_low: Minimum reward.
+        reward_high: Maximum reward.
+        rewarded: Number of rewards that aren't 0.
+        clipped: Number of rewards beyond ± train.reward_clip.
+        terminals: Number of terminals.
+        ended: (steps, truncated) of episodes whose last observation is known.
+        lengths: Steps between terminals.
+        away: Agents absent in the latest row, (N,) bool.
+        logs: Non-empty results of ``log``.
+        steps: Steps of every agent.
+        seconds: Duration of the play.
     """
 
     agents: int
@@ -113,12 +114,12 @@ class Notes:
 def play(
     make: Callable[[], AbstractContextManager[ScoredVec]], seconds: float, reward_clip: float
 ) -> Notes:
-    """Play until ``seconds`` and ``LEAST`` steps, or ``STEPS``, are over.
+    """Play for ``seconds``, at least ``LEAST`` and at most ``STEPS`` steps.
 
     Args:
-        make: makes the environments.
-        seconds: at least, unless there are enough steps before.
-        reward_clip: ``train.reward_clip``.
+        make: Creates the environments.
+        seconds: Time to play, in seconds.
+        reward_clip: Limit of rewards (``train.reward_clip``).
     """
     rng = np.random.default_rng(0)
     with make() as environments:
@@ -127,10 +128,10 @@ def play(
         low, high = seen.min(0).astype(np.float64), seen.max(0).astype(np.float64)
         notes = Notes(environments.num_agents, first, low, high)
         notes.away = np.zeros(environments.num_agents, bool)
-        age = np.zeros(environments.num_agents, int)  # steps of each agent's episode
+        age = np.zeros(environments.num_agents, int)  # steps in each agent's episode
         _observe(notes, table.observations())
         _look_at_masks(notes, table.rows, environments.spec.action.sizes)
-        environments.log()  # of what was played before: nothing
+        environments.log()  # discard earlier episodes
         began = time.perf_counter()
         while notes.steps < STEPS:
             notes.seconds = time.perf_counter() - began
@@ -155,7 +156,7 @@ def _observe(notes: Notes, x: np.ndarray) -> None:
     np.minimum(notes.low, x.min(0), out=notes.low)
     np.maximum(notes.high, x.max(0), out=notes.high)
     if notes.wrong is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):
-        places = np.argwhere(~np.isfinite(x))  # none, if only the sum was too large
+        places = np.argwhere(~np.isfinite(x))  # empty if only the sum overflowed
         if len(places):
             notes.wrong = notes.steps, int(places[0][0]), int(places[0][1])
 
@@ -184,8 +185,8 @@ def _look_at_masks(notes: Notes, rows: Rows, sizes: tuple[int, ...]) -> None:
 
 
 def _look_at_ends(notes: Notes, rows: Rows, before: np.ndarray, age: np.ndarray) -> None:
-    """Where an observation is an episode's last, ``finals`` says so; the next one is the first."""
-    away = np.zeros(len(age), bool)  # until their environment begins anew
+    """Note ended episodes. ``finals`` marks last observations, one step before the first ones."""
+    away = np.zeros(len(age), bool)  # absent until their environment is reset
     if rows.finals is not None:
         away = (rows.finals > 0) & (rows.terminals > 0)
         for agent in np.flatnonzero((rows.finals > 0) & ~away):

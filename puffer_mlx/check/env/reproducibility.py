@@ -1,4 +1,4 @@
-"""Items: the same seed gives the same run, and a saved state goes on as it would have."""
+"""Items that check seeds and saved states."""
 
 import re
 
@@ -16,7 +16,7 @@ STEPS = 300
 THREADS = 4
 OTHERS = "the agents are shared by other numbers of environments"
 PARTS = ("observation", "reward", "terminal", "mask", "end")
-# What all environments of a process share; rand() is each environment's own here (src/host.h).
+# State that the environments of a process share. rand() is separate for each (src/host.h).
 SHARED = {
     r"\brandom\s*\(": "random()",
     r"\b[elm]?rand48\s*\(|\bdrand48\s*\(": "drand48()",
@@ -27,7 +27,7 @@ SHARED = {
 
 
 def seeds(subject: Subject) -> Findings:
-    """Equal seeds, equal runs, however many threads and groups; other seeds, other runs."""
+    """Check that a seed determines the run, with any number of threads and groups."""
     place = difference(subject)
     if place is None:
         yield warn(f"nothing can be compared: {OTHERS}, from one run to the next", cause(subject))
@@ -59,19 +59,19 @@ def seeds(subject: Subject) -> Findings:
 
 
 def alike(one: VecEnv, two: VecEnv) -> bool:
-    """Whether two sets have equally many agents and environments.
+    """Return True if two sets have equal numbers of agents and environments.
 
-    An environment that makes its own (MY_VEC_INIT) may draw how many share the agents.
+    An environment with MY_VEC_INIT may choose at random how many environments share the agents.
     """
     mine, its = ((each.num_agents, each.num_environments) for each in (one, two))
     return mine == its
 
 
 def difference(subject: Subject, other: dict[str, int] | None = None) -> str | None:
-    """Where two sets of environments, stepped side by side, first differ.
+    """Find the first difference between two sets of environments, stepped side by side.
 
     Returns:
-        the place in words, empty if they don't differ; None if they can't be compared.
+        A description of the difference, empty without one; None for sets that can't be compared.
     """
     rng = np.random.default_rng(2)
     with subject.make() as one, subject.make(**(other or {})) as two:
@@ -90,7 +90,7 @@ def difference(subject: Subject, other: dict[str, int] | None = None) -> str | N
 
 
 def first_difference(mine: Rows, its: Rows) -> str:
-    """In words: the first number that isn't the same; empty if all are."""
+    """Return a description of the first difference between rows, or an empty string."""
     for name, a, b in zip(PARTS, mine, its, strict=True):
         if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8):
             continue
@@ -102,7 +102,7 @@ def first_difference(mine: Rows, its: Rows) -> str:
 
 
 def cause(subject: Subject) -> str:
-    """What to do about chance that doesn't come from the seed."""
+    """Return a hint about randomness that doesn't come from the seed."""
     if not subject.native:
         return (
             "draw from self.np_random alone, which super().reset(seed=seed) makes, not from random"
@@ -114,7 +114,7 @@ def cause(subject: Subject) -> str:
 
 
 def shared_things(subject: Subject) -> list[str]:
-    """Lines of the environment's sources that look as if they shared something."""
+    """Return lines of the environment's sources that seem to share state."""
     folder, lines = vec.source_folder(subject.config), []
     for path in environment_files(folder):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
@@ -128,7 +128,7 @@ def shared_things(subject: Subject) -> list[str]:
 
 
 def state(subject: Subject) -> Findings:
-    """What is saved in the middle of episodes goes on in other environments with the same bits."""
+    """Check that other environments continue from a saved state with the same bits."""
     rng = np.random.default_rng(3)
     with subject.make() as one, subject.make() as two:
         mine = Table(one)
@@ -155,7 +155,7 @@ def state(subject: Subject) -> Findings:
             if to is not None and what is not None:
                 np.copyto(to, what)
         steps = [mine.legal(rng)]
-        going = []  # as it would have gone on
+        going = []  # rows of the original environments
         for _ in subject.steps(STEPS // 2):
             going.append([None if a is None else a.copy() for a in mine.step(steps[-1])])
             steps.append(mine.legal(rng))

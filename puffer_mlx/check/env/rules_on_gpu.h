@@ -1,4 +1,5 @@
-// What an environment's rules find on a GPU, for this machine's C++ compiler: no headers, no double, no static variables.
+// Declarations that an environment's rules can use on a GPU, for this machine's C++ compiler.
+// There are no headers, no double and no static variables.
 
 #define FUNCTION
 #define IN_THREAD

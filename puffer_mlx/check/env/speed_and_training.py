@@ -1,4 +1,4 @@
-"""Items: how fast it steps, and whether training on it works."""
+"""Items that measure stepping speed and check training."""
 
 import math
 import time
@@ -14,14 +14,14 @@ from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
-EPOCHS = 4  # of which the first compiles
-LONGER = 3  # times ``--seconds`` that they may take
-SLOW = 0.5  # of an epoch's time: where the environment is what training waits for
-ROUND_TRIP = 100e-6  # seconds of a step from which processes are worth their trouble, about
+EPOCHS = 4  # the first one compiles
+LONGER = 3  # time limit of the epochs, in units of ``--seconds``
+SLOW = 0.5  # fraction of an epoch's time from which the environment is called slow
+ROUND_TRIP = 100e-6  # seconds per step above which processes are faster, roughly
 
 
 def speed(subject: Subject) -> Findings:
-    """Steps with random actions, as many at once as training would."""
+    """Measure steps with random actions, with as many agents as in training."""
     with vec.make(subject.config, subject.cores) as environments:
         speeds = measure_stepping(environments, min(subject.seconds, 2.0))
         per_second, nanoseconds = speeds["steps_per_second"], speeds["busy_ns_per_step"]
@@ -31,11 +31,11 @@ def speed(subject: Subject) -> Findings:
 
 
 def training(subject: Subject) -> Findings:
-    """Losses of a few epochs are finite; the environment's part of their time is shown."""
+    """Check that losses are finite, and report the environment's share of the time."""
     config = shortened(subject.few() if subject.native else subject.config)
     records = train(config, subject)
     whole = shortened(subject.config)
-    slower = whole.batch_size / config.batch_size  # an epoch of all agents takes so much longer
+    slower = whole.batch_size / config.batch_size  # relative duration of an epoch with all agents
     if slower > 1 and slower * EPOCHS * records[-1]["perf/epoch"] < LONGER * subject.seconds:
         records = train(whole, subject)
     losses = {k: v for r in records for k, v in r.items() if k.startswith("loss/")}
@@ -50,11 +50,11 @@ def training(subject: Subject) -> Findings:
     last = records[-1]
     share = last.get("perf/eval_env", 0.0) / last["perf/epoch"]
     text = f"{number(last['SPS'])} steps/s, of whose time the environment takes {percent(share)}"
-    yield Finding(OK, text, advice(subject) if share >= SLOW else "")  # a busy machine is no fault
+    yield Finding(OK, text, advice(subject) if share >= SLOW else "")  # OK: the machine may be busy
 
 
 def train(config: Config, subject: Subject) -> list[Logs]:
-    """The records of the first epochs, of which the very first compiles; fewer if they are slow."""
+    """Return the records of the first epochs, fewer than ``EPOCHS`` if they are slow."""
     records: list[Logs] = []
     began = time.perf_counter()
     with vec.make(config, subject.cores) as environments, Run.open(config, environments) as run:
@@ -66,7 +66,7 @@ def train(config: Config, subject: Subject) -> list[Logs]:
 
 
 def shortened(config: Config) -> Config:
-    """A run of ``EPOCHS``, with smaller minibatches if it has few agents."""
+    """Return the configuration of a run of ``EPOCHS``, with minibatches that fit the batch."""
     settings = config.train
     changed = replace(
         settings,
@@ -78,7 +78,7 @@ def shortened(config: Config) -> Config:
 
 
 def advice(subject: Subject) -> str:
-    """What would make a slow environment faster."""
+    """Return a hint how to speed up a slow environment."""
     if subject.native:
         threads = rollout_threads(subject.config, subject.cores)
         if threads < subject.cores:

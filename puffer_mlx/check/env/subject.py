@@ -1,4 +1,4 @@
-"""The environment that is looked at: makes a few of it, and steps them with random actions."""
+"""Create a few environments to check and step them with random actions."""
 
 import time
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from puffer_mlx.playing.matches import without_statistics
 from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
-NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made
-FEWEST = 4  # that threads and groups can share
-MOST_BYTES = 64 << 20  # of observations as float32, of which a few copies are kept
-LEAST = 20  # steps, however slow
+NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # environments to create
+FEWEST = 4  # enough to divide among threads and groups
+MOST_BYTES = 64 << 20  # largest size of float32 observations, which are copied a few times
+LEAST = 20  # minimum steps, even in slow environments
 
 
 class Subject:
-    """An environment by its configuration.
+    """The environment to check.
 
     Args:
-        config: as for training; but nothing is normalised: what comes is looked at.
-        seconds: how long to play for each thing that needs playing.
-        cores: threads there are.
+        config: Configuration as for training. Normalization is disabled, to check raw values.
+        seconds: Time to play for each item, in seconds.
+        cores: Number of available threads.
     """
 
     def __init__(self, config: Config, seconds: float, cores: int) -> None:
@@ -37,7 +37,7 @@ class Subject:
 
     @cached_property
     def whole(self) -> "Facts":
-        """What the environments, made as for training, say of themselves."""
+        """Facts about the environments as training creates them."""
         vec.settle_family(self._asked)
         self.config = without_statistics(self._asked)
         with vec.make(self.config, self.cores) as environments:
@@ -45,32 +45,31 @@ class Subject:
 
     @cached_property
     def notes(self) -> Notes:
-        """What is noted of playing it once, which most items read."""
+        """Notes of one random play, shared by most items."""
         return play(self.make, self.seconds, self.config.train.reward_clip)
 
     @property
     def normalized(self) -> tuple[bool, bool]:
-        """Whether training would normalise observations, and rewards."""
-        assert self.whole  # the configuration is settled by that
+        """Pair of bools: training normalizes observations, training normalizes rewards."""
+        assert self.whole  # settles the configuration
         settings = self._asked.vec
         return settings.normalize_observations, settings.normalize_rewards
 
     @property
     def native(self) -> bool:
-        """Whether it is a folder of C."""
+        """True for an environment in C."""
         return self.whole.native
 
     def few(self, count: int = 0, *, groups: int = 1, threads: int = 1, seed: int = -1) -> Config:
-        """The configuration of fewer environments.
+        """Return the configuration of a few environments.
 
         Args:
-            count: how many; 0: as many as say something, fewer where they are of many agents that
-                see much.
-            groups: Q.
-            threads: that step them.
-            seed: of the first; -1: that of the configuration.
+            count: Number of environments. 0: the default number, reduced for large observations.
+            groups: Number of groups Q.
+            threads: Number of threads that step the environments.
+            seed: Seed of the first environment. -1: seed of the configuration.
         """
-        agents = self._agents(count or self._enough())  # the configuration is settled by that
+        agents = self._agents(count or self._enough())  # settles the configuration
         settings = self.config.vec
         changed = replace(
             settings,
@@ -84,24 +83,27 @@ class Subject:
         return replace(self.config, vec=changed)
 
     def _enough(self) -> int:
-        """Environments that say something, and that memory has room for."""
+        """Return a number of environments that is useful for checks and fits into memory."""
         each = 4 * self.whole.spec.observation_size * self.whole.agents_each
         most = NATIVE_ENVIRONMENTS if self.native else PYTHON_ENVIRONMENTS
         return max(FEWEST, min(most, int(MOST_BYTES / each) // 2 * 2))  # for two groups
 
     def _agents(self, count: int) -> int:
-        """Of so many environments; even, if they aren't all alike: for two groups."""
+        """Return the number of agents in some environments.
+
+        The number is even, for two groups, if environments have different numbers of agents.
+        """
         agents = count * self.whole.agents_each
         return round(agents) if agents.is_integer() else 2 * round(agents / 2)
 
     def _backend(self) -> str:
-        """Without processes, which take longer to begin than a few environments to step."""
+        """Return a backend without processes, which start slowly."""
         chosen = self.config.vec.backend
         processes = chosen == "async" or self.whole.description.startswith("async")
         return "sync" if processes and self.config.python else chosen
 
     def steps(self, most: int) -> Iterator[int]:
-        """Count from 1 to ``most``, or to what ``seconds`` allow; the first 20 in any case."""
+        """Yield 1 to ``most``, but stop after ``seconds`` and at least 20 steps."""
         began = time.perf_counter()
         for step in range(1, most + 1):
             if step > LEAST and time.perf_counter() - began > self.seconds:
@@ -110,11 +112,11 @@ class Subject:
 
     @contextmanager
     def make(self, **options: int) -> Iterator[ScoredVec]:
-        """A few of them, closed at the end; ``options`` as for ``few``."""
+        """Create a few environments and close them at the end; ``options`` as in ``few``."""
         config = self.few(**options)
         try:
             environments = vec.make(config, config.vec.num_threads)
-        except UserError:  # so few can't be: environments of different numbers of agents
+        except UserError:  # too few for environments with different numbers of agents
             more = replace(config.vec, total_agents=self.config.vec.total_agents)
             environments = vec.make(replace(config, vec=more), config.vec.num_threads)
         with environments:
@@ -122,7 +124,7 @@ class Subject:
 
 
 class Facts:
-    """What vectorised environments say of themselves, kept when they are closed."""
+    """Properties of vectorized environments, available after they are closed."""
 
     def __init__(self, environments: VecEnv) -> None:
         self.spec = environments.spec

@@ -1,1 +1,1 @@
-"""The items of ``puffer-mlx check-gpu``: functions that return a number in words."""
+"""Items of ``puffer-mlx check-gpu``: functions that return their result as text."""

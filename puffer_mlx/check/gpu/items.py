@@ -1,4 +1,4 @@
-"""Every item, in the order in which they run: what is small and basic first."""
+"""List the items in the order in which they run, the small and basic ones first."""
 
 import os
 import traceback
@@ -20,13 +20,13 @@ PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 
 
 class Item(NamedTuple):
-    """One thing to check.
+    """One check of the machine.
 
     Args:
-        name: short, without spaces.
-        title: what holds if it passes.
-        check: of whether it is to be quick; returns the number behind it, raises Skipped or Failed,
-            or anything that went wrong.
+        name: Short name without spaces.
+        title: Property that holds if the item passes.
+        check: Maps ``quick`` to the measured result. Raises Skipped or Failed, or the
+            exception of the code under test.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Item(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """An item's verdict; ``text`` is the number behind it, or why."""
+    """Verdict of an item. ``text`` is the measured result or the reason."""
 
     verdict: str
     text: str
-    details: str = ""  # of an exception that nobody expected
+    details: str = ""  # traceback of an unexpected exception
 
 
 def machine(quick: bool) -> str:
-    """Always passes; what a report needs."""
+    """Return the facts about the machine that a report needs. Always passes."""
     lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
     memory = psutil.virtual_memory().total / 2**30
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -73,7 +73,7 @@ ITEMS = (
 
 
 def judge(item: Item, quick: bool) -> Verdict:
-    """Run an item; never raises but for what ends the process."""
+    """Run an item and turn every Exception into a verdict."""
     try:
         return Verdict(PASS, item.check(quick))
     except Skipped as reason:

@@ -1,4 +1,4 @@
-"""Items: fused operations and whole minibatches, against plain MLX in float32 on the CPU."""
+"""Items that compare fused operations and minibatches with plain MLX in float32 on the CPU."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 
-T, S, H = 16, 70, 48  # no multiple of a block
-TOGETHER = 32  # H where a minibatch is one launch: a multiple of it
-TILE = 16  # S likewise
-# Of the largest number: the reference rounds only its inputs, a fused form what it stores too. In
-# float32 it is the order of sums, over T steps.
+T, S, H = 16, 70, 48  # no multiples of a block size
+TOGETHER = 32  # H must be a multiple of this for a minibatch in one launch
+TILE = 16  # S must be a multiple of this for a minibatch in one launch
+# Relative to the largest value. The reference rounds only its inputs, a fused implementation also
+# rounds stored values. In float32 the order of sums over T steps differs.
 FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
 
@@ -34,7 +34,7 @@ COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
 
 
 class Case:
-    """Random inputs of one operation, on which both of its forms are run."""
+    """Random inputs of one operation, for its fused implementation and its reference."""
 
     def __init__(self, case: FusedCase) -> None:
         rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ class Case:
         self.fused, self.reference, self.places = case.run, case.reference, case.gradient_inputs
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
-        """The fused form on a device; None where it has none."""
+        """Return the fused results on a device, or None without a fused implementation."""
         with on(device):
             if device == mx.cpu and cpu_extension.load() is None:
                 return None
@@ -56,7 +56,7 @@ class Case:
         return arrays
 
     def expect(self, dtype: mx.Dtype) -> list[mx.array]:
-        """Pure MLX in float32 on the CPU, of the same rounded inputs."""
+        """Return the results of plain MLX in float32 on the CPU, from the same rounded inputs."""
         with on(mx.Device(mx.cpu)):
             rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
             inputs = [*rounded, *(mx.array(a) for a in self.states)]
@@ -86,7 +86,7 @@ def _norm_reference(x, residual, weight, _):
 
 
 def cases() -> dict[str, Case]:
-    """The operations with a fused form, by name."""
+    """Return the operations with a fused implementation by name."""
     steps = (T, S, H)
     table = {name: forms.fused_case(T, S, H) for name, forms in FORMS.items() if forms.fused_case}
     table["GELU"] = FusedCase(
@@ -97,7 +97,7 @@ def cases() -> dict[str, Case]:
 
 
 def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
-    """Every fused operation, forward and backward, in one precision."""
+    """Check every fused operation, forward and backward, in one precision."""
     if device == mx.gpu:
         need_gpu()
     dtype, worst = DTYPES[precision], Worst()
@@ -117,28 +117,28 @@ def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
 def small_policy(
     network: str, actions: tuple[int, ...] = (5,), reset: bool = False, hidden: int = H
 ) -> Policy:
-    """A policy of two layers, H wide or as it is said."""
+    """Return a policy of two layers with ``hidden`` units each."""
     spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec(actions), 0)
     sizes = config.Policy(hidden_size=hidden, num_layers=2, reset_on_terminal=reset)
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
 def inputs(segments: int = 0) -> mx.array:
-    """Observations (T, S, 20) for it; ``segments``: another S."""
+    """Return random observations, (T, S, 20); ``segments`` replaces S if above 0."""
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
 
 
 class MinibatchCase:
-    """Random segments with episodes' ends in them, and states that they go on from.
+    """Random segments with episode ends, and initial recurrent states.
 
-    Old log-probabilities and values are near a policy's, on both sides of the clips and not at
-    them: what rounding carries to the other side of a clip has another gradient.
+    Old log-probabilities and values lie on both sides of the clips, close to the policy's, but not
+    at the clips, where rounding would change the gradient.
 
     Args:
-        policy: its actions are choices of one head, or numbers.
-        as_bytes: whether observations are.
-        segments: S.
+        policy: Policy with one discrete head or with continuous actions.
+        as_bytes: True for uint8 observations.
+        segments: Number of segments S. 0: the default.
     """
 
     def __init__(self, policy: Policy, as_bytes: bool = False, segments: int = 0) -> None:
@@ -166,9 +166,11 @@ class MinibatchCase:
         self.old_logprob, self.old_value = np.array([logprobs, values]) + apart
 
     def run(self, precision: str, one_launch: bool = False) -> dict[str, np.ndarray]:
-        """Gradients by weights, ratios and advantages, in float64, by name.
+        """Return weight gradients, ratios and advantages by name, in float64.
 
-        ``one_launch``: in one launch where a GPU can, else in the reference's many.
+        Args:
+            precision: Name of the precision.
+            one_launch: Use one launch if the GPU can, else the many launches of the reference.
         """
         train = config.Train(
             algorithm="puffer5",
@@ -199,14 +201,14 @@ class MinibatchCase:
 
 
 def _arrays(tree: Any) -> Any:
-    """NumPy's arrays as MLX's, floating ones in float32; None stays None."""
+    """Convert NumPy arrays of a tree to float32 MLX arrays, leaving None as is."""
     return tree_map(lambda a: None if a is None else mx.array(np.asarray(a, np.float32)), tree)
 
 
 def minibatch(quick: bool) -> str:
-    """Of every network, in every precision: its gradients, its ratios and its live advantages.
+    """Check gradients, ratios and advantages of every network in every precision.
 
-    And in one launch, where a network has that.
+    Networks that support minibatches in one launch are also checked with these.
     """
     need_gpu()
     worst = Worst()
@@ -218,13 +220,13 @@ def minibatch(quick: bool) -> str:
         for actions in ((5,), (1, 1))
     ]
     for network, hidden, one_launch, actions in (*several, *together):
-        numbers = actions == (1, 1)  # then observations are bytes
+        numbers = actions == (1, 1)  # combined with uint8 observations
         with on(mx.Device(mx.cpu)):
             policy, whole = small_policy(network, actions, True, hidden), -(-S // TILE) * TILE
             case = MinibatchCase(policy, numbers, whole if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:
-            bound = unit(precision) ** 0.5  # what rounding carries to the other side of a kink
+            bound = unit(precision) ** 0.5  # rounding can move a value across a kink
             with on(mx.Device(mx.gpu)):
                 arrays = case.run(precision, one_launch)
             how = " in one launch" if one_launch else ""

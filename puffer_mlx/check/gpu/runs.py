@@ -1,4 +1,4 @@
-"""Items: short runs on this machine: alike on both devices, resumed exactly, learning, fast."""
+"""Items that make short runs: equal on both devices, resumed exactly, learning, fast."""
 
 import statistics
 import time
@@ -32,30 +32,30 @@ from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
 
-EXACT = ("squared", "connect4", "g2048")  # their arithmetic is of whole numbers
+EXACT = ("squared", "connect4", "g2048")  # environments with integer arithmetic
 PLAYED = (*EXACT, "connect4_two", "soccer")  # the last two have several agents
 AGENTS, ROLLOUTS = 512, 8
-ROUNDING = 1e-3  # of breakout's sines and cosines
-LOSSES = 1e-2  # of a loss or 1: products in TF32, and minibatches that may differ by a row
-# How far a first minibatch's probability ratios may be from 1, of ``unit``; but 1e-5 at least.
+ROUNDING = 1e-3  # tolerance for the sines and cosines of Breakout
+LOSSES = 1e-2  # relative to max(1, loss): TF32, and minibatches may differ by a row
+# Tolerance for the first minibatch's probability ratios, in units of ``unit``; at least 1e-5.
 RATIOS = 8
 OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
 
-COMPILING = 3  # epochs
+COMPILING = 3  # epochs that may compile
 MINUTE = 60.0
-# Breakout as it is shipped, whose schedule is for 94 million steps: four runs had scores of 17 to
-# 53 here; what hasn't learned stays below 5.
+# Breakout's default configuration has a schedule of 94 million steps. After STEPS, four runs scored
+# 17 to 53; an untrained policy stays below 5.
 STEPS, SCORE = 20_000_000, 10.0
 
 TIMED = ("--device", "gpu", "--train.total-timesteps", "1e12")
 IN_ONE_LAUNCH = ("--train.rollout-device", "gpu-kernel", *SERIAL)
-ROUNDS = 7  # epochs
-CHIPS = {  # largest figures of each: TFLOP/s of float32, GB/s
+ROUNDS = 7  # measured epochs
+CHIPS = {  # peak float32 TFLOP/s, peak GB/s
     **{"Apple M1": (2.6, 68), "Apple M4": (4.2, 120)},
     **{"Apple M4 Pro": (8.5, 273), "Apple M4 Max": (17, 546)},
 }
-LAUNCH = 2.5e-3  # ms of a small kernel on a Mac
-HALVES = {  # of PufferLib 4.0's Breakout: GFLOP, GB, kernels of an epoch
+LAUNCH = 2.5e-3  # ms per small kernel on a Mac
+HALVES = {  # PufferLib 4.0's Breakout, per epoch: GFLOP, GB, kernels
     "rollout": (17, 0.12, 1),
     "training": (76, 3.5, 5 * 406),
 }
@@ -65,7 +65,7 @@ HALVES = {  # of PufferLib 4.0's Breakout: GFLOP, GB, kernels of an epoch
 
 
 def one_launch(quick: bool) -> str:
-    """A GPU's environments do what the host's do, for the same actions, and are trained with."""
+    """Check that environments on the GPU match the host's, and that training with them works."""
     need_gpu()
     rates = [_compared(env) for env in (*PLAYED, "breakout")]
     steps = [_compared(env, in_steps=True) for env in PLAYED]
@@ -94,7 +94,7 @@ def _compared(env: str, in_steps: bool = False) -> str:
 
 
 def same_epoch(quick: bool) -> str:
-    """An epoch on the GPU, from the same weights and the same rollout, has the CPU's losses."""
+    """Check that an epoch on the GPU has the CPU's losses, from the same weights and rollout."""
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as run:
         weights, expected = run.weights, [run.step()]
@@ -111,7 +111,7 @@ def same_epoch(quick: bool) -> str:
 
 
 def first_ratios(quick: bool) -> str:
-    """Before anything is learned, old and new log-probabilities are the same, wherever it acted."""
+    """Check that acting and training give equal log-probabilities before the first update."""
     on_cpu = mx.default_device() == mx.cpu
     worst = Worst()
     for place in ("cpu",) if on_cpu else ("cpu", "gpu", "gpu-kernel"):
@@ -129,13 +129,13 @@ def first_ratios(quick: bool) -> str:
 
 
 def undisturbed(epochs: int) -> list[Logs]:
-    """The records of an overlapped run."""
+    """Return the records of an overlapped run."""
     with trainer(*OVERLAP) as run:
         return [run.step() for _ in range(epochs)]
 
 
 def resume(quick: bool) -> str:
-    """A run that goes on from a state, with a rollout collected and not trained on, is the same."""
+    """Check that a run resumes exactly, including a rollout not yet trained on."""
     expected = undisturbed(5)
     with trainer(*OVERLAP) as run:
         logs = [run.step() for _ in range(3)]
@@ -151,7 +151,7 @@ def resume(quick: bool) -> str:
 
 
 def learns(quick: bool) -> str:
-    """A minute of Breakout, as this machine trains it by default, learns."""
+    """Check that a minute of Breakout with the default configuration learns."""
     need_time(quick)
     scores: list[float] = []
     with trainer("--vec.num-buffers", "2", env="breakout", base=()) as run:
@@ -168,7 +168,15 @@ def learns(quick: bool) -> str:
 
 
 def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
-    """Train for a minute or ``STEPS``, the epochs that compile not counted; steps per second."""
+    """Train for a minute or ``STEPS``, not counting the epochs that compile.
+
+    Args:
+        run: Trainer of the run.
+        scores: List to which the scores of the epochs are added.
+
+    Returns:
+        Median steps per second.
+    """
     speeds, began = [], 0.0
     for logs in run:
         speeds.append(logs["SPS"])
@@ -186,13 +194,13 @@ def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
 
 
 def speeds(quick: bool) -> str:
-    """Milliseconds of a rollout, of training and of an epoch: in one launch, in pieces, overlapped.
+    """Measure rollouts, training and epochs in ms: one launch, several launches, overlapped.
 
-    And with each minibatch in one launch, and in many: which of them is faster is known on CUDA
-    alone, where ``train.one_launch`` is on by itself.
+    Minibatches are also measured in one launch and in many. ``train.one_launch`` is on by default
+    with CUDA only, where it is known to be faster.
 
     Raises:
-        Failed: one of them can't be had; the text has the others.
+        Failed: If a measurement fails. The text contains the others.
     """
     need_gpu()
     need_time(quick)
@@ -209,7 +217,7 @@ def speeds(quick: bool) -> str:
     for name, options in ways.items():
         try:
             lines.append(f"{name}: {_measured(*options)}")
-        except Exception as error:  # the others are worth knowing all the same
+        except Exception as error:  # report the other measurements anyway
             lines.append(f"{name}: {type(error).__name__}: {error}")
             failed = True
     text = "\n".join([*lines, predicted(str(mx.device_info(mx.gpu).get("device_name", "")))])
@@ -234,14 +242,14 @@ def _measured(*options: str) -> str:
 
 
 def _work(logs: list[Logs], lane: str) -> float:
-    """Milliseconds of a lane's phases but its waiting, the median of epochs."""
+    """Return the median milliseconds of a lane's phases, without waits."""
     waits = {f"perf/{name}" for name in WAITS}
     names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
     return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)
 
 
 def predicted(chip: str) -> str:
-    """The least time of both halves by a chip's arithmetic, memory and launches, in words."""
+    """Return the least times of rollout and training by a chip's peak figures, as text."""
     if chip not in CHIPS:
         return f"predicted for {chip or 'this GPU'}: none"
     teraflops, bandwidth = CHIPS[chip]
