@@ -138,7 +138,7 @@ class Identity(NamedTuple):
         return cls(pid, psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
-        """Return the process, or None if it has ended."""
+        """Return the process, or None after its end."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.began) < 1.0

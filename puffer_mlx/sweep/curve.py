@@ -99,7 +99,7 @@ class Log:
             self._file = self._file.close()
 
     def _open(self) -> BinaryIO | None:
-        """Open the log and return it, or None if it doesn't exist."""
+        """Open the log and return it, or None without a log."""
         with suppress(OSError):
             if self._closed:
                 return None

@@ -13,9 +13,9 @@ and its method learns from fractions that were never run.)
 
 Source: PufferLib 4.0's parameter spaces.
 
-Methods choose each number independently, so many first suggestions are inconsistent: a minibatch
-larger than an epoch, or training shorter than one. ``fit`` adjusts the swept values within their
-ranges, as ``config/fit.py`` adjusts the values of files.
+Methods choose each number independently, so their first suggestions are often inconsistent: a
+minibatch larger than an epoch, or training shorter than one. ``fit`` adjusts the swept values
+within their ranges, as ``config/fit.py`` adjusts the values of files.
 """
 
 import math
@@ -124,7 +124,7 @@ class Parameter:
         return 2 * (place - first) / (last - first) - 1
 
     def to_value(self, unit: float) -> int | float:
-        """Return the value at a coordinate, clipped to -1 to 1; an int for an integer key."""
+        """Return the value at a coordinate, clipped to -1 to 1, as an int for an integer key."""
         value = float(self.to_values(np.array([unit], float))[0])
         return int(value) if self.whole else value
 
@@ -162,7 +162,7 @@ class Space:
 
     @property
     def cost(self) -> int | None:
-        """Index of the coordinate for a run's length; None if it isn't searched."""
+        """Index of the coordinate for a run's length, or None for runs of one length."""
         return self.names.index(COST) if COST in self.names else None
 
     @property
