@@ -178,7 +178,7 @@ def quantile_line(
         rest = scores - slope * logs - constant(slope)
         return float(np.maximum(quantile * rest, (quantile - 1) * rest).sum())
 
-    # The loss is convex in the slope: ternary search between 0 and the largest slope of pairs.
+    # Ternary search, as the loss is convex in the slope.
     low, high = 0.0, float(np.ptp(scores) / max(np.ptp(logs), 1e-12)) * len(costs)
     for _ in range(200):
         third = (high - low) / 3

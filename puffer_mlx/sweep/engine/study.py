@@ -46,7 +46,7 @@ from puffer_mlx.sweep.space import COST, Parameter, Space, Values
 
 RUN, POINT = "point_of", "point"  # attributes of a point: number of its run, index in the curve
 OWNER, CHILD = "owner", "process"  # attributes of a run: sweep that owns it, training process
-SEED = "seed"  # attribute of a run, with a number: curve of one of its seeds
+SEED = "seed"  # attribute of a run, with a seed's number: its curve
 FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
 DEFAULT, GIVEN = "default", "given"  # of a run that no method suggested: source of its values
 HELD = "held out"  # attribute of the study, with run and seed numbers: result of a held-out seed
@@ -145,10 +145,6 @@ class Study:
     Args:
         study: Optuna study.
         space: Parameters of the sweep.
-        settings: Settings of the sweep.
-
-    Attributes:
-        optuna: Optuna study.
         settings: Settings of the sweep.
     """
 
