@@ -159,8 +159,8 @@ class Protein(Method):
     def _target(self, number: int, near: bool, draw: np.random.Generator) -> float | None:
         """Return the target cost, scaled as in ``Models``, or None for runs of one length.
 
-        If ``near`` is set, the target is above all known costs. Otherwise the targets take turns,
-        in a random order.
+        If ``near`` is set, the target is above nearly all known costs. Otherwise it cycles through
+        ``TARGETS`` in random order.
         """
         if self.space.cost is None:
             return None
