@@ -1,1 +1,1 @@
-"""What a program or a notebook calls: the names at the top of the package (docs/library.md)."""
+"""The Python API: the public names of the package (docs/library.md)."""

@@ -1,4 +1,4 @@
-"""Scores, pictures and matches of policies in environments that they weren't trained in."""
+"""Evaluation, rendering and matches of policies in environments separate from training."""
 
 import contextlib
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def evaluate(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
 ) -> Scores:
-    """Play whole episodes in environments of their own.
+    """Play complete episodes in new environments.
 
     ::
 
@@ -53,21 +53,21 @@ def evaluate(
     The same arguments give the same scores, bit for bit on a CPU.
 
     Args:
-        policy: a policy, or a trainer, whose newest weights play.
-        env: a name, a class, a function, or an object, which then plays alone; None: what the
-            policy was trained in.
-        episodes: at least so many; every environment plays the same number.
-        deterministic: take the most probable action; False draws, as in training, and as
-            ``puffer-mlx evaluate`` does without ``--greedy``.
-        seed: of environments and actions; None: the run's ``seed``. Environments are others than
-            those of training.
-        max_steps: of every agent; what hasn't ended by then is left out and counted.
+        policy: Policy, or trainer whose newest weights play.
+        env: Name, class, function or object; an object is the only environment. None for the
+            policy's training environment.
+        episodes: Minimum number of episodes, divided equally among the environments.
+        deterministic: Take the most probable action. False samples, as in training and as
+            ``puffer-mlx evaluate`` without ``--greedy``.
+        seed: Seed of environments and actions; None for the run's ``seed``. The environments differ
+            from those of training.
+        max_steps: Maximum number of steps per agent. Unfinished episodes are left out and counted.
 
     Returns:
-        All episodes; ``scores.score`` has their mean and spread.
+        All episodes; ``scores.score`` has their mean and standard deviation.
 
     Raises:
-        UserError: the environment can't be made, or is of another kind than the policy's.
+        UserError: If the environment can't be created, or doesn't match the policy.
     """
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
@@ -85,23 +85,23 @@ def play(
     deterministic: bool = False,
     seed: int | None = None,
 ) -> Iterator[Frame]:
-    """Pictures of agent 0, the first one after the reset.
+    """Yield pictures of agent 0, the first one after the reset.
 
-    ``display.frames.write_gif`` and ``write_mp4`` make files of them, ``display.notebook.show``
+    ``display.frames.write_gif`` and ``write_mp4`` write them to a file, ``display.notebook.show``
     shows them in a notebook.
 
     Args:
-        policy: a policy, or a trainer, whose newest weights play.
-        env: as of ``evaluate``; an object must have been made with ``render_mode="rgb_array"``.
-        steps: how many pictures.
-        deterministic: as of ``evaluate``.
-        seed: as of ``evaluate``.
+        policy: Policy, or trainer whose newest weights play.
+        env: Environment as for ``evaluate``. An object needs ``render_mode="rgb_array"``.
+        steps: Number of pictures.
+        deterministic: Take the most probable action instead of sampling.
+        seed: Seed of environments and actions; None for the run's ``seed``.
 
     Yields:
-        One frame after the other, with its picture (h, w, 3) uint8.
+        Frames with a picture, (h, w, 3) uint8.
 
     Raises:
-        UserError: as ``evaluate``, or the environment can't be drawn.
+        UserError: If the environment can't be created or drawn, or doesn't match the policy.
     """
     acting, seed = player(policy, seed)
     with _environments(acting, env, 1, seed, render=True) as environments:
@@ -113,7 +113,7 @@ def play(
 def _environments(
     acting: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
-    """Environments for so many episodes, which show and take what the policy knows."""
+    """Create environments for a number of episodes, and check that they match the policy."""
     one = None if env is None else source_of(env)
     config = played(acting.config, one)
     count = agents = 1
@@ -132,7 +132,7 @@ def _environments(
 
 
 def played(config: Config, one: EnvironmentSource | None) -> Config:
-    """The policy's configuration in the environment that it is to play in."""
+    """Return the policy's configuration with the environment to play in."""
     config = replace(config, notes=[], origins={}, again=None)
     if one is not None and one.factory is None and one.name != config.env_name:
         return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
@@ -149,32 +149,32 @@ def play_match(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
 ) -> PairResult:
-    """Have two players play against each other: half of an environment's agents each.
+    """Let two players play against each other, each with half of an environment's agents.
 
     ::
 
         result = puffer_mlx.play_match(policy, "random", games=1000)
         print(result, result.total.score, result.interval)
 
-    The same arguments give the same result, on a CPU to the game.
+    The same arguments give the same result, exactly on a CPU.
 
     Args:
-        policy: whose wins are counted: a policy, or a trainer, whose newest weights play.
-        against: another one; ``random``; ``bot`` or ``bot:SKILL``, the environment's scripted
-            player.
-        env: an environment of 2, 4, 6 … agents: a name, a class or a function; None: what the
-            policy was trained in.
-        games: at least so many, half of them on either side.
-        deterministic: take the most probable actions; False draws.
-        seed: of environments and actions; None: the run's ``seed``.
-        max_steps: of an environment.
+        policy: Policy, or trainer whose newest weights play. Its wins are counted.
+        against: Another policy or trainer, ``random``, or the environment's scripted player ``bot``
+            or ``bot:SKILL``.
+        env: Name, class or function of an environment with an even number of agents; None for the
+            policy's training environment.
+        games: Minimum number of games, half of them on each side.
+        deterministic: Take the most probable actions instead of sampling.
+        seed: Seed of environments and actions; None for the run's ``seed``.
+        max_steps: Maximum number of steps per environment.
 
     Returns:
-        Wins, draws and losses of ``policy``; ``result.total.score`` is the part that it won.
+        Wins, draws and losses of ``policy``; ``result.total.score`` is its winning fraction.
 
     Raises:
-        UserError: the environment can't be made, or is of another kind than a policy's; it has no
-            two sides, or its games don't end.
+        UserError: If the environment can't be created, doesn't match a policy, lacks two sides, or
+            has games without an end.
     """
     if games < 2:
         raise UserError(f"games is {games}", "2 or more: half of them are played on either side")

@@ -1,4 +1,4 @@
-"""A trained policy as a program uses it: observations in, actions of the environment out."""
+"""A trained policy for programs, from observations to actions of the environment."""
 
 import copy
 import pickle
@@ -29,24 +29,24 @@ from puffer_mlx.vec.spaces import leaves, nested, path_text
 
 
 class Form(Protocol):
-    """How an environment's observations and actions look; picklable."""
+    """Conversion of an environment's observations and actions; picklable."""
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return an observation's rows (n, D), and whether it was a single observation."""
+        """Return an observation's rows (n, D), and True for a single observation."""
         ...
 
     def actions(self, chosen: np.ndarray, single: bool) -> Any:
-        """Return what the environment takes.
+        """Return actions in the environment's format.
 
         Args:
-            chosen: (n, heads) float32, as the policy chooses them.
-            single: whether one action is wanted instead of a batch.
+            chosen: Actions of the policy, (n, heads) float32.
+            single: True to return one action instead of a batch.
         """
         ...
 
 
 class LayoutForm:
-    """Observations and actions of an environment in Python, as its spaces describe them."""
+    """Observations and actions of a Python environment, as its spaces define them."""
 
     def __init__(self, layout: Layout, spec: EnvSpec) -> None:
         observation_space, action_space = layout.spaces
@@ -56,7 +56,7 @@ class LayoutForm:
         self._action_paths = [path for path, _, _ in leaves(spec.name, action_space, "action")]
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """See ``Form``."""
+        """Return an observation's rows (n, D), and True for a single observation."""
         spec, parts = self._spec, self._parts
         values = {path: _at(spec, observation, path) for path, _, _ in parts}
         path, space, _ = parts[0]
@@ -74,7 +74,7 @@ class LayoutForm:
         return out, single
 
     def actions(self, chosen: np.ndarray, single: bool) -> Any:
-        """See ``Form``."""
+        """Return actions in the environment's format."""
         batch = self._layout.actions(chosen)
         if not single:
             return batch
@@ -83,7 +83,7 @@ class LayoutForm:
 
 
 class PlainForm:
-    """Observations and actions of an environment in C: rows and heads; one head has no axis."""
+    """Observations and actions of a C environment: rows and heads. One head has no axis."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
@@ -92,7 +92,7 @@ class PlainForm:
             self._shapes.append(spec.observation_shape)
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """See ``Form``."""
+        """Return an observation's rows (n, D), and True for a single observation."""
         spec, shapes = self._spec, self._shapes
         values = np.asarray(observation)
         single = values.shape in shapes
@@ -101,7 +101,7 @@ class PlainForm:
         return values.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
 
     def actions(self, chosen: np.ndarray, single: bool) -> Any:
-        """See ``Form``."""
+        """Return actions in the environment's format."""
         action = self._spec.action
         batch = chosen if action.continuous else chosen.astype(np.int64)
         batch = batch if action.continuous or action.heads > 1 else batch[:, 0]
@@ -109,7 +109,7 @@ class PlainForm:
 
 
 def _at(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
-    """A part of nested dicts and tuples, an array."""
+    """Return the array at a path of nested dicts and tuples."""
     for key in path:
         try:
             value = value[key]
@@ -130,12 +130,12 @@ def _misfit(spec: EnvSpec, shape: tuple, expected: tuple, where: str) -> UserErr
 
 
 class Prediction(NamedTuple):
-    """What ``predict`` returns, to be taken apart as Stable-Baselines3's.
+    """Result of ``predict``, unpacked like Stable-Baselines3's.
 
     Args:
-        action: what the environment's ``step`` takes; of a batch an array (n, ...), or nested dicts
-            and tuples of arrays.
-        state: the network's memory after this step; None of a policy without one.
+        action: Action for the environment's ``step``. For a batch: an array (n, ...), or nested
+            dicts and tuples of arrays.
+        state: Recurrent state after this step; None for a policy without one.
     """
 
     action: Any
@@ -143,21 +143,21 @@ class Prediction(NamedTuple):
 
 
 class Policy:
-    """Acts as it was trained to: memory, normalised observations and units of actions included.
+    """A trained policy with its recurrent state, observation normalization and action units.
 
-    Made by ``Policy.load``, or as ``Policy(trainer)``: what a trainer has learned so far, which
-    later training doesn't change.
+    Create one with ``Policy.load(path)``, or as ``Policy(trainer)`` from the trainer's current
+    weights. Later training doesn't change it.
 
     Args:
-        trainer: whose policy it is.
+        trainer: Trainer of the policy.
 
     Attributes:
-        config: of the run that trained it.
-        spec: what its environment shows and takes.
-        architecture: encoder, network and decoder, without weights.
-        weights: a tree of arrays.
-        memory: the statistics that observations are normalised by, by name; empty if they aren't.
-        step: environment steps that it was trained on.
+        config: Configuration of the training run.
+        spec: Observations and actions of the environment.
+        architecture: Encoder, network and decoder, without weights.
+        weights: Tree of arrays.
+        memory: Normalization statistics of observations by name; empty without normalization.
+        step: Environment steps trained on.
     """
 
     def __init__(self, trainer: Trains) -> None:
@@ -184,19 +184,20 @@ class Policy:
         """Read a policy from a checkpoint.
 
         Args:
-            path: what ``Trainer.save`` was given, a run's folder or a checkpoint's.
-            env: its environment: a name, a class, a function or an object, which scoring needs if
-                its name doesn't find it. ``predict`` asks it for its spaces; if None, they are the
-                checkpoint's, or of an older one those of the environment that it names.
-            policy: the module, of a policy that is an ``mlx.nn.Module``; its weights don't matter.
-            allow_code: import what the checkpoint names, though you never named it on this machine.
+            path: Folder given to ``Trainer.save``, or a folder of a run or a checkpoint.
+            env: Name, class, function or object of the environment, needed for scoring if its name
+                isn't found. ``predict`` uses its spaces. None uses the checkpoint's spaces, or in
+                an older checkpoint those of the environment that it names.
+            policy: Module of a policy that is an ``mlx.nn.Module``; its weights aren't used.
+            allow_code: Import the code that the checkpoint names, even if it is untrusted on this
+                machine.
 
         Returns:
-            The policy, at an episode's beginning.
+            The policy, at the start of an episode.
 
         Raises:
-            UserError: there is no checkpoint, it is damaged, or of another policy; or it names code
-                that nobody allowed.
+            UserError: If the checkpoint is missing, damaged or of another policy, or names
+                untrusted code.
         """
         folder = checkpoint.find(str(path), Config())
         saved = checkpoint.load(folder, allow_code, maker(policy))
@@ -217,23 +218,24 @@ class Policy:
     ) -> Prediction:
         """Choose actions.
 
-        A policy with a memory goes on from its last call, unless it is told an episode's start:
-        by ``reset``, or for some of a batch by ``episode_start``.
+        A recurrent policy continues with the state of the last call. ``reset`` starts a new
+        episode, ``episode_start`` does so for a part of a batch.
 
         Args:
-            observation: one, as the environment's ``reset`` and ``step`` return it, or a batch
-                (n, ...) of them, of dicts and tuples in each part.
-            state: the memory to go on from instead: what an earlier call returned.
-            episode_start: (n,) or one truth value: whose episode begins, and who forgets.
-            deterministic: the most probable action; False draws one.
-            action_masks: (n, A), or (A,) of one: non-zero where an action is legal.
+            observation: Observation as returned by the environment's ``reset`` and ``step``, or a
+                batch of them. A batch has a leading dimension n in each array of dicts and tuples.
+            state: Recurrent state to continue with, as returned by an earlier call.
+            episode_start: True where an episode starts and the state is reset, (n,) bool or one
+                bool.
+            deterministic: Take the most probable action instead of sampling.
+            action_masks: Non-zero for legal actions, (n, A), or (A,) for a single observation.
 
         Returns:
-            The action and the memory.
+            The action and the recurrent state.
 
         Raises:
-            UserError: the observation isn't the environment's, or of another number of agents than
-                the memory.
+            UserError: If the observation doesn't match the environment, or its number of agents
+                doesn't match the state.
         """
         refuse_forked()
         form = self._known_form()
@@ -247,7 +249,7 @@ class Policy:
         if episode_start is not None:
             keep = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
         mask = self._mask(action_masks, n)
-        with building:  # calls of other threads draw by the same keys, one after the other
+        with building:  # calls from several threads share the random keys, one after the other
             noise = None
             random = self._random
             if not deterministic:
@@ -256,7 +258,7 @@ class Policy:
             actions, _, _, after = self.architecture.act(
                 self.weights, mx.array(rows), before, noise, mask, keep
             )
-            mx.async_eval(actions, after, random)  # another thread can't evaluate what is lazy
+            mx.async_eval(actions, after, random)  # other threads can't evaluate lazy arrays
             self._random = random
         mx.eval(actions, after)
         self._state, self._agents = after, n
@@ -264,23 +266,23 @@ class Policy:
         return Prediction(chosen, after if self.architecture.is_recurrent else None)
 
     def reset(self, seed: int | None = None) -> None:
-        """Forget: the next observation is an episode's first.
+        """Start a new episode with the next observation.
 
         Args:
-            seed: of the actions that are drawn from now on; None goes on with the random numbers.
+            seed: Seed of the sampled actions; None continues the sequence of random numbers.
         """
         self._state = None
         if seed is not None:
             self._random = mx.random.key(seed)
 
     def go_on_from(self, other: "Policy") -> None:
-        """Remember what another policy of the same kind does, and draw as it would."""
+        """Copy the recurrent state and random key of another policy of the same kind."""
         self._state, self._agents, self._random = other._state, other._agents, other._random
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: without functions of the program that pickle refuses.
+        """Return the state to pickle, without functions that pickle refuses.
 
-        ``predict`` needs none of them, so the spaces are looked up before.
+        ``predict`` needs none of them, because the spaces are looked up first.
         """
         with suppress(UserError):
             self._known_form()
@@ -297,7 +299,7 @@ class Policy:
         return copied
 
     def _recalled(self, n: int, state: Any) -> Any:
-        """The memory that n agents act with."""
+        """Return the recurrent state of n agents."""
         if state is not None:
             return state
         if self._state is None or not self.architecture.is_recurrent:
@@ -321,7 +323,7 @@ class Policy:
         return mx.array(array.reshape(n, A) != 0).astype(mx.uint8)
 
     def _known_form(self) -> Form:
-        """How the environment's observations and actions look; asks it the first time."""
+        """Return the environment's conversion; looks it up on the first call."""
         if self._form is None:
             try:
                 self._form = _asked(self.config, self.spec)
@@ -334,24 +336,29 @@ class Policy:
 
 
 def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
-    """What a checkpoint of a trainer's policy would hold, but for rounding of statistics."""
+    """Return a checkpoint of a trainer's policy, with unrounded normalization statistics."""
     parts = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
     memory = gathered_statistics(trainer.vec)
     return checkpoint.Checkpoint(Path(), *parts, trainer.global_step, memory)
 
 
 def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
-    """A policy, or a trainer's newest, and the seed of a game: its run's if none is given."""
+    """Return the policy (for a trainer, its newest one) and the seed, by default the run's."""
     refuse_forked()
     acting = policy if isinstance(policy, Policy) else Policy(policy)
     return acting, acting.config.base.seed if seed is None else seed
 
 
 def refuse_other(policy: Policy, spec: EnvSpec, name: str) -> None:
-    """Refuse an environment that shows or takes what a policy doesn't know.
+    """Check that an environment's observations and actions match a policy.
+
+    Args:
+        policy: The policy.
+        spec: Observations and actions of the environment.
+        name: Name of the environment for the message.
 
     Raises:
-        UserError: it is one; ``name`` is its name.
+        UserError: If they don't match.
     """
     if not spec.is_like(policy.spec):
         trained = policy.config.env_name
@@ -361,7 +368,7 @@ def refuse_other(policy: Policy, spec: EnvSpec, name: str) -> None:
 
 
 def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:
-    """What makes the policy that a configuration describes, or that a module is."""
+    """Return a function that makes the configured policy, or the one of a module."""
 
     def make(spec: EnvSpec, config: Config) -> Architecture:
         if module is None:
@@ -372,7 +379,7 @@ def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]
 
 
 def _asked(config: Config, spec: EnvSpec) -> Form:
-    """The form of a configuration's environments; one in C need not be there."""
+    """Return the conversion for a configuration's environment. One in C needn't be compiled."""
     if not config.python:
         return PlainForm(spec)
     with vec.probe(config) as environments:

@@ -1,9 +1,9 @@
-"""Configurations from keywords and dictionaries, and environments as programs give them.
+"""Configurations from keywords and dictionaries, and environments given by programs.
 
-``learning_rate=1e-3`` is a keyword; ``{"train.learning_rate": 1e-3}`` and
-``{"train": {"learning_rate": 1e-3}}`` are dictionaries. All mean what options mean on a command
-line: they win over every file, and are never changed silently. An environment is a name, a class, a
-function that makes one, or one.
+``learning_rate=1e-3`` is a keyword; ``{"train.learning_rate": 1e-3}`` and ``{"train":
+{"learning_rate": 1e-3}}`` are dictionaries. All have the effect of command line options: they
+override every file, and are never changed silently. An environment is a name, a class, a function
+that creates one, or an environment object.
 """
 
 import sys
@@ -22,9 +22,9 @@ from puffer_mlx.ppo.schedules import rate_at
 from puffer_mlx.vec.gym.lent import lend
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
-ENV = "env."  # whose keys are the environment's own
+ENV = "env."  # prefix of the environment's own keys
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
-ARGUMENTS = {  # what other libraries have, and here is said in another way
+ARGUMENTS = {  # arguments of other libraries, with our names
     "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
     "env_kwargs": '{"env": {…}}',
     "tensorboard_log": 'track=["tensorboard"] and log_dir',
@@ -35,18 +35,18 @@ ARGUMENTS = {  # what other libraries have, and here is said in another way
 
 LEARNING_RATE = "train.learning_rate"
 PARTS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
-Schedule = Callable[[float], float]  # of the epochs done as a part of all, from 0 to below 1
+Schedule = Callable[[float], float]  # rate by the fraction of finished epochs, from 0 to below 1
 
 Value = int | float | bool | str
 Settings = dict[str, Any]  # by section.key
 
 
 class Objects(NamedTuple):
-    """Settings that no file can hold.
+    """Settings that can't be written to a file.
 
     Args:
-        schedule: a learning rate that is a function.
-        named: others, by their full names: a loss, advantages, an optimizer.
+        schedule: Learning rate as a function of the fraction of finished epochs.
+        named: Other objects by full name: a loss, advantages, an optimizer.
     """
 
     schedule: Schedule | None
@@ -56,11 +56,11 @@ class Objects(NamedTuple):
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
     """Return the objects among settings, and the settings with plain values in their place.
 
-    A learning rate is then the first epoch's, and other objects are their names. The last setting
-    for a key counts.
+    A function's plain value is the learning rate of the first epoch; other objects are replaced by
+    their names. The last setting for a key counts.
 
     Raises:
-        UserError: there is no such key, or the function returns no learning rate.
+        UserError: If a key is unknown, or the function doesn't return a learning rate.
     """
     objects: dict[str, Any] = {}
     plain: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
 def object_name(value: Any) -> str:
     """Return the name of a class, a function or an optimizer: ``module:name``."""
     name = getattr(value, "__qualname__", "")
-    if not name:  # a tuple of functions has none, but it may be a variable of their module
+    if not name:  # a tuple of functions has no name, but may be a variable of their module
         value, whole = getattr(value, "step", value), value
         variables = vars(sys.modules.get(getattr(value, "__module__", ""), sys))
         name = getattr(value, "__qualname__", type(value).__qualname__)
@@ -91,14 +91,14 @@ def object_name(value: Any) -> str:
 
 
 def collected(*sources: Mapping[str, Any]) -> Settings:
-    """Return settings by their full names; the last one for a key counts.
+    """Return settings by full name. The last one for a key counts.
 
     Args:
-        sources: values by key, if only one section or [base] has it; by ``section.key``; or a
-            dictionary of keys by section.
+        sources: Values by key (if only one section or [base] has it), values by ``section.key``, or
+            dictionaries of keys by section.
 
     Raises:
-        UserError: there is no such key, or a file couldn't hold its value.
+        UserError: If a key is unknown, or its value can't be written to a file.
     """
     settings: Settings = {}
     for source in sources:
@@ -116,7 +116,7 @@ def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _full_name(name: str) -> str:
-    """Return the ``section.key`` that a name means."""
+    """Return a name as ``section.key``."""
     section, dot, key = name.partition(".")
     if key in KEYS.get(section, {}) or (name.startswith(ENV) and key):
         return name
@@ -136,7 +136,7 @@ def _full_name(name: str) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value that a file can hold; NumPy's numbers become Python's."""
+    """Return a value that a file can hold; NumPy numbers become Python's."""
     if name.startswith(ENV) and is_argument(value):
         return value
     if isinstance(value, list | tuple):
@@ -164,16 +164,16 @@ def _joined(name: str, value: Sequence[Any]) -> Any:
     return value
 
 
-# ---- environments, and whole configurations ------------------------------------------------------
+# ---- environments and complete configurations ----------------------------------------------------
 
 
 class EnvironmentSource(NamedTuple):
-    """An environment of a program.
+    """An environment given by a program.
 
     Args:
-        name: its name in files and on command lines.
-        factory: makes the environment; None: the name says where it is found.
-        alone: True if there is only one, which its owner made.
+        name: Name in files and on command lines.
+        factory: Creates the environment; None for one that is found by its name.
+        alone: True for an environment object that the caller created; there is only one.
     """
 
     name: str
@@ -182,16 +182,16 @@ class EnvironmentSource(NamedTuple):
 
 
 def source_of(env: Any) -> EnvironmentSource:
-    """Return an environment that a program gives, with its name.
+    """Return an environment given by a program as name and factory.
 
     Raises:
-        UserError: the object isn't an environment.
+        UserError: If the object isn't an environment.
     """
     if isinstance(env, EnvironmentSource):
         return env
     if isinstance(env, str):
         return EnvironmentSource(env)
-    gymnasium = sys.modules.get("gymnasium")  # whoever has an object of it has imported it
+    gymnasium = sys.modules.get("gymnasium")  # imported if the object is from Gymnasium
     if gymnasium and isinstance(env, gymnasium.Env):
         return EnvironmentSource(object_name(type(env.unwrapped)), lend(env), alone=True)
     if callable(env):
@@ -213,14 +213,14 @@ def configured(
     """Return the checked configuration of a run.
 
     Args:
-        config: a configuration, or settings; None: the environment's files alone.
-        env: the environment (``source_of``); None if the configuration names it.
-        keywords: further settings, which win.
-        training: False if only what evaluations need is checked.
-        find_family: returns the family of an environment in Python; None leaves it open.
+        config: Configuration or settings; None for the environment's files alone.
+        env: Environment as for ``source_of``; None for the one that the configuration names.
+        keywords: Further settings, which override the others.
+        training: False to check only the settings needed for evaluation.
+        find_family: Returns the family of a Python environment; None leaves it open.
 
     Raises:
-        UserError: anything wrong.
+        UserError: If a setting or the environment is invalid.
     """
     if isinstance(config, Config):
         return with_environment(changed(config, collected(keywords), training), env)
@@ -238,14 +238,14 @@ def configured(
 
 
 def with_environment(config: Config, env: Any) -> Config:
-    """Return a configuration with the environment of a program, which is trusted.
+    """Return a configuration with a program's environment, which is trusted.
 
     Args:
-        config: the configuration; is not changed.
-        env: the environment (``source_of``); None for the configuration's.
+        config: Configuration; not modified.
+        env: Environment as for ``source_of``; None for the configured one.
 
     Raises:
-        UserError: the configuration is for another environment.
+        UserError: If the configuration is for another environment.
     """
     if env is None:
         return config
@@ -269,8 +269,8 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
     """Return a configuration with a program's objects, which are trusted.
 
     Args:
-        config: the configuration, with the objects' names; is not changed.
-        objects: objects for keys of section [train], by full names.
+        config: Configuration with the objects' names; not modified.
+        objects: Objects for keys of section [train], by full name.
     """
     names = {getattr(config.train, name.partition(".")[2]) for name in objects}
     known = {name: origin for name, origin in config.named_by.items() if name not in names}
@@ -278,10 +278,10 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
 
 
 def changed(config: Config, settings: Settings, training: bool = True) -> Config:
-    """Return a copy of a configuration with other settings, which win over files.
+    """Return a copy of a configuration with other settings, which override files.
 
     Raises:
-        UserError: the settings don't fit.
+        UserError: If the settings are invalid.
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
     copy = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))

@@ -1,4 +1,4 @@
-"""Training in a few lines: the trainer with its environments, its policy and its files."""
+"""Training from Python: the trainer with its environments, its policy and its files."""
 
 import os
 import sys
@@ -46,15 +46,15 @@ from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.base import VecEnv
 
-COMMANDS = (  # settings that only the command line obeys, which writes files by itself
+COMMANDS = (  # settings for files that only the command line writes
     *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
     "base.eval_video_interval",
 )
-OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
+OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # used by modules
 
 
 def _inner(name: str) -> Any:
-    """An attribute of the trainer that is its run's trainer's."""
+    """Return a property for an attribute of the inner ``training.trainer.Trainer``."""
 
     def change(trainer: Any, value: Any) -> None:
         setattr(trainer._run.trainer, name, value)
@@ -63,7 +63,7 @@ def _inner(name: str) -> Any:
 
 
 class Trainer:
-    """Trains a policy in an environment; iterate over it, one epoch at a time.
+    """Train a policy in an environment, by iterating over epochs.
 
     ::
 
@@ -71,37 +71,37 @@ class Trainer:
             if logs.get("env/score_100", 0) > 475:
                 trainer.stop = True
 
-    It makes its environments and closes them: at the end of a ``with``, by ``close``, or when
-    nothing refers to it any more. MLX computes on ``base.device`` from now on.
+    The trainer creates its environments. It closes them at the end of a ``with`` block, in
+    ``close``, or when it is garbage-collected. It sets MLX's default device to ``base.device``.
 
     Args:
-        config: settings by name (docs/library.md), or a whole ``Config``, which is copied; None:
-            what the environment's files say.
-        env: a name as on the command line, a ``gymnasium.Env`` class, a function that makes one, or
-            an object where one environment is enough (``total_agents=1``). Environments that are
-            made already (``vec.make``) stay the caller's. None: what ``config`` names.
-        policy: an ``mlx.nn.Module`` that is actor and critic (``policy/actor_critic.py``); it is
-            copied. None: what the configuration describes.
-        weights: initial weights; None: drawn from ``seed``, or the module's.
-        like: the checkpoint that it goes on from; ``Trainer.load`` gives it.
-        settings: further settings, which win: ``learning_rate=1e-3``. The learning rate may be a
-            function of the epochs done as a part of all, from 0 to below 1; ``loss``, ``advantage``
-            and ``optimizer`` may be your own (docs/custom_policy.md).
+        config: Settings by name (docs/library.md), or a complete ``Config``, which is copied. None
+            for the environment's files.
+        env: Name as on the command line, ``gymnasium.Env`` class, function that creates one, or an
+            object if one environment is enough (``total_agents=1``). Vectorized environments from
+            ``vec.make`` are closed by the caller. None for the environment that ``config`` names.
+        policy: Actor and critic as an ``mlx.nn.Module`` (``policy/actor_critic.py``), which is
+            copied. None for the configured policy.
+        weights: Initial weights; None for random ones from ``seed``, or the module's.
+        like: Checkpoint to resume, set by ``Trainer.load``.
+        settings: Further settings, which override ``config``: ``learning_rate=1e-3``. The learning
+            rate may be a function of the fraction of finished epochs, from 0 to below 1. ``loss``,
+            ``advantage`` and ``optimizer`` may be custom objects (docs/custom_policy.md).
 
     Attributes:
-        history: the records of the epochs that this has trained.
-        epoch: epochs trained.
-        global_step: environment steps trained on so far, summed over agents.
-        stop: set to True to end the iteration after the current epoch.
-        config: the whole configuration.
-        vec: the environments.
-        policy: encoder, network and decoder, without weights.
-        weights: the policy's, which may be set.
+        history: Records of the epochs trained by this object.
+        epoch: Number of trained epochs.
+        global_step: Environment steps trained on so far, summed over agents.
+        stop: Set to True to end the iteration after the current epoch.
+        config: Complete configuration.
+        vec: Environments.
+        policy: Encoder, network and decoder, without weights.
+        weights: Weights of the policy; can be set.
 
-    It has all other attributes of ``training.trainer.Trainer``, too.
+    All other attributes of ``training.trainer.Trainer`` are available, too.
 
     Raises:
-        UserError: a setting, the environment or the policy isn't usable; the message says why.
+        UserError: If a setting, the environment or the policy is invalid; the message says why.
     """
 
     config: Config = _inner("config")
@@ -171,24 +171,25 @@ class Trainer:
         allow_code: bool = False,
         **settings: Any,
     ) -> Self:
-        """Go on with a run exactly where it was saved.
+        """Resume a run exactly where it was saved.
 
-        Bit for bit on a CPU where the environments can be saved, as those in C; Gymnasium's begin
-        new episodes.
+        The result is the same to the bit on a CPU if the environments can be saved, as those in C
+        can. Gymnasium environments start new episodes.
 
         Args:
-            path: what ``save`` was given, a run's folder or a checkpoint's.
-            env: the run's environment, if its name doesn't find it here (a class of a notebook,
-                say), or to allow the code that it names.
-            policy: the module, of a policy that is one; its weights don't matter.
-            allow_code: run what the checkpoint names, though you never named it on this machine.
-            settings: that are to be others from now on, ``total_timesteps`` say.
+            path: Folder given to ``save``, or a folder of a run or a checkpoint.
+            env: Environment of the run, needed if its name isn't found (for example a class in a
+                notebook), or to trust the code that it names.
+            policy: Module of a policy that is one; its weights aren't used.
+            allow_code: Run the code that the checkpoint names, even if it is untrusted on this
+                machine.
+            settings: Settings to change, for example ``total_timesteps``.
 
         Returns:
             The trainer, whose next step is the one after ``save``.
 
         Raises:
-            UserError: there is nothing to go on from, or it is of another environment or policy.
+            UserError: If there is nothing to resume, or it is for another environment or policy.
         """
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
         if (newest := checkpoint.find(str(path), Config())) != folder:
@@ -199,7 +200,7 @@ class Trainer:
         config = with_objects(changed(config, collected(settings)), objects.named)
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
-            config.base.track, config.base.wandb = NO_TRACKER, False  # those are of another run
+            config.base.track, config.base.wandb = NO_TRACKER, False  # of the saved run
         saved = checkpoint.load(folder, trust.known(config), maker(policy))
         again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
         trainer = cls(config, None, saved.policy, like=saved, **again)
@@ -207,17 +208,17 @@ class Trainer:
         return trainer
 
     def save(self, path: str | Path) -> Path:
-        """Write all that was learned and what it takes to go on.
+        """Save the weights and everything needed to resume.
 
         Args:
-            path: a folder as of a run: each ``save`` adds a checkpoint, called after its step.
-                ``load``, ``Policy.load`` and the command line take the newest one.
+            path: Folder of a run. Each ``save`` adds a checkpoint named by its step. ``load``,
+                ``Policy.load`` and the command line use the newest one.
 
         Returns:
             The checkpoint's folder.
 
         Raises:
-            UserError: it can't be written.
+            UserError: If the checkpoint can't be written.
         """
         refuse_forked()
         folder = Path(path)
@@ -227,22 +228,24 @@ class Trainer:
     def export(
         self, path: str | Path, to: str | None = None, *, dialect: str | None = None, **options: Any
     ) -> Report:
-        """Write the newest policy as a file of another program: ``puffer-mlx export``.
+        """Write the current policy to a file for another program, like ``puffer-mlx export``.
 
-        It is read back and compared on observations of the last rollout before it is published.
+        The file is read back and compared on observations of the last rollout before it is
+        published.
 
         Args:
-            path: the file; what is there is replaced.
-            to: ``onnx``, ``torch``, ``bin`` or ``safetensors``; None: what the suffix says.
-            dialect: of the policy in the file; None keeps its own where the format has it.
-            options: the format's own: of ``bin`` ``alignment``, ``whole`` and ``lossy``.
+            path: File to write; an existing one is replaced.
+            to: Format ``onnx``, ``torch``, ``bin`` or ``safetensors``; None for the suffix's
+                format.
+            dialect: Weight layout in the file; None for the policy's own if the format supports it.
+            options: Options of the format; for ``bin``: ``alignment``, ``whole`` and ``lossy``.
 
         Returns:
-            What was written: ``path``, ``difference``, ``notes`` and others.
+            Report with ``path``, ``difference``, ``notes`` and others.
 
         Raises:
-            UserError: the format can't hold the policy, a package is missing, or the file can't be
-                written.
+            UserError: If the format can't hold the policy, a package is missing, or the file can't
+                be written.
         """
         refuse_forked()
         if self.config.torch.decoder == OWN:
@@ -255,19 +258,19 @@ class Trainer:
         rounded = {name: np.asarray(array, np.float32) for name, array in current.memory.items()}
         memory = {name: np.array(array, np.float64) for name, array in rounded.items()}
         recorded = mx.array(np.array(self.recorded)) if self.epoch else None
-        with mx.stream(mx.cpu):  # exact where it is compared with itself; plenty fast
+        with mx.stream(mx.cpu):  # exact comparison, and fast enough
             return export(current._replace(memory=memory), form, Path(path), recorded)
 
     def __iter__(self) -> Iterator[Logs]:
-        """Train to the end of the schedule or until ``stop``; one record for each epoch."""
+        """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
         while self._run.trainer.goes_on():
             yield self.step()
 
     def step(self) -> Logs:
-        """One epoch, as the iteration has them: a rollout, and the minibatches on it.
+        """Train one epoch: a rollout and its minibatches.
 
-        With ``eval_interval`` it evaluates where that is due (``playing/evaluation.py``), and
-        with ``stop_at_score`` it ends the iteration.
+        Evaluates the policy if ``eval_interval`` says so (``playing/evaluation.py``), and sets
+        ``stop`` at ``stop_at_score``.
 
         Returns:
             The epoch's record, such as ``agent_steps``, ``SPS``, ``env/score`` and ``loss/total``.
@@ -294,12 +297,12 @@ class Trainer:
         *,
         action_masks: Any = None,
     ) -> Prediction:
-        """Choose actions with the newest weights; arguments are those of ``Policy.predict``.
+        """Choose actions with the newest weights. The arguments are those of ``Policy.predict``.
 
         Returns:
-            The action and the memory.
+            The action and the recurrent state.
         """
-        with building:  # a call of another thread goes on from this one's random key
+        with building:  # a call from another thread continues with this one's random key
             now = Policy(self)
             if self._player is not None:
                 now.go_on_from(self._player)
@@ -309,9 +312,9 @@ class Trainer:
             )
 
     def close(self) -> None:
-        """Close the environments that this made, and tell trackers that the run is over.
+        """Close the environments created by the trainer, and finish the trackers.
 
-        Calling it twice is harmless.
+        A second call has no effect.
         """
         self._run.close()
 
@@ -324,7 +327,7 @@ class Trainer:
         self._run.__exit__(kind, error, trace)
 
     def _end_at(self, score: float | None) -> None:
-        """Train no more if the run ended with a score: ``base.stop_at_score``."""
+        """Set ``stop`` if a saved score already reached ``base.stop_at_score``."""
         if reached(self.config, score):
             self.stop = True
             _warn(f'{reached_text(self.config, score)}: it has ended; stop_at_score="none" goes on')
@@ -339,31 +342,31 @@ def train(
     callback: Callable[[Logs], str | None] | None = None,
     **settings: Any,
 ) -> Trainer:
-    """Train a policy to the end, in an environment.
+    """Train a policy in an environment to the end.
 
     ::
 
         trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000)
 
-    Nothing is written: ``trainer.save(path)`` does that; and trackers, ``track=["wandb"]``.
+    No file is written, except by trackers (``track=["wandb"]``). Use ``trainer.save(path)`` to
+    save.
 
     Args:
-        env: a name as on the command line, a ``gymnasium.Env`` class, a function that makes one, or
-            an object where one environment is enough (``total_agents=1``).
-        config: settings by name, or a whole ``Config``; None: what the environment's files say.
-        policy: an ``mlx.nn.Module`` that is actor and critic; None: what the settings describe.
-        progress: show how it goes: a live figure in a notebook, a dashboard in a terminal.
-        callback: is called with each epoch's record. It returns nothing, or ``"stop"`` to end
-            training.
-        settings: further settings: keys of the configuration by their short names.
+        env: Name as on the command line, ``gymnasium.Env`` class, function that creates one, or an
+            object if one environment is enough (``total_agents=1``).
+        config: Settings by name, or a complete ``Config``; None for the environment's files.
+        policy: Actor and critic as an ``mlx.nn.Module``; None for the configured policy.
+        progress: Show the progress: a live figure in a notebook, a dashboard in a terminal.
+        callback: Called with each epoch's record. Returns None, or ``"stop"`` to end training.
+        settings: Further settings: keys of the configuration by their short names.
 
     Returns:
         The trainer after its last epoch, with ``predict``, ``save``, ``history``, ``weights`` and
         ``config``.
 
     Raises:
-        UserError: something given isn't usable, or training found no finite number; the message
-            says why.
+        UserError: If an argument is invalid, or training produced numbers that aren't finite; the
+            message says why.
     """
     trainer = Trainer(config, env, policy, **settings)
     try:
@@ -380,13 +383,16 @@ def train(
 
 
 def _close_in(pid: int, run: Run) -> None:
-    """Close a run in its process; a forked one that ends must leave the parent's environments."""
+    """Close a run, but not in a forked process, where it would close the parent's environments."""
     if os.getpid() == pid:
         run.close()
 
 
 def _ends(returned: Any) -> bool:
-    """Whether a callback ends training. True is refused: some libraries go on with it."""
+    """Return True if a callback's result ends training.
+
+    True is refused, because in some libraries it means to continue.
+    """
     if returned is None:
         return False
     if not isinstance(returned, str) or returned != "stop":
@@ -395,10 +401,10 @@ def _ends(returned: Any) -> bool:
 
 
 def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
-    """Settings that say, of a run with a module, that the policy is one.
+    """Return the configuration, or settings, with those that describe a module policy.
 
     Raises:
-        UserError: others are given that would describe the policy.
+        UserError: If other settings describe the policy, too.
     """
     if not isinstance(module, nn.Module):
         return config
@@ -412,7 +418,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
 
 
 def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool) -> None:
-    """Warn of settings that a person gave and that change nothing."""
+    """Warn of settings from the user that have no effect."""
     lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
     lines += vec.unused_keys(config, environments)
     lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
@@ -427,8 +433,8 @@ def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool) -> None
 
 
 def _warn(line: str) -> None:
-    """Warn where the package was called."""
-    caller = 1  # the first frame that isn't the package's
+    """Issue a warning at the line that called the package."""
+    caller = 1  # first frame outside the package
     while sys._getframe(caller).f_globals.get("__name__", "").startswith("puffer_mlx."):
         caller += 1
     warnings.warn(f"puffer_mlx: {line}", stacklevel=caller + 1)

@@ -1,6 +1,6 @@
-"""Many runs for one good configuration: what is searched, what is tried next, what is ended early.
+"""Hyperparameter search: the settings, the space of parameters, the methods and early stopping.
 
-`reading.read_sweep` makes settings and a space of parameters out of a configuration's ``[sweep]``
-sections; `methods.make_method` what suggests vectors of that space and is told what came of them.
-Vectors are (d,) float64, a coordinate for each parameter, -1 to 1 over its range.
+`reading.read_sweep` reads settings and the space from a configuration's ``[sweep]`` sections.
+`methods.make_method` creates the method that suggests vectors and learns from their results. A
+vector is (d,) float64 with one coordinate per parameter, -1 to 1 over the parameter's range.
 """

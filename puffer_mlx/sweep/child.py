@@ -1,6 +1,6 @@
-"""One run of a sweep: a process ``puffer-mlx train``, the cores or GPUs that it has, and its end.
+"""Run one training of a sweep as a ``puffer-mlx train`` process with its cores or GPUs.
 
-It has a folder of its own, and is watched by its log.
+Each run has a separate folder. The sweep follows the run through its log.
 """
 
 import os
@@ -21,25 +21,25 @@ from puffer_mlx.sweep.curve import Log, Outcome, Point, fault_of
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.signals import ends_with_this
 
-POLITE = 30.0  # seconds that a run has to end by itself after it was asked to
-KILLED = 5.0  # seconds until a process that was killed is gone
+POLITE = 30.0  # seconds between the request to end and the kill
+KILLED = 5.0  # seconds to wait for a killed process
 OUTPUT = "output.txt"
 
-# ---- where runs go -------------------------------------------------------------------------------
+# ---- slots for runs ------------------------------------------------------------------------------
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Of libraries that take all cores for theirs unless they are told.
+# Number of threads, read by libraries that otherwise use all cores.
 _THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "MKL_NUM_THREADS"
 
 
 class Place(NamedTuple):
-    """Where one run goes at a time.
+    """A slot for one run at a time.
 
     Args:
-        number: of the place, from 0.
-        cores: it may use; empty: all.
-        gpus: as ``CUDA_VISIBLE_DEVICES`` names them; empty: what there is.
-        threads: for a run; 0: as many as it takes by itself.
+        number: Index of the slot, from 0.
+        cores: Cores that the run may use; empty for all.
+        gpus: Names for ``CUDA_VISIBLE_DEVICES``; empty leaves the variable unchanged.
+        threads: Threads of a run; 0 for the run's default.
     """
 
     number: int = 0
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     threads: int = 0
 
     def environment(self) -> dict[str, str]:
-        """This process's variables as a run in this place gets them."""
+        """Return the environment variables of a run in this slot."""
         variables = dict(os.environ)
         if self.threads:
             variables |= dict.fromkeys(_THREADS, str(self.threads))
@@ -56,21 +56,21 @@ class Place(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Options that a run in this place gets."""
+        """Command-line options of a run in this slot."""
         return ["--vec.max-threads", str(self.threads)] if self.threads else []
 
 
 def share(parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: int = 1) -> list:
-    """Places for so many runs at once: disjoint blocks of cores, and of GPUs.
+    """Return the slots of a sweep, with disjoint blocks of cores and of GPUs.
 
     Args:
-        parallel: runs at once; 0: as many as GPUs allow, without GPUs one.
-        cores: numbers of those that this process may use.
-        gpus: names of those that there are to use; empty: runs compute elsewhere.
-        each: GPUs of one run.
+        parallel: Number of simultaneous runs; 0 for one per block of GPUs, or one without GPUs.
+        cores: Cores that this process may use.
+        gpus: Names of the available GPUs; empty if runs use no NVIDIA GPU.
+        each: GPUs per run.
 
     Raises:
-        UserError: there are fewer GPUs, or cores, than that takes.
+        UserError: If there are too few GPUs or cores.
     """
     fits = len(gpus) // each if gpus else len(cores)
     if gpus and not fits:
@@ -96,16 +96,16 @@ def share(parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: i
 
 
 def own_cores() -> list[int]:
-    """Numbers of the cores that this process may use."""
+    """Return the indices of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
-    from puffer_mlx.ops.cpu_extension import threads  # of a Mac those for performance
+    from puffer_mlx.ops.cpu_extension import threads  # on a Mac: the performance cores
 
     return list(range(threads()))
 
 
 def own_gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that this process may use; none on a Mac, whose one all share."""
+    """Return the names of the NVIDIA GPUs that this process may use; empty on a Mac."""
     if (visible := os.environ.get(VISIBLE)) is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
     if sys.platform == "darwin" or not (program := shutil.which("nvidia-smi")):
@@ -122,11 +122,11 @@ def own_gpus() -> list[str]:
 
 
 class Identity(NamedTuple):
-    """A process, also after its number may have gone to another one.
+    """A process, identified even after its pid was reused.
 
     Args:
-        pid: its number.
-        began: when it began, by the system's clock.
+        pid: Process id.
+        began: Start time by the system clock, in seconds.
     """
 
     pid: int
@@ -134,11 +134,11 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> "Identity":
-        """A process that is there."""
+        """Return the identity of a running process."""
         return cls(pid, psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
-        """The process, if it is still there."""
+        """Return the process, or None after its end."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.began) < 1.0
@@ -147,7 +147,7 @@ class Identity(NamedTuple):
             return None
 
     def end(self, patience: float | None = None) -> bool:
-        """End it, politely and then for certain, and what it has started. Whether it was there."""
+        """Terminate the process, then kill it and its children. Returns True if it was running."""
         process = self.find()
         if process is None:
             return False
@@ -169,16 +169,15 @@ def _each(processes: Sequence[psutil.Process], method: str) -> None:
 
 
 class Child:
-    """A run that was started.
+    """A training process of a sweep.
 
     Args:
-        words: of its command line, from ENV on.
-        folder: its own; made here.
-        place: cores or GPUs.
-        metric: its score's name in a record.
-        points: of its curve.
-        hang: seconds without a new record, or a sign of life during an evaluation, after which it
-            counts as hanging.
+        words: Words of its command line, from ENV on.
+        folder: Folder of the run, created here.
+        place: Slot with the run's cores or GPUs.
+        metric: Name of the score in a log record.
+        points: Maximum number of points of its curve.
+        hang: Seconds without a new record or heartbeat after which the run is ended as hanging.
     """
 
     def __init__(
@@ -202,14 +201,14 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=place.environment() | ends_with_this(),
-                start_new_session=True,  # a terminal's Ctrl-C is the sweep's
+                start_new_session=True,  # so that Ctrl-C in the terminal only reaches the sweep
             )
         self.identity = Identity.of(self._process.pid)
         self._moved = time.monotonic()
-        self._until: float | None = None  # when it is ended for certain
+        self._until: float | None = None  # time of the kill, once asked to end
 
     def look(self) -> list[Point]:
-        """Points of the epochs since the last call; ends a run that hangs, or learns NaN."""
+        """Return the points since the last call; end a run that hangs or has a NaN score."""
         before = self._log.changed
         points = self._log.news()
         now = time.monotonic()
@@ -226,7 +225,7 @@ class Child:
         return points
 
     def stop(self, why: str) -> None:
-        """End the run before its time: its curve so far counts."""
+        """End the run early. Its curve so far counts."""
         if self._until is None:
             self._stopped = why
             self._ask()
@@ -237,7 +236,7 @@ class Child:
             self._process.terminate()
 
     def outcome(self) -> Outcome | None:
-        """What came of it; None while it is going on."""
+        """Return the result of the run, or None while it is running."""
         if (code := self._process.poll()) is None:
             return None
         self._end_group()
@@ -252,14 +251,14 @@ class Child:
         return Outcome([] if fault else points, fault, "" if fault else self._stopped)
 
     def is_running(self) -> bool:
-        """Return whether its process is still there."""
+        """Return True if the process is running."""
         return self._process.poll() is None
 
     def end(self, timeout: float | None = None) -> None:
-        """End it now; nothing of it counts.
+        """End the run now and discard its result.
 
         Args:
-            timeout: seconds until it is killed; None: ``POLITE``.
+            timeout: Seconds until the process is killed; None for ``POLITE``.
         """
         self.identity.end(timeout)
         self._process.wait()
@@ -267,18 +266,18 @@ class Child:
         self._log.close()
 
     def _end_group(self) -> None:
-        """Kill processes that it has left."""
+        """Kill the processes that the run left."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _reason(self, code: int) -> str:
-        """Why it says that it failed."""
+        """Return the reason why the run failed, from its exit code and output."""
         if code < 0:
             name = signal.Signals(-code).name
             memory = "; was there too little memory?" if -code == signal.SIGKILL else ""
             return f"it was ended by {name}{memory} ({self._folder / OUTPUT})"
         lines: list[str] = []
-        with suppress(OSError):  # the folder was removed
+        with suppress(OSError):  # the folder may have been removed
             lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
         error = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
         if error >= 0:
@@ -289,7 +288,7 @@ class Child:
 
 @contextmanager
 def _on(cores: Sequence[int]):
-    """Have what is started by this thread run on these cores alone, where the system can say so."""
+    """Restrict processes started in the block to some cores, if the system supports it."""
     if not cores or not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,13 +1,13 @@
-"""What a run came to, points of score and cost, and what the runs of several seeds come to.
+"""Learning curves of a sweep's runs, as points of score and cost, and scores over several seeds.
 
-Points are read from the lines of JSON that every run writes (``tracking/json_lines.py``), never
-from what it prints.
+Points are read from the JSON lines that every run writes (``tracking/json_lines.py``), never from
+its printed output.
 
-One seed finds lucky seeds: the best of many runs is partly the luckiest. All seeds of every
-suggestion would cost as many times more, most of it for suggestions that nobody wants. So each has
-one seed at first, and the others unless it is beaten: a run that costs no more is better by more
-than seeds differ anyway, the noise seen. One with all of its seeds ends that; one that lacks some
-may be lucky, so it only has its turn before.
+With one seed, the best of many runs is partly the luckiest. Training every suggestion with all
+seeds would waste most of the time on bad suggestions. So each suggestion starts with one seed. It
+gets the others unless it is beaten: a run that costs no more scores better by more than the noise
+between seeds. A rival with all of its seeds ends the suggestion. A rival that lacks seeds may be
+lucky, so it only goes first.
 """
 
 import json
@@ -27,12 +27,12 @@ Record = dict[str, float]
 
 
 class Point(NamedTuple):
-    """Where a run was.
+    """A point of a run's curve.
 
     Args:
-        score: by ``[sweep] metric``, as it was recorded.
-        cost: seconds of training.
-        steps: environment steps of all agents.
+        score: Value of ``[sweep] metric`` as recorded.
+        cost: Training time in seconds.
+        steps: Environment steps of all agents.
     """
 
     score: float
@@ -41,13 +41,13 @@ class Point(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a run.
+    """The result of a run.
 
     Args:
-        points: of its curve, at most ``[sweep] downsample``; the last one is the run's result.
-            Empty if it failed.
-        fault: why it failed; empty if it didn't.
-        stopped: why it was ended before its time; empty if it wasn't.
+        points: Points of the curve, at most ``[sweep] downsample``. The last one is the run's
+            result. Empty if the run failed.
+        fault: Reason of a failure; else empty.
+        stopped: Reason of an early stop; else empty.
     """
 
     points: list[Point]
@@ -56,19 +56,19 @@ class Outcome(NamedTuple):
 
 
 class Log:
-    """Reads a run's log as it grows; only what makes a curve is kept.
+    """Read a run's log while the run writes it.
 
-    If the file is removed, the run begins a new one, and so does this.
+    If the file is removed, the run starts a new one, and reading continues there.
 
     Args:
-        folder: where the run will write it: the one ``.jsonl`` anywhere below.
-        metric: the score's name in a record.
+        folder: Folder that will contain the log, the only ``.jsonl`` file in its tree.
+        metric: Name of the score in a record.
 
     Attributes:
-        bad: Why the log isn't a result, for example a score that isn't finite; else "".
-        skipped: The first line that isn't a record, as a note; "" if there is none.
-        changed: when something last happened to the file, by its own time in nanoseconds: a record,
-            or a sign of life (``JsonLines.touch``). 0: there is none.
+        bad: Reason why the log is no result, for example a score that isn't finite; else "".
+        skipped: Note on the first line that isn't a record; else "".
+        changed: Modification time of the file in nanoseconds, of a record or a heartbeat
+            (``JsonLines.touch``); 0 without a file.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
@@ -77,29 +77,29 @@ class Log:
         self.changed = 0
         self._folder, self._metric = folder, metric
         self._closed = False
-        self._file: BinaryIO | None = None  # stays open: its inode number isn't another file's
+        self._file: BinaryIO | None = None  # stays open so that its inode isn't reused
         self._last: Record = {}
         self._with_score: list[Record] = []
         self._evaluated = math.nan
 
     def news(self) -> list[Point]:
-        """Return points of the epochs that were recorded since the last call and have a score."""
+        """Return the points of new epochs that have a score."""
         points: list[Point] = []
         while file := self._file or self._open():
             points += self._read_on(file)
             if os.fstat(file.fileno()).st_nlink:
                 break
-            self._file = file.close()  # it was removed
+            self._file = file.close()  # the file was removed
         return points
 
     def close(self) -> None:
-        """Close the file: nothing is read any more."""
+        """Close the file and stop reading."""
         self._closed = True
         if self._file:
             self._file = self._file.close()
 
     def _open(self) -> BinaryIO | None:
-        """Open and return the log; None if it isn't there."""
+        """Open the log and return it, or None without a log."""
         with suppress(OSError):
             if self._closed:
                 return None
@@ -108,7 +108,7 @@ class Log:
         return self._file
 
     def _read_on(self, file: BinaryIO) -> list[Point]:
-        """Return points of the records that follow those that were read."""
+        """Return the points of the unread records."""
         self.changed = os.fstat(file.fileno()).st_mtime_ns
         points: list[Point] = []
         for line in complete_lines(file):
@@ -136,10 +136,11 @@ class Log:
         return Point(kept[self._metric], kept[COST], kept[STEPS])
 
     def points(self, most: int) -> list[Point]:
-        """The curve: means over ``most`` - 1 parts of the run, upstream's rule, and its result.
+        """Return the curve: means over ``most - 1`` parts of the run, and the result.
 
-        The result's cost and steps are those at the end of training; its score is the evaluation's
-        after training, of a run without one the last that was recorded. Empty without any score.
+        The parts follow PufferLib's rule (``means``). The result has the cost and steps at the end
+        of training. Its score is that of the evaluation after training, or the last recorded one
+        without an evaluation. Empty without any score.
         """
         if not self._with_score:
             return []
@@ -156,8 +157,8 @@ class Log:
 def means(records: Iterator[Record], steps: float, parts: int) -> list[Record]:
     """Return the mean record of each part of a run, by PufferLib's rule.
 
-    A part ends with the first record whose ``agent_steps`` reach the next multiple of
-    ``steps / parts``; one record ends at most one part. Records after the last end are left out.
+    A part ends with the first record whose ``agent_steps`` reach the next multiple of ``steps /
+    parts``; one record ends at most one part. Records after the last end are left out.
 
     Args:
         records: Records in the order of their ``agent_steps``.
@@ -182,7 +183,7 @@ def means(records: Iterator[Record], steps: float, parts: int) -> list[Record]:
 
 
 def fault_of(points: Iterable[Point], metric: str) -> str:
-    """Why points are no result; empty if they are one."""
+    """Return the reason why points are no result, or ""."""
     listed = list(points)
     if not listed:
         return f"no record has {metric}: did no episode end, or does [sweep] metric name another?"
@@ -195,11 +196,11 @@ def fault_of(points: Iterable[Point], metric: str) -> str:
 
 
 class HeldOut(NamedTuple):
-    """What held-out seeds came to.
+    """Results of a run's held-out seeds.
 
     Args:
-        scores: of those that finished, as they were recorded.
-        failed: how many failed.
+        scores: Recorded scores of the seeds that finished.
+        failed: Number of seeds that failed.
     """
 
     scores: list[float]
@@ -207,14 +208,14 @@ class HeldOut(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """How many there were."""
+        """Number of held-out seeds."""
         return len(self.scores) + self.failed
 
     def words(self, sign: int = 1) -> str:
-        """The distribution: its median, its worst, and of how many.
+        """Return the median, the worst score and the number of seeds as text.
 
         Args:
-            sign: -1 if less is better.
+            sign: -1 if lower scores are better.
         """
         failed = f", {self.failed} failed" * bool(self.failed)
         if not self.scores:
@@ -225,28 +226,28 @@ class HeldOut(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What is known of a suggestion.
+    """Known results of a suggestion.
 
     Args:
-        scores: of its seeds so far, at least one; more is better.
-        cost: of one run, seconds.
+        scores: Scores of the trained seeds, at least one; higher is better.
+        cost: Mean cost of a run in seconds.
     """
 
     scores: list[float]
     cost: float
 
     def score(self, how: str) -> float:
-        """The scores as one, by ``sweep.seeds_score``."""
+        """Return the scores as one, by ``sweep.seeds_score``."""
         return as_one(self.scores, how)
 
 
 def as_one(scores: Sequence[float], how: str, sign: int = 1) -> float:
-    """The score of several seeds.
+    """Return one score for several seeds.
 
     Args:
-        scores: of the seeds.
-        how: ``sweep.seeds_score``.
-        sign: -1 if less is better.
+        scores: Score of each seed.
+        how: Value of ``sweep.seeds_score``: mean, median or worst.
+        sign: -1 if lower scores are better.
     """
     if how == WORST:
         return sign * min(sign * score for score in scores)
@@ -254,9 +255,9 @@ def as_one(scores: Sequence[float], how: str, sign: int = 1) -> float:
 
 
 def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list[Point]:
-    """One curve of several seeds' curves: scores as one, and mean costs and steps.
+    """Combine the curves of several seeds: one score, mean cost and mean steps per point.
 
-    Points are matched from the end: a curve has no point where no episode had ended yet.
+    Points are matched from the end, since a curve starts where its first episode ended.
     """
     length = min(len(curve) for curve in curves)
     joined: list[Point] = []
@@ -270,7 +271,7 @@ def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list
 
 
 def noise(known: Sequence[Judged]) -> float:
-    """How much seeds differ: the median of suggestions' standard deviations; 0 if none has two."""
+    """Return the noise between seeds: the median standard deviation of suggestions, or 0."""
     deviations = [statistics.stdev(each.scores) for each in known if len(each.scores) > 1]
     return statistics.median(deviations) if deviations else 0.0
 
@@ -278,14 +279,14 @@ def noise(known: Sequence[Judged]) -> float:
 def is_beaten(
     one: Judged, rivals: Sequence[Judged], how: str, noise: float, enough: float = math.inf
 ) -> bool:
-    """Whether a suggestion isn't worth another seed.
+    """Return True if a suggestion isn't worth another seed.
 
     Args:
-        one: the suggestion.
-        rivals: others.
-        how: ``sweep.seeds_score``.
-        noise: how much seeds differ.
-        enough: a score above which more counts for nothing.
+        one: Results of the suggestion.
+        rivals: Results of other suggestions.
+        how: Value of ``sweep.seeds_score``.
+        noise: Standard deviation between seeds.
+        enough: Score that is good enough; higher ones count the same.
     """
     needed = min(one.score(how) + noise, enough)
     return any(each.cost <= one.cost and each.score(how) >= needed for each in rivals)

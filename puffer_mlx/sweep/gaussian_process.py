@@ -1,18 +1,18 @@
-r"""Exact Gaussian processes in double precision: what a function's values are between known points.
+r"""Exact Gaussian process regression in double precision.
 
 Kernel, for vectors x and y of d coordinates, with r^2 = sum_k ((x_k - y_k) / l_k)^2:
 
     s * (b x . y + c + (1 + sqrt(3) r) exp(-sqrt(3) r))
 
-a constant and Matern's kernel of order 3/2 with one length l_k for each coordinate, a constant
-mean m, and independent Gaussian noise. The line, b = 1, is PufferLib's: what is best of a line lies
-in a corner, also of coordinates that don't matter, so here b is 0. Parameters are found by
-ascending the marginal likelihood
+This is Matern's kernel of order 3/2 with one length l_k per coordinate, plus a constant and a
+linear term. The process has a constant mean m and independent Gaussian noise. PufferLib uses b = 1;
+a linear function is best in a corner, even in coordinates that don't matter, so b is 0 here. The
+parameters maximize the log marginal likelihood
 
     log p(y) = -1/2 (y - m)^T K^-1 (y - m) - 1/2 log |K| - n/2 log(2 pi)
 
-and the logarithm of the noise's prior density, LogNormal(log 0.01, 0.5), along its own gradient
-with Adam (amsgrad).
+plus the log density of the noise's prior, LogNormal(log 0.01, 0.5). The optimizer is Adam (amsgrad)
+with an analytic gradient.
 
 Sources: PufferLib 4.0's Protein for the kernel and the prior; Rasmussen and Williams (2006),
 equations 2.30, 4.17 and 5.9; Reddi et al. (2018) for amsgrad.
@@ -25,20 +25,20 @@ import numpy as np
 
 ROOT_3 = math.sqrt(3.0)
 LEAST_NOISE = 1e-4
-NOISE_PRIOR = (math.log(0.01), 0.5)  # mean and deviation of the noise's logarithm
+NOISE_PRIOR = (math.log(0.01), 0.5)  # mean and standard deviation of log noise
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
 class Parameters(NamedTuple):
-    """A Gaussian process's parameters.
+    """Parameters of a Gaussian process.
 
     Args:
-        lengths: (d,) float64, over which a coordinate matters.
-        scale: of the kernel's values: s.
-        offset: the kernel's constant: c.
-        noise: its variance.
-        mean: m.
-        line: b.
+        lengths: Length scales l, (d,) float64.
+        scale: Scale s of the kernel.
+        offset: Constant c of the kernel.
+        noise: Variance of the noise.
+        mean: Mean m.
+        line: Linear coefficient b.
     """
 
     lengths: np.ndarray
@@ -50,16 +50,16 @@ class Parameters(NamedTuple):
 
 
 def first_parameters(dimensions: int) -> Parameters:
-    """Where fitting begins: lengths that grow with the root of the number of coordinates.
+    """Return the initial parameters of a fit.
 
-    So a function of many coordinates begins as one that changes as slowly as one of few: Hvarfner
-    et al. (2024).
+    Lengths grow with the square root of the number of coordinates, so that functions of many
+    coordinates start as smooth as functions of few: Hvarfner et al. (2024).
     """
     return Parameters(np.full(dimensions, math.sqrt(dimensions)), 0.5, 0.5, 0.01, 0.5)
 
 
 def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """(n, m) float64: the kernel's values between (n, d) and (m, d) vectors, without noise."""
+    """Return the kernel between (n, d) and (m, d) vectors, without noise, (n, m) float64."""
     line, decay, distances = _parts(a, b, parameters)
     return parameters.scale * (line + (1 + distances) * decay)
 
@@ -67,7 +67,7 @@ def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
 def _parts(
     a: np.ndarray, b: np.ndarray, parameters: Parameters
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The line and constant, exp(-sqrt(3) r) and sqrt(3) r between vectors: (n, m) each."""
+    """Return linear part plus constant, exp(-sqrt(3) r) and sqrt(3) r, (n, m) each."""
     u, v = a / parameters.lengths, b / parameters.lengths
     squares = (u * u).sum(1)[:, None] + (v * v).sum(1) - 2 * (u @ v.T)
     distances = ROOT_3 * np.sqrt(np.maximum(squares, 0.0))
@@ -77,15 +77,15 @@ def _parts(
 def log_likelihood(
     parameters: Parameters, x: np.ndarray, y: np.ndarray
 ) -> tuple[float, Parameters]:
-    """The logarithm of the marginal likelihood times the noise's prior, and its gradient.
+    """Return the log marginal likelihood plus the log prior of the noise, and its gradient.
 
     Args:
-        parameters: where.
-        x: (n, d) float64.
-        y: (n,) float64.
+        parameters: Parameters of the process.
+        x: Points, (n, d) float64.
+        y: Values, (n,) float64.
 
     Raises:
-        numpy.linalg.LinAlgError: the kernel's matrix isn't positive definite.
+        numpy.linalg.LinAlgError: If the kernel matrix isn't positive definite.
     """
     lengths, scale, _, noise, mean, _ = parameters
     line, decay, distances = _parts(x, x, parameters)
@@ -98,9 +98,9 @@ def log_likelihood(
     weights = inverse @ rest
     value = -0.5 * (rest @ weights + logarithm + len(y) * math.log(2 * math.pi))
 
-    slopes = 0.5 * (np.outer(weights, weights) - inverse)  # of the value by the matrix
-    # d/dl of Matern's part is 3 exp(-sqrt(3) r) (x - y)^2 / l^3: sums over pairs are products
-    # of matrices, since (x - y)^2 = x^2 - 2xy + y^2.
+    slopes = 0.5 * (np.outer(weights, weights) - inverse)  # derivative of the value by the matrix
+    # The derivative of Matern's part by l is 3 exp(-sqrt(3) r) (x - y)^2 / l^3. With (x - y)^2 =
+    # x^2 - 2xy + y^2, the sums over pairs are matrix products.
     pulls = (3 * scale) * slopes * decay
     pairs = 2 * (pulls.sum(1) @ (x * x) - (x * (pulls @ x)).sum(0))
     centre, width = NOISE_PRIOR
@@ -117,12 +117,12 @@ def log_likelihood(
 
 
 class Posterior:
-    """What a Gaussian process says of new points, having seen some.
+    """Posterior of a Gaussian process, given observed points.
 
     Args:
-        parameters: its own.
-        x: (n, d) float64, the points it has seen.
-        y: (n,) float64, their values.
+        parameters: Parameters of the process.
+        x: Observed points, (n, d) float64.
+        y: Observed values, (n,) float64.
     """
 
     def __init__(self, parameters: Parameters, x: np.ndarray, y: np.ndarray) -> None:
@@ -133,11 +133,11 @@ class Posterior:
         self._weights = self._inverse @ (y - parameters.mean)
 
     def means(self, points: np.ndarray) -> np.ndarray:
-        """(m,): the expected values at (m, d) points."""
+        """Return the posterior means at (m, d) points, (m,)."""
         return self.parameters.mean + kernel(points, self.x, self.parameters) @ self._weights
 
     def deviations(self, points: np.ndarray) -> np.ndarray:
-        """(m,): the standard deviations of the function, without noise, at (m, d) points."""
+        """Return the posterior standard deviations at (m, d) points, without noise, (m,)."""
         across = kernel(points, self.x, self.parameters)
         line = self.parameters.line * (points * points).sum(1)
         itself = self.parameters.scale * (line + self.parameters.offset + 1)
@@ -152,14 +152,14 @@ def fit(
     rate: float = 0.1,
     first: Parameters | None = None,
 ) -> Posterior:
-    """A Gaussian process whose parameters the data chose, by Adam on their logarithms.
+    """Fit a Gaussian process by Adam on the logarithms of its parameters.
 
     Args:
-        x: (n, d) float64.
-        y: (n,) float64, best between 0 and 1.
-        steps: of Adam.
-        rate: its learning rate: how far a logarithm moves in a step.
-        first: where it begins; None: ``first_parameters``.
+        x: Points, (n, d) float64.
+        y: Values, (n,) float64, best scaled to 0 to 1.
+        steps: Number of Adam steps.
+        rate: Learning rate: size of a step in the logarithms.
+        first: Initial parameters; None for ``first_parameters``.
     """
     parameters = first or first_parameters(x.shape[1])
     raw = _raw(parameters)
@@ -167,7 +167,7 @@ def fit(
     for step in range(1, steps + 1):
         try:
             _, slope = log_likelihood(_parameters(raw), x, y)
-        except np.linalg.LinAlgError:  # so little noise that two points are one
+        except np.linalg.LinAlgError:  # The noise is too small to separate two equal points.
             raw[-2] += 1.0
             continue
         gradient = _raw_gradient(raw, slope) / len(y)
@@ -180,7 +180,10 @@ def fit(
 
 
 def _raw(p: Parameters) -> np.ndarray:
-    """(d + 4,): logarithms, of the noise of what is above its least; the mean as it is."""
+    """Return the optimized vector, (d + 4,): logarithms of parameters, and the mean.
+
+    The noise enters as the logarithm of its excess over ``LEAST_NOISE``.
+    """
     positive = [*p.lengths, p.scale, p.offset, max(p.noise - LEAST_NOISE, 1e-12)]
     return np.array([*np.log(positive), p.mean])
 
@@ -192,6 +195,6 @@ def _parameters(raw: np.ndarray) -> Parameters:
 
 
 def _raw_gradient(raw: np.ndarray, slope: Parameters) -> np.ndarray:
-    """The gradient by the raw numbers, out of that by the parameters."""
+    """Return the gradient by the optimized vector, given the gradient by the parameters."""
     by_value = np.array([*slope.lengths, slope.scale, slope.offset, slope.noise])
     return np.array([*(by_value * np.exp(np.clip(raw[:-1], -20, 20))), slope.mean])

@@ -1,18 +1,17 @@
-"""What chooses a sweep's next run: Random, ParetoGenetic, and Protein.
+"""Methods that choose a sweep's next run: Random, ParetoGenetic and Protein.
 
-A method's suggestion is a function of its seed, the suggestion's number and the observations in
-their order, and of nothing else. So a sweep that went down gives the same suggestions when its
-observations are told once more and the next number is given; and several processes that read the
-same observations may each suggest numbers of their own.
+A suggestion depends only on the method's seed, the suggestion's number and the observations in
+their order. So a resumed sweep makes the same suggestions, and several processes with the same
+observations can each suggest different numbers.
 
-Protein models what a run with other values would score and cost by Gaussian processes. Source:
-PufferLib 4.0's Protein, by its description; what is otherwise here, and why, is in
-docs/decisions/0024-protein.md.
+Protein models score and cost as functions of the parameters with Gaussian processes. Source:
+PufferLib 4.0's Protein, by its description. docs/decisions/0024-protein.md lists the differences
+and their reasons.
 
-The first points are of Sobol's sequence, scrambled: they fill a cube more evenly than independent
-ones. Sources: Sobol (1967); Bratley and Fox (1988), algorithm 659: direction numbers from primitive
-polynomials over GF(2). Matousek (1998): scrambling by a random lower triangular matrix and a random
-shift. The first direction numbers are drawn, as the scrambling is.
+The first suggestions are points of a scrambled Sobol sequence, which fills a cube more evenly than
+independent points. Sources: Sobol (1967); Bratley and Fox (1988), algorithm 659: direction numbers
+from primitive polynomials over GF(2). Matousek (1998): scrambling by a random lower triangular
+matrix and a random shift. The first direction numbers are random, like the scrambling.
 """
 
 import math
@@ -28,31 +27,31 @@ from puffer_mlx.sweep.observations import Front, Observations, pareto_front, pru
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
-MUTATED = 0.5  # of a vector's coordinates, on average: ParetoGenetic
-FIRST_COST, COST_NOISE = -0.8, 0.1  # of the first runs' lengths: mean and deviation of coordinates
-TARGETS = (0.16, 0.32, 0.48, 0.64, 0.8, 1.0)  # parts of the logarithm of costs to aim at
-BEYOND = 1.1  # times what is aimed at: a little dearer than what is known
-SHORTER = (1 / 2, 1 / 3)  # of the way to the shortest run: cheaper forms of the best
-OUTLYING, NORMAL = 6.0, 1.4826  # deviations; one of a normal distribution, in median distances
-MOVED = (1.0, 0.5, 0.2)  # probabilities that a candidate's coordinate leaves its centre's
-SIZES = (1.0, 0.5, 0.25)  # parts of the box that candidates are drawn from
-DEAREST = 97  # percentile of costs that counts as 1
-FEW = 100  # below so many successes failures count as the worst score
-ENOUGH = 9  # more successes and failures than that tell which vectors fail
-LEADING = 100  # candidates among which those that no other one is better than are looked for
-BATCH = 4096  # candidates at a time
+MUTATED = 0.5  # average fraction of a vector's coordinates (ParetoGenetic)
+FIRST_COST, COST_NOISE = -0.8, 0.1  # mean and deviation of the first runs' cost coordinate
+TARGETS = (0.16, 0.32, 0.48, 0.64, 0.8, 1.0)  # target costs, as fractions of the range of log costs
+BEYOND = 1.1  # factor of the target cost: a little above the known costs
+SHORTER = (1 / 2, 1 / 3)  # fractions of the way from the best runs to the shortest run
+OUTLYING, NORMAL = 6.0, 1.4826  # deviations of an outlier; deviation per median distance
+MOVED = (1.0, 0.5, 0.2)  # probabilities that a candidate's coordinate changes
+SIZES = (1.0, 0.5, 0.25)  # fractions of the scales, for the box of candidates
+DEAREST = 97  # percentile of log costs that is scaled to 1
+FEW = 100  # with fewer successes, failures count as the worst score
+ENOUGH = 9  # with more successes and failures, failures are predicted
+LEADING = 100  # candidates with the largest summed ratings, among which one is chosen
+BATCH = 4096  # candidates per evaluation of a model
 
 
 class Method:
-    """Suggests vectors by what is known of others.
+    """Base class of methods that suggest vectors from observations.
 
     Args:
-        space: what is searched.
-        settings: how.
-        seed: of all that is random.
+        space: Space that is searched.
+        settings: Settings of the sweep.
+        seed: Seed of all random numbers.
 
     Attributes:
-        observations: what is known.
+        observations: Observations so far.
     """
 
     def __init__(self, space: Space, settings: SweepSettings, seed: int) -> None:
@@ -61,14 +60,14 @@ class Method:
         self._next = 0
 
     def observe(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
-        """Take one point of a run; see ``Observations.add``."""
+        """Add a point of a run; see ``Observations.add``."""
         self.observations.add(vector, score, cost, failed)
 
     def suggest(self, number: int | None = None) -> np.ndarray:
-        """The vector, (d,), of the next run, as it is run.
+        """Return the vector of the next run, (d,), after rounding.
 
         Args:
-            number: of the suggestion, from 0; None: one more than the last.
+            number: Number of the suggestion, from 0; None for the next one.
         """
         number = self._next if number is None else number
         self._next = number + 1
@@ -76,32 +75,32 @@ class Method:
         return self.space.as_run(vector[None])[0]
 
     def front(self) -> Front:
-        """The front, pruned if the settings want that."""
+        """Return the Pareto front, pruned if ``prune_pareto`` is set."""
         front = pareto_front(self.observations.scores, self.observations.costs)
         return pruned(front) if self.settings.prune_pareto else front
 
     def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
-        """The suggestion, (d,), before rounding."""
+        """Return the suggestion before rounding, (d,)."""
         raise NotImplementedError
 
 
 class Random(Method):
-    """Every vector of the space is as probable as any other, the runs' lengths too."""
+    """Suggest uniformly distributed vectors, lengths of runs included."""
 
     def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
-        """A vector from anywhere."""
+        """Return a uniformly distributed vector, (d,)."""
         return draw.uniform(-1, 1, len(self.space))
 
 
 class ParetoGenetic(Method):
-    """A point of the Pareto front, half of whose coordinates are moved within their boxes.
+    """Change half of the coordinates of a random point of the Pareto front, within their boxes.
 
-    Each point of the front is as probable as any other. Without one it is the configuration's own
-    values that are moved.
+    Each point of the front has the same probability. Without observations, the parent is the vector
+    of the configured values.
     """
 
     def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
-        """A child of a point of the front."""
+        """Return a mutation of a point of the front, (d,)."""
         parents = self.space.default[None]
         if len(self.observations):
             parents = self.observations.vectors[self.front().at]
@@ -110,13 +109,13 @@ class ParetoGenetic(Method):
 
 
 class Models(NamedTuple):
-    """What runs would come to.
+    """Models of score and cost.
 
     Args:
-        score: of scores, from 0, the worst seen, to 1, the best.
-        cost: of logarithms of costs, from 0, the least seen, to 1, the ``DEAREST``.
-        least: the logarithm of the least cost.
-        span: from it to the dearest's.
+        score: Model of scores, scaled from 0 (worst) to 1 (best).
+        cost: Model of log costs, scaled from 0 (least) to 1 (percentile ``DEAREST``).
+        least: Logarithm of the least cost.
+        span: Difference of log costs between 0 and 1.
     """
 
     score: Posterior
@@ -126,13 +125,13 @@ class Models(NamedTuple):
 
 
 class Protein(Method):
-    """Suggests what its models of score and cost rate best among candidates near the front."""
+    """Suggest the candidate near the front that models of score and cost rate best."""
 
     def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
-        """A point of Sobol's sequence at first, then the best of the candidates.
+        """Return a point of Sobol's sequence at first, later the best candidate, (d,).
 
-        Where one score stands out they are near it, and a little dearer than what is known: in few
-        runs there is more to gain from what is known to learn than from anywhere else.
+        If the best score is an outlier, candidates are close to the best points, and the target
+        cost is a little above the known ones: such a search gains most from what it already found.
         """
         if number < self.settings.num_random_samples or len(self.observations) < 2:
             return self._from_sobol(number, draw)
@@ -142,9 +141,10 @@ class Protein(Method):
         return candidates[draw.choice(_undominated(ratings))]
 
     def stands_out(self) -> bool:
-        """Whether the best score is an outlier: more than ``OUTLYING`` deviations above the median.
+        """Return True if the best score is an outlier.
 
-        The deviation is estimated by the median distance from it.
+        An outlier is more than ``OUTLYING`` deviations above the median. The deviation is estimated
+        from the median distance to the median.
         """
         above = self.observations.scores - np.median(self.observations.scores)
         return bool(above.max() > OUTLYING * NORMAL * np.median(np.abs(above)))
@@ -157,7 +157,11 @@ class Protein(Method):
         return np.clip(vector, -1, 1)
 
     def _target(self, number: int, near: bool, draw: np.random.Generator) -> float | None:
-        """Which part of the known costs to aim at: all if ``near``; None if there is no choice."""
+        """Return the target cost, scaled as in ``Models``, or None for runs of one length.
+
+        If ``near`` is set, the target is above nearly all known costs. Otherwise it cycles through
+        ``TARGETS`` in random order.
+        """
         if self.space.cost is None:
             return None
         if near:
@@ -168,12 +172,12 @@ class Protein(Method):
         return BEYOND * float(np.clip(part, 0, 1))
 
     def candidates(self, draw: np.random.Generator, near: bool) -> np.ndarray:
-        """(n, d): vectors around the front, and around cheaper forms of the best observations.
+        """Return candidates around the front and around cheaper forms of the best runs, (n, d).
 
         Args:
-            draw: where chance comes from.
-            near: some differ from their centre in few coordinates, or by little: where scores are
-                steep, a step in ten coordinates at once hardly ever leads to a better one.
+            draw: Random generator.
+            near: Let some candidates change few coordinates, or by little. Where scores are steep,
+                a step in ten coordinates at once is rarely better.
         """
         vectors = self.observations.vectors
         centres = [vectors[self.front().at]]
@@ -191,7 +195,7 @@ class Protein(Method):
         return self.space.around(around, draw, moved, size)
 
     def models(self, draw: np.random.Generator) -> Models:
-        """Gaussian processes of scores and costs, fitted to what is known."""
+        """Return Gaussian processes of score and cost, fitted to the observations."""
         seen = self.observations
         chosen = self._chosen(len(seen), draw)
         vectors, scores, costs = seen.vectors[chosen], seen.scores[chosen], seen.costs[chosen]
@@ -209,7 +213,10 @@ class Protein(Method):
         return Models(score, cost, least, span)
 
     def _chosen(self, count: int, draw: np.random.Generator) -> np.ndarray:
-        """Which observations the models see: of too many the newest half, and some of the rest."""
+        """Return indices of the observations to fit.
+
+        If there are too many, these are the newest and random older ones, one half each.
+        """
         most = self.settings.gp_max_obs
         if count <= most:
             return np.arange(count)
@@ -218,15 +225,15 @@ class Protein(Method):
         return np.concatenate([np.sort(older), newest])
 
     def ratings(self, models: Models, candidates: np.ndarray, target: float | None) -> np.ndarray:
-        """(n, 3): what each candidate promises; -inf if it is expected to cost too much.
+        """Return three ratings per candidate, (n, 3); -inf if the expected cost is too high.
 
-        By its expected improvement over the best score, by its probability to improve on that, and
-        by its expected score with a part of its deviation. If all are too dear, the cheapest is
-        rated best.
+        The ratings are the expected improvement over the best score, the probability of an
+        improvement, and the expected score plus ``exploration`` deviations. If all candidates are
+        too expensive, the cheapest has the best rating.
         """
         means = _in_batches(models.score.means, candidates)
         deviations = _in_batches(models.score.deviations, candidates) + 1e-9
-        above = (means - 1) / deviations  # 1: the best score that was seen
+        above = (means - 1) / deviations  # 1 is the best known score
         chances = 0.5 * (1 + _erf(above / math.sqrt(2)))
         density = np.exp(-0.5 * above**2) / math.sqrt(2 * math.pi)
         optimistic = means + self.settings.exploration * deviations
@@ -247,7 +254,7 @@ class Protein(Method):
         return np.where(dear, -np.inf, ratings) if not dear.all() else np.tile(-costs, (3, 1)).T
 
     def _chances(self, candidates: np.ndarray) -> np.ndarray:
-        """(n,): how probably each candidate doesn't fail; 1 while too little is known."""
+        """Return each candidate's probability of success, (n,); 1 with few observations."""
         seen = self.observations
         if len(seen) <= ENOUGH or len(seen.failures) <= ENOUGH:
             return np.ones(len(candidates))
@@ -263,9 +270,10 @@ _erf = np.vectorize(math.erf, otypes=[float])
 
 
 def _undominated(ratings: np.ndarray) -> np.ndarray:
-    """Which of (n, 3) ratings no other one beats in all three, among those with the largest sums.
+    """Return indices of the leading (n, 3) ratings that no other one dominates.
 
-    Source: the acquisition of HEBO (Cowen-Rivers et al., 2022), an ensemble of three.
+    Leading are those with the largest sums. Source: the acquisition of HEBO (Cowen-Rivers et al.,
+    2022), an ensemble of three.
     """
     leading = np.argsort(-ratings.sum(1), kind="stable")[:LEADING]
     leading = leading[np.isfinite(ratings[leading, 0])]
@@ -276,19 +284,21 @@ def _undominated(ratings: np.ndarray) -> np.ndarray:
 
 
 def _distinct(vectors: np.ndarray) -> np.ndarray:
-    """Vectors without those that are as others, in their order."""
+    """Return the distinct vectors, in their order."""
     _, first = np.unique(np.round(vectors, 6), axis=0, return_index=True)
     return vectors[np.sort(first)]
 
 
 def _logistic(good: np.ndarray, bad: np.ndarray, ridge: float = 1.0, steps: int = 20) -> np.ndarray:
-    """(d + 1,): weights of a logistic regression that counts both kinds alike, by Newton's method.
+    """Fit a logistic regression by Newton's method. Returns the weights and the constant, (d + 1,).
+
+    Both classes have the same total weight.
 
     Args:
-        good: (n, d).
-        bad: (m, d).
-        ridge: of the squared weights, the constant's too.
-        steps: Newton's.
+        good: Vectors of successes, (n, d).
+        bad: Vectors of failures, (m, d).
+        ridge: Penalty of the squared weights, the constant included.
+        steps: Number of Newton steps.
     """
     rows = np.concatenate([good, bad])
     rows = np.column_stack([rows, np.ones(len(rows))])
@@ -304,7 +314,7 @@ def _logistic(good: np.ndarray, bad: np.ndarray, ridge: float = 1.0, steps: int 
 
 
 def make_method(space: Space, settings: SweepSettings, seed: int) -> Method:
-    """The method that ``settings`` names, one of ``OURS``."""
+    """Return the method named by ``settings``, one of ``OURS``."""
     methods = {"Protein": Protein, "ParetoGenetic": ParetoGenetic, "Random": Random}
     return methods[settings.method](space, settings, seed)
 
@@ -315,7 +325,7 @@ BITS = 30
 
 
 def sobol(points: int, dimensions: int, draw: np.random.Generator) -> np.ndarray:
-    """(points, dimensions) float64 in [0, 1): the sequence's first, scrambled."""
+    """Return the first points of a scrambled Sobol sequence, (points, dimensions) in [0, 1)."""
     columns = _directions(dimensions, draw)  # (dimensions, BITS)
     columns = _scrambled(columns, draw)
     shifts = draw.integers(0, 1 << BITS, dimensions)
@@ -328,7 +338,7 @@ def sobol(points: int, dimensions: int, draw: np.random.Generator) -> np.ndarray
 
 
 def _directions(dimensions: int, draw: np.random.Generator) -> np.ndarray:
-    """(dimensions, BITS) int64: number k has its highest bit at BITS - 1 - k."""
+    """Return direction numbers, (dimensions, BITS) int64; k's highest bit is BITS - 1 - k."""
     directions = np.empty((dimensions, BITS), np.int64)
     polynomials = islice(_primitive(), max(0, dimensions - 1))
     directions[:1] = 1 << (BITS - 1 - np.arange(BITS))  # the van der Corput sequence
@@ -346,7 +356,7 @@ def _directions(dimensions: int, draw: np.random.Generator) -> np.ndarray:
 
 
 def _primitive() -> Iterator[int]:
-    """Primitive polynomials over GF(2), bits for coefficients, beginning with x + 1."""
+    """Yield primitive polynomials over GF(2) from x + 1 on, with coefficients as bits."""
     for degree in count(1):
         for polynomial in range((1 << degree) + 1, 2 << degree, 2):
             power, order = 1, 0
@@ -359,10 +369,10 @@ def _primitive() -> Iterator[int]:
 
 
 def _scrambled(columns: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Direction numbers times a random lower triangular matrix with ones on its diagonal.
+    """Multiply direction numbers by random lower triangular matrices with a diagonal of ones.
 
-    Bit i of a result, counted from the highest, is the parity of a random choice of the bits above
-    it, and itself.
+    Bit i of a result, counted from the highest, is the parity of bit i and a random choice of the
+    bits above it.
     """
     dimensions = len(columns)
     result = np.zeros_like(columns)

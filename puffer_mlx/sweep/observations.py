@@ -1,11 +1,10 @@
-"""What a sweep's runs came to, which of them are best, and which aren't worth going on with.
+"""Observations of a sweep's runs: scores and costs, the Pareto front, and early stopping.
 
-Points are vectors with their scores and costs. A run is ended early if its score is below what its
-cost bought in other runs: a line of score over the logarithm of cost is fitted to the points of the
-runs before, a quantile's regression (Koenker and Bassett, 1978) whose slope isn't negative, and a
-run is ended when neither its score nor the mean of its last scores reaches the line.
+A run is ended early if its score is too low for its cost. A line of score over log cost is fitted
+to the points of earlier runs by quantile regression (Koenker and Bassett, 1978) with a slope of at
+least 0. A run ends when its score and the mean of its last scores are both below the line.
 
-Source: PufferLib 4.0's rule; there it never ends a run, since it looks the score up under a name
+Source: PufferLib 4.0's rule. It never ends a run there, because it looks the score up under a name
 that its records don't have.
 """
 
@@ -17,16 +16,16 @@ import numpy as np
 
 from puffer_mlx.sweep.settings import PERCENTILE, SweepSettings
 
-SAME = 1e-6  # vectors that are nearer to one another are the same
-BETTER = 1e-6  # a score that isn't more than this above another is no better
-LEAST_GAIN = 0.5  # of score for cost, as parts of their ranges, that the front's end must bring
-NEAR_BEST = 0.98  # of the scores' range: only points above it are pruned
+SAME = 1e-6  # largest distance between equal vectors
+BETTER = 1e-6  # smallest difference that makes a score better
+LEAST_GAIN = 0.5  # score per cost, as fractions of their ranges, for the front's expensive end
+NEAR_BEST = 0.98  # fraction of the range of scores; only points above it are pruned
 
 
 class Observations:
-    """Points of a sweep's runs, in the order in which they were told.
+    """Points of a sweep's runs, in the order in which they were added.
 
-    Scores are kept so that more is better: negated where less is, and as logits for
+    Stored scores are higher for better runs: negated if lower is better, and logits for
     ``metric_distribution = percentile``.
     """
 
@@ -41,14 +40,14 @@ class Observations:
         return len(self._scores)
 
     def add(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
-        """Take one point; it replaces one with the same vector.
+        """Add a point, or replace the one with the same vector.
 
         Args:
-            vector: (d,), of the parameters as they were run.
-            score: as the run told it.
-            cost: what the run had cost by then, seconds.
-            failed: there is no score. A score or a cost that isn't finite, or a cost that isn't
-                above 0, is a failure too.
+            vector: Vector of the values that were run, (d,).
+            score: Score as recorded by the run.
+            cost: Cost of the run at this point, in seconds.
+            failed: True if there is no score. A score or a cost that isn't finite, or a cost of 0
+                or less, is also a failure.
         """
         vector = np.array(vector, float)
         finite = math.isfinite(score) and math.isfinite(cost) and cost > 0
@@ -64,14 +63,14 @@ class Observations:
         self._costs.append(float(cost))
 
     def _alike(self, vector: np.ndarray) -> np.ndarray:
-        """Where the same vector is: at most one place."""
+        """Return the index of an equal vector: at most one."""
         if not self._vectors:
             return np.array([], int)
         distances = np.linalg.norm(np.stack(self._vectors) - vector, axis=1)
         return np.flatnonzero(distances < SAME)[:1]
 
     def entered(self, score: float) -> float:
-        """A run's score as it is kept: more is better, as far as it counts."""
+        """Return a recorded score as it is stored, up to the target score."""
         score = self._settings.sign * self._settings.worth(score)
         if self._settings.metric_distribution == PERCENTILE:
             part = min(max(score, 1e-9), 1 - 1e-9)
@@ -80,32 +79,32 @@ class Observations:
 
     @property
     def vectors(self) -> np.ndarray:
-        """(n, d) float64."""
+        """Vectors of the points, (n, d) float64."""
         return np.stack(self._vectors)
 
     @property
     def scores(self) -> np.ndarray:
-        """(n,) float64; more is better."""
+        """Stored scores of the points, (n,) float64; higher is better."""
         return np.array(self._scores)
 
     @property
     def costs(self) -> np.ndarray:
-        """(n,) float64, seconds."""
+        """Costs of the points in seconds, (n,) float64."""
         return np.array(self._costs)
 
     @property
     def failures(self) -> np.ndarray:
-        """(m, d) float64: vectors of runs that came to nothing."""
+        """Vectors of failed runs, (m, d) float64."""
         return np.array(self._failures)
 
 
 class Front(NamedTuple):
-    """Points that nothing cheaper is as good as, from the cheapest to the best.
+    """Pareto front: points without a cheaper one that is as good, from the cheapest to the best.
 
     Args:
-        at: (f,) int, which of the points they are.
-        scores: (f,) float64, growing.
-        costs: (f,) float64, growing.
+        at: Indices of the points, (f,) int.
+        scores: Scores, (f,) float64, increasing.
+        costs: Costs, (f,) float64, increasing.
     """
 
     at: np.ndarray
@@ -114,7 +113,7 @@ class Front(NamedTuple):
 
 
 def pareto_front(scores: np.ndarray, costs: np.ndarray) -> Front:
-    """The front of (n,) scores, more being better, and (n,) costs."""
+    """Return the Pareto front of (n,) scores (higher is better) and (n,) costs."""
     order = np.lexsort((-scores, costs))
     before = np.maximum.accumulate(np.concatenate([[-np.inf], scores[order][:-1]]))
     at = order[scores[order] > before + BETTER]
@@ -122,10 +121,11 @@ def pareto_front(scores: np.ndarray, costs: np.ndarray) -> Front:
 
 
 def pruned(front: Front) -> Front:
-    """The front without its expensive end, where that brings little.
+    """Return the front without an expensive end that gains little.
 
-    From that end, a point goes if it brings less than ``LEAST_GAIN`` of score for its cost, both
-    as parts of the front's ranges, until the point before it is worse than ``NEAR_BEST``.
+    From the expensive end, a point is removed if it gains less than ``LEAST_GAIN`` of score per
+    cost, both as fractions of the front's ranges. Pruning stops where the next cheaper point is
+    worse than ``NEAR_BEST``.
     """
     kept = len(front.at)
     scores = _as_part(front.scores)
@@ -139,33 +139,33 @@ def pruned(front: Front) -> Front:
 
 
 def _as_part(values: np.ndarray) -> np.ndarray:
-    """Values from 0, the smallest, to 1, the largest."""
+    """Scale values from 0 (smallest) to 1 (largest)."""
     least, span = values.min(initial=np.inf), np.ptp(values) if len(values) else 0.0
     return (values - least) / (span or 1.0)
 
 
-# ---- ending runs early ---------------------------------------------------------------------------
+# ---- early stopping ------------------------------------------------------------------------------
 
-LEAST_POINTS = 30  # that a line is fitted to
-WINDOW = 30  # scores whose mean counts
-FREE_PART, FREE_SECONDS = 0.3, 10.0  # of the front's cost, and besides, in which nothing is ended
-DEAR, DEAR_SCORE = 1.2, 0.9  # above so much of it only what is near the best goes on
+LEAST_POINTS = 30  # points needed to fit a line
+WINDOW = 30  # scores in the mean
+FREE_PART, FREE_SECONDS = 0.3, 10.0  # fraction of the front's cost, plus seconds, before any stop
+DEAR, DEAR_SCORE = 1.2, 0.9  # above this multiple of the front's cost, a run must be near the best
 
 
 def quantile_line(
     costs: np.ndarray, scores: np.ndarray, quantile: float
 ) -> tuple[float, float] | None:
-    """The line below which the quantile's part of scores lies: (slope, constant), over log cost.
+    """Fit the line of a quantile of scores over log cost.
 
-    Exact: a best line goes through two points, or, with slope 0, is the scores' quantile.
+    Exact: an optimal line goes through two points, or has slope 0 at the quantile of the scores.
 
     Args:
-        costs: (n,) float64, above 0.
-        scores: (n,) float64; more is better.
-        quantile: between 0 and 1.
+        costs: Costs, (n,) float64, above 0.
+        scores: Scores, (n,) float64; higher is better.
+        quantile: Quantile, between 0 and 1.
 
     Returns:
-        None with fewer than ``LEAST_POINTS`` points.
+        Slope and constant; None with fewer than ``LEAST_POINTS`` points.
     """
     if len(costs) < LEAST_POINTS:
         return None
@@ -178,7 +178,7 @@ def quantile_line(
         rest = scores - slope * logs - constant(slope)
         return float(np.maximum(quantile * rest, (quantile - 1) * rest).sum())
 
-    # The best loss for a slope is convex in it: look for it where slopes of pairs are.
+    # Ternary search, as the loss is convex in the slope.
     low, high = 0.0, float(np.ptp(scores) / max(np.ptp(logs), 1e-12)) * len(costs)
     for _ in range(200):
         third = (high - low) / 3
@@ -191,13 +191,15 @@ def quantile_line(
 
 
 class Threshold(NamedTuple):
-    """Below which score a run isn't worth more. Scores are as `Observations` keeps them.
+    """Score below which a run is stopped, as a function of its cost.
+
+    Scores are as stored by `Observations`.
 
     Args:
-        slope: of the line over the logarithm of cost, at least 0.
-        constant: of the line.
-        front_cost: what the best run that is worth its cost has cost, seconds.
-        near_best: a score that few reach, which runs that are dearer than the front have to have.
+        slope: Slope of the line over log cost, at least 0.
+        constant: Constant of the line.
+        front_cost: Cost of the best run of the pruned front, in seconds.
+        near_best: Score required of runs that cost more than the front.
     """
 
     slope: float
@@ -206,7 +208,7 @@ class Threshold(NamedTuple):
     near_best: float
 
     def at(self, cost: float) -> float:
-        """The score that a run should have when it has cost so much, seconds."""
+        """Return the lowest acceptable score at a cost in seconds."""
         if cost < FREE_PART * self.front_cost + FREE_SECONDS:
             return -math.inf
         if cost > DEAR * self.front_cost:
@@ -215,11 +217,11 @@ class Threshold(NamedTuple):
 
 
 def threshold(observations: Observations, quantile: float) -> Threshold | None:
-    """What the observations say of runs that follow; None if they are too few, or 0 is asked for.
+    """Return the threshold of new runs, or None with too few observations or quantile 0.
 
     Args:
-        observations: of the runs before, points of their curves as well as their ends.
-        quantile: ``early_stop_quantile``.
+        observations: Points of earlier runs, along their curves and at their ends.
+        quantile: Value of ``early_stop_quantile``.
     """
     if not quantile or len(observations) < LEAST_POINTS:
         return None
@@ -234,10 +236,11 @@ def threshold(observations: Observations, quantile: float) -> Threshold | None:
 
 
 class EarlyStop:
-    """Watches one run and says when it should end.
+    """Decide when one run should stop.
 
     Args:
-        threshold: of when the run began; None: it ends only by a number that isn't finite.
+        threshold: Threshold at the start of the run; None to stop only for a score that isn't
+            finite.
     """
 
     def __init__(self, threshold: Threshold | None) -> None:
@@ -245,11 +248,11 @@ class EarlyStop:
         self._scores: deque[float] = deque(maxlen=WINDOW)
 
     def should_stop(self, cost: float, score: float) -> bool:
-        """Whether the run should end here.
+        """Return True if the run should stop now.
 
         Args:
-            cost: of the run so far, seconds.
-            score: as it is logged now, with the sign and the form that `Observations` gives it.
+            cost: Cost of the run so far, in seconds.
+            score: Current score, as stored by `Observations`.
         """
         if not math.isfinite(score):
             return True

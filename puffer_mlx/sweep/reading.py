@@ -1,8 +1,8 @@
-"""A configuration's ``[sweep]`` sections: settings and a space of parameters, and back.
+"""Read a configuration's ``[sweep]`` sections as settings and a space, and write them again.
 
-PufferLib's own files have sections that its sweep stumbles over: keys that nothing has, values
-outside their ranges, names of before 4.0. Each is one sentence for the person, and the sweep goes
-on without it; only what leaves nothing sensible to do is an error.
+PufferLib's files contain sections that its sweep can't use: unknown keys, values outside their
+ranges, names older than 4.0. Each becomes a one-line note, and the sweep runs without it. Only a
+sweep that can't run at all is an error.
 """
 
 import math
@@ -31,8 +31,8 @@ from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, S
 
 OF_A_RANGE = ("distribution", "min", "max", "scale")
 EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
-UNREAD = "mean"  # of a range, in PufferLib's files
-ELSEWHERE = {  # keys of [sweep] that say nothing here: (when that is said, why)
+UNREAD = "mean"  # key of a range in PufferLib's files that is ignored
+ELSEWHERE = {  # keys of [sweep] without effect, with the reason to print if one is set
     "use_gpu": "Gaussian processes are fitted on the CPU",
     "match_enemy_model_path": "there is no match of two policies yet",
     "match_num_games": "",
@@ -42,12 +42,12 @@ ELSEWHERE = {  # keys of [sweep] that say nothing here: (when that is said, why)
 
 
 class Sweep(NamedTuple):
-    """What is to be swept, and how.
+    """A sweep as configured.
 
     Args:
-        settings: of ``[sweep]``.
-        space: of the ``[sweep.SECTION.KEY]``.
-        notes: what is odd, a sentence each, for the person.
+        settings: Settings of ``[sweep]``.
+        space: Parameters of the ``[sweep.SECTION.KEY]`` sections.
+        notes: Notes for the user, one sentence each.
     """
 
     settings: SweepSettings
@@ -56,12 +56,12 @@ class Sweep(NamedTuple):
 
 
 def read_sweep(config: Config) -> Sweep:
-    """Return what a checked configuration's ``[sweep]`` sections say, over the default ranges.
+    """Return the sweep of a checked configuration: its ``[sweep]`` over the default ranges.
 
-    Keys that were typed are not searched, unless their range was typed, too.
+    Keys set on the command line are not searched, unless their range was set there too.
 
     Raises:
-        UserError: An empty range, an unknown distribution, or nothing to search.
+        UserError: If a range is empty, a distribution is unknown, or no parameter is searched.
     """
     notes: list[str] = []
     how = _read_settings(config, notes)
@@ -85,7 +85,7 @@ def read_sweep(config: Config) -> Sweep:
 
 
 def description(config: Config, sweep: Sweep) -> tuple[str, str]:
-    """Return two lines for the start of a sweep: what is searched, and what is fixed."""
+    """Return two lines for the start of a sweep: searched and fixed keys."""
     space = sweep.space
     ranges = ", ".join(f"{p.name} {p.low:g} to {p.high:g}" for p in space.parameters)
     values = {name: config.value(name) for name in DECLARED if not name.startswith("base.")}
@@ -99,7 +99,7 @@ def description(config: Config, sweep: Sweep) -> tuple[str, str]:
 
 
 def sections(config: Config, space: Space) -> dict[str, dict[str, str]]:
-    """[sweep] and all its sections, also of ranges that no file says: viewers look for them."""
+    """Return [sweep] and all its sections with all ranges, default ones too, for viewers."""
     written = {"sweep": {}} | {name: dict(keys) for name, keys in config.sweep.items()}
     for name, spec in default_ranges(config).items():
         written.setdefault(f"sweep.{name}", _texts(spec))
@@ -111,7 +111,7 @@ def sections(config: Config, space: Space) -> dict[str, dict[str, str]]:
 
 
 def _texts(spec: Sequence[str | float]) -> dict[str, str]:
-    """A range as an .ini file says it."""
+    """Return the keys and values of a range as text."""
     return dict(zip(OF_A_RANGE, map(str, spec), strict=True))
 
 
@@ -119,7 +119,7 @@ def _texts(spec: Sequence[str | float]) -> dict[str, str]:
 
 
 def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
-    """Return the settings of ``[sweep]``; what is odd in it goes to ``notes``."""
+    """Return the settings of ``[sweep]``, and add problems to ``notes``."""
     texts = {key: unquoted(text) for key, text in config.sweep.get("sweep", {}).items()}
     metric = texts.pop("metric", "")
     texts |= {"metric": config.metric, "goal": config.goal}
@@ -132,7 +132,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
     if (text := texts.pop("max_cost", None)) is not None:
         texts.setdefault("max_suggestion_cost", text)
         notes.append("[sweep] max_cost is no key of a sweep, and is read as max_suggestion_cost")
-    if texts.get("gpus") == "-1":  # 5.0's word for all of them
+    if texts.get("gpus") == "-1":  # "all" in PufferLib 5.0
         texts["gpus"] = "0"
     values: dict[str, Any] = {}
     for key, text in texts.items():
@@ -156,7 +156,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
 
 
 def method_named(text: str) -> str | None:
-    """The method that a text means, also in small letters or with underscores; None: none."""
+    """Return the method with a name, ignoring case, underscores and hyphens, or None."""
     plain = {name.lower(): name for name in METHODS}
     return plain.get(text.lower().replace("_", "").replace("-", ""))
 
@@ -177,16 +177,16 @@ def _known_method(text: str, notes: list[str]) -> str:
 def _ranges(
     config: Config, only: tuple[str, ...], notes: list[str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the ranges' texts in the order of their names' first mention, typed keys' too.
+    """Return the ranges as text, in the order of first mention, fixed keys included.
 
     Args:
         config: The configuration.
         only: Words of ``sweep_only``.
-        notes: Gets a line for each odd section.
+        notes: List to which a line per problematic section is added.
 
     Returns:
-        The texts by the keys' names here; and, of the ranges that a file or an option gives, the
-        section's name there, which may be another one.
+        Texts of the ranges by our key names, and for ranges from a file or an option the section's
+        name there, which may differ.
     """
     further = {name: _texts(spec) for name, spec in further_ranges(config).items()}
     texts = {name: _texts(spec) for name, spec in default_ranges(config).items()}
@@ -204,13 +204,13 @@ def _ranges(
 
 
 def _is_fixed(config: Config, name: str, section: str) -> bool:
-    """Return True if a key was typed, and no part of its range ``[sweep.SECTION]`` was."""
+    """Return True if a key was set on the command line, and no part of its range was."""
     ranges = (f"sweep.{section}.{key}" for key in OF_A_RANGE)
     return typed(config, name) and not any(typed(config, each) for each in ranges)
 
 
 def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
-    """The key that ``[sweep.FILE_NAME]`` sweeps, by our name; empty, and a note, if it is none."""
+    """Return our name of the key of ``[sweep.FILE_NAME]``; "" with a note if it can't be swept."""
     renamed = RENAMES.get(file_name)
     name = f"{renamed.section}.{renamed.key}" if renamed and not renamed.off else file_name
     section, _, key = name.partition(".")
@@ -230,7 +230,7 @@ def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
     elif file_name in UNUSED:
         why = f"the key does nothing here ({UNUSED[file_name]})"
     else:
-        near = closest(name, known) if len(notes) < MAX_PROBLEMS else ""  # a millisecond each
+        near = closest(name, known) if len(notes) < MAX_PROBLEMS else ""  # takes a millisecond
         why = f"the configuration has no {name}{f' (the nearest is {near})' * bool(near)}"
     notes.append(f"[sweep.{file_name}] is left out: {why}")
     return ""
@@ -239,10 +239,10 @@ def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
 def _read_parameter(
     config: Config, name: str, texts: dict[str, str], notes: list[str]
 ) -> Parameter:
-    """One parameter.
+    """Return one parameter.
 
     Raises:
-        UserError: no range, one without values, or a distribution that there isn't.
+        UserError: If the range is missing or empty, or the distribution is unknown.
     """
     where = f"[sweep.{name}]"
     if missing := [key for key in OF_A_RANGE[:3] if key not in texts]:
@@ -282,7 +282,7 @@ def _number(where: str, key: str, text: str) -> float:
 
 
 def _fault_of_range(p: Parameter) -> tuple[str, str] | None:
-    """What is wrong with a range, and a hint: it has no values, or its ends aren't legal."""
+    """Return the problem of a range and a hint, or None for a valid range."""
     shape, low, high = DISTRIBUTIONS[p.distribution], p.low, p.high
     if not low < high:
         return f"min {low:g} is not below max {high:g}", "exchange them, or widen"
@@ -299,9 +299,9 @@ def _fault_of_range(p: Parameter) -> tuple[str, str] | None:
 
 
 def _read_scale(where: str, text: str, p: Parameter, notes: list[str]) -> float:
-    """Half the width of the box around a good value: ``auto``, ``time`` or a number."""
+    """Return the scale, half the width of the search box, from ``auto``, ``time`` or a number."""
     if text == "time" and p.distribution == "log_normal":
-        return 1 / math.log2(p.high / p.low)  # the root of two to each side
+        return 1 / math.log2(p.high / p.low)  # a factor of the square root of two in each direction
     if text in ("auto", "time"):
         if text == "time":
             notes.append(f"{where} scale time is for log_normal; with {p.distribution} it is auto")
@@ -313,12 +313,12 @@ def _read_scale(where: str, text: str, p: Parameter, notes: list[str]) -> float:
 
 
 def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None:
-    """Note where a range doesn't contain the configuration's own value, or isn't legal.
+    """Add a note if a range excludes the configured value, or has illegal ends.
 
     Args:
         p: The parameter.
-        file_name: Its section's name in a file or an option; None if nobody gave a range.
-        notes: Gets the lines.
+        file_name: Name of its section in a file or an option; None for a default range.
+        notes: List to which lines are added.
     """
     where = f"[sweep.{file_name or p.name}]"
     if p.default is not None and not p.low <= p.default <= p.high:

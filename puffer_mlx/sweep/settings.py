@@ -1,4 +1,4 @@
-"""Section [sweep]: what a sweep makes large or small, how it chooses, and what is searched."""
+"""Section [sweep]: the objective, the method and the default ranges."""
 
 import math
 from dataclasses import dataclass, fields
@@ -8,41 +8,45 @@ from puffer_mlx.config.key import Key, key
 from puffer_mlx.config.schema import OPTIMIZERS
 
 PROTEIN = "Protein"
-OURS = (PROTEIN, "ParetoGenetic", "Random")  # of this room
-OPTUNAS = ("TPE", "GP", "NSGAII")  # of the engine
+OURS = (PROTEIN, "ParetoGenetic", "Random")  # implemented in this package
+OPTUNAS = ("TPE", "GP", "NSGAII")  # implemented by Optuna
 METHODS = (*OURS, *OPTUNAS)
 LINEAR, PERCENTILE = "linear", "percentile"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 MEAN, MEDIAN, WORST = "mean", "median", "worst"
-NONE = "none"  # of target_score
-FEW = 3  # configurations that held-out seeds compare
+NONE = "none"  # value of target_score without a target
+FEW = 3  # configurations compared with held-out seeds
 HELD_OUT, SHORT = (
     8,
     60.0,
-)  # seeds, unless ``confirm`` says, where a run takes at most so many seconds
-FIRST_HELD_OUT = 1000  # the number of the first held-out seed: the search's are below it
+)  # default number of seeds, and the longest run in seconds that gets them
+FIRST_HELD_OUT = 1000  # offset of the held-out seeds, above all seeds of the search
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """What ``[sweep]`` says; the defaults are PufferLib's. Keys with a help are in ``--help``.
+    """Settings of ``[sweep]``, with PufferLib's defaults. Keys with a help text are in ``--help``.
 
-    ``seeds``: a suggestion is judged by so many runs, of ``base.seed``, ``base.seed + 1``, … (and
-    ``vec.seed`` likewise); those after the first only while it is promising. ``confirm``: the best
-    ``FEW`` are trained again, with so many seeds from ``base.seed + FIRST_HELD_OUT`` on; which is
-    best is decided by these alone. ``prune_pareto``
-    leaves out the front's expensive points that bring little. ``early_stop_quantile``: a run whose
-    score is below this quantile of what its cost bought in others is ended; 0, and with Protein:
-    none is. ``num_random_samples`` points of a Sobol sequence are tried first;
-    cheaper forms of ``num_keep_top_obs`` observations are tried, with ``suggestions_per_pareto``
-    candidates around each centre; a Gaussian process is fitted to ``gp_max_obs`` observations in
-    ``gp_training_iter`` steps. ``exploration``: how many standard deviations above the expected
-    score a candidate's may be, in one of three ratings.
+    Attributes:
+        seeds: Maximum number of runs per suggestion, with different ``base.seed`` and ``vec.seed``.
+            Only promising suggestions get more than one.
+        confirm: Number of held-out seeds, from ``base.seed + FIRST_HELD_OUT`` on. The best ``FEW``
+            suggestions are trained again with them; they alone decide which one is best.
+        early_stop_quantile: A run is ended if its score is below this quantile of other runs'
+            scores at the same cost. 0 ends none, as does Protein.
+        prune_pareto: Ignore expensive points of the front that gain little.
+        num_random_samples: Number of initial points from a Sobol sequence.
+        num_keep_top_obs: Number of the best observations to try in cheaper forms.
+        suggestions_per_pareto: Candidates per centre.
+        gp_training_iter: Steps of a Gaussian process fit.
+        gp_max_obs: Maximum number of observations in a fit.
+        exploration: Standard deviations added to a candidate's expected score, in one of three
+            ratings.
     """
 
     method: str = key(PROTEIN, f"what chooses the next run: {', '.join(METHODS)}")
     metric: str = key("env/score", "the number of a record that is a run's score")
-    metric_distribution: str = key(  # percentile: the logit of a score between 0 and 1 is compared
+    metric_distribution: str = key(  # percentile compares logits of scores between 0 and 1
         LINEAR, "", choices=(LINEAR, PERCENTILE), aliases={"logit": PERCENTILE}
     )
     goal: str = key(MAXIMIZE, "maximize or minimize", choices=(MAXIMIZE, MINIMIZE))
@@ -84,36 +88,36 @@ class SweepSettings:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Of ``sweep_only``; empty: all parameters are swept."""
+        """Words of ``sweep_only``; empty if all parameters are searched."""
         return tuple(word.strip() for word in self.sweep_only.split(",") if word.strip())
 
     @property
     def stop_quantile(self) -> float:
-        """``early_stop_quantile``, with Protein 0.
+        """Value of ``early_stop_quantile``; 0 with Protein.
 
-        Protein chooses how long runs are, by what their curves taught it: ending them saved none of
-        the cost of a score (docs/decisions/0024-protein.md).
+        Protein chooses the lengths of runs from their curves. Ending them early saved no cost for a
+        given score (docs/decisions/0024-protein.md).
         """
         return 0.0 if self.method == PROTEIN else self.early_stop_quantile
 
     @property
     def sign(self) -> int:
-        """What a score is multiplied by so that more is better."""
+        """Factor that makes higher scores better: 1 or -1."""
         return -1 if self.goal == MINIMIZE else 1
 
     @property
     def enough(self) -> float:
-        """``target_score`` with the sign; inf: none is enough."""
+        """Value of ``target_score`` times the sign; infinity without a target."""
         return math.inf if isinstance(self.target_score, str) else self.sign * self.target_score
 
     def worth(self, score: float) -> float:
-        """A score so that more is better, as far as more counts."""
+        """Return a score times the sign, at most the target score."""
         return min(self.sign * float(score), self.enough)
 
 
 KEYS: dict[str, Key] = {field.name: field.metadata["key"] for field in fields(SweepSettings)}
 
-# What PufferLib's default.ini searches, of 4.0 and of 5.0: distribution, min, max, scale.
+# Ranges searched by PufferLib's default.ini (4.0 and 5.0): distribution, min, max, scale.
 Range = tuple[str, float, float, str]
 
 _SHARED: dict[str, Range] = {
@@ -154,17 +158,16 @@ OF_5 = _SHARED | {
 
 
 def default_ranges(config: Config) -> dict[str, Range]:
-    """Return the ranges that are searched if nobody gives others.
+    """Return the default ranges.
 
-    For environments in C they are those of the release whose trainer the configuration has. An
-    environment in Python is searched around its own values, which its family's file chose, and for
-    as long as it is configured to run.
+    C environments have the ranges of the release that the configuration follows. Python
+    environments have ranges around the configured values, with a fixed length.
     """
     return _read_by_trainer(config, _around(config) if config.python else _released(config))
 
 
 def further_ranges(config: Config) -> dict[str, Range]:
-    """Return the ranges of keys that are searched only if they are asked for."""
+    """Return ranges that are searched only if ``sweep_only`` names them."""
     if not config.python:
         return {}
     steps = config.train.total_timesteps
@@ -179,7 +182,7 @@ def _released(config: Config) -> dict[str, Range]:
 
 
 def _around(config: Config) -> dict[str, Range]:
-    """Return ranges around a configuration's own values."""
+    """Return ranges around the configured values."""
     train = config.train
     gamma_gap = min(max(1 - train.gamma, 1e-4), 0.1)
     lambda_gap = min(max(1 - train.gae_lambda, 1e-3), 0.25)
@@ -206,8 +209,8 @@ def _rounded(value: float) -> float:
 
 
 def _read_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Range]:
-    """Return ranges without those of keys that the configuration's trainer doesn't read."""
-    from puffer_mlx.ppo import optimizers  # which imports MLX
+    """Return the ranges without keys that the configured trainer doesn't use."""
+    from puffer_mlx.ppo import optimizers  # imports MLX
 
     read = {f"train.{key}" for key in optimizers.from_config(config).reads}
     idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read

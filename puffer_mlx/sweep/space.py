@@ -1,6 +1,6 @@
-r"""What is searched: parameters, each with a range that is -1 to 1 of a coordinate.
+r"""The searched space: parameters with ranges, each mapped to a coordinate from -1 to 1.
 
-| distribution | a value's place, linear in z | rounding |
+| distribution | scale z, linear in the coordinate | rounded |
 | --- | --- | --- |
 | uniform | v | |
 | int_uniform | v | v |
@@ -8,14 +8,14 @@ r"""What is searched: parameters, each with a range that is -1 to 1 of a coordin
 | log_normal | log10 v | |
 | logit_normal | -log10(1 - v) | |
 
-Values of keys that are whole numbers are rounded, whatever the distribution (PufferLib lets its
-trainer cut them off, and learns from the fractions that were never run).
+Values of integer keys are rounded, whatever the distribution. (PufferLib's trainer truncates them,
+and its method learns from fractions that were never run.)
 
 Source: PufferLib 4.0's parameter spaces.
 
-Methods choose each number on its own, and many of their first suggestions don't fit together: a
-minibatch larger than an epoch, training that is shorter than one. ``fit`` moves what is swept to
-where it fits, within its range, as the configuration moves what its files say (``config/fit.py``).
+Methods choose each number independently, so their first suggestions are often inconsistent: a
+minibatch larger than an epoch, or training shorter than one. ``fit`` adjusts the swept values
+within their ranges, as ``config/fit.py`` adjusts the values of files.
 """
 
 import math
@@ -28,20 +28,20 @@ import numpy as np
 
 from puffer_mlx.config import Config
 
-COST = "train.total_timesteps"  # the parameter that says how long a run is
+COST = "train.total_timesteps"  # the length of a run
 AUTO_SCALE = 0.5
 
 
 class Distribution(NamedTuple):
-    """How values lie on a line; functions of arrays.
+    """A scale of values, as functions of arrays.
 
     Args:
-        place: a value's place on the line; grows with it.
-        value: the value of a place.
-        above: legal values are larger than this.
-        below: legal values are smaller than this.
-        rounds_places: only whole places are values.
-        rounds_values: only whole values are.
+        place: Maps a value to its place on the scale; increasing.
+        value: Maps a place to its value.
+        above: Exclusive lower bound of legal values.
+        below: Exclusive upper bound of legal values.
+        rounds_places: True if places are integers.
+        rounds_values: True if values are integers.
     """
 
     place: Callable[[np.ndarray], np.ndarray]
@@ -63,18 +63,17 @@ DISTRIBUTIONS = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One key that is searched.
+    """A key that is searched.
 
     Args:
-        section: the key's section, without ``sweep.``: ``train``.
-        key: the key, by its name here: ``learning_rate``.
-        distribution: one of ``DISTRIBUTIONS``.
-        low: the range's smallest value.
-        high: its largest.
-        scale: half the width of the box around a good value in which the next is looked for; 2 is
-            the whole range.
-        whole: whether values are whole numbers.
-        default: the configuration's own value; None if it has none.
+        section: Section of the key without ``sweep.``, for example ``train``.
+        key: Name of the key, for example ``learning_rate``.
+        distribution: Name in ``DISTRIBUTIONS``.
+        low: Smallest value of the range.
+        high: Largest value of the range.
+        scale: Half the width of the search box around a good value; 2 covers the entire range.
+        whole: True if values are integers.
+        default: Configured value; None without one.
     """
 
     section: str
@@ -88,15 +87,15 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        """The key with its section: ``train.learning_rate``."""
+        """The key with its section, for example ``train.learning_rate``."""
         return f"{self.section}.{self.key}"
 
     @property
     def recorded_default(self) -> float | None:
-        """The default as a trial records it; None if there is none.
+        """The default as recorded in a trial, or None.
 
-        Optuna takes the logarithm of what is searched on a log scale, which 0 doesn't have: the
-        trial of a run with 0 has the nearer end of the range, as its vector does (``to_unit``).
+        Optuna can't take the logarithm of 0. On a log scale, a default of 0 is recorded as the
+        nearer end of the range, like its coordinate (``to_unit``).
         """
         if self.default is None or self._shape.above < self.default:
             return self.default
@@ -108,14 +107,15 @@ class Parameter:
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
-        """The places of the range's ends."""
+        """Places of the range's ends."""
         low, high = self._shape.place(np.array([self.low, self.high], float))
         return float(low), float(high)
 
     def to_unit(self, value: float) -> float:
-        """A value's coordinate: -1 at ``low``, 1 at ``high``, further out beyond them.
+        """Return the coordinate of a value: -1 at ``low``, 1 at ``high``, linear beyond them.
 
-        A value that the distribution doesn't know (the logarithm's 0) is as the range's nearer end.
+        A value that is illegal in the distribution, such as 0 on a log scale, has the coordinate of
+        the nearer end.
         """
         shape, (first, last) = self._shape, self._ends
         if not shape.above < value < shape.below:
@@ -124,12 +124,12 @@ class Parameter:
         return 2 * (place - first) / (last - first) - 1
 
     def to_value(self, unit: float) -> int | float:
-        """The value at a coordinate, which is cut off to -1 to 1; an int if it is to be whole."""
+        """Return the value at a coordinate, clipped to -1 to 1, as an int for an integer key."""
         value = float(self.to_values(np.array([unit], float))[0])
         return int(value) if self.whole else value
 
     def to_values(self, units: np.ndarray) -> np.ndarray:
-        """Values at coordinates, (n,) float64, rounded where values are whole."""
+        """Return the values at coordinates, (n,) float64, rounded for integer keys."""
         shape, (first, last) = self._shape, self._ends
         places = first + (np.clip(units, -1, 1) + 1) / 2 * (last - first)
         if shape.rounds_places:
@@ -140,16 +140,16 @@ class Parameter:
         return values
 
     def to_units(self, values: np.ndarray) -> np.ndarray:
-        """Coordinates of values that the distribution knows, (n,) float64."""
+        """Return the coordinates of legal values, (n,) float64."""
         first, last = self._ends
         return 2 * (self._shape.place(values) - first) / (last - first) - 1
 
 
 class Space:
-    """All parameters of a sweep, in a fixed order: the coordinates of its vectors.
+    """All parameters of a sweep, in the order of a vector's coordinates.
 
     Args:
-        parameters: d of them.
+        parameters: The d parameters.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
@@ -162,26 +162,26 @@ class Space:
 
     @property
     def cost(self) -> int | None:
-        """The coordinate that says how long a run is; None if all runs are equally long."""
+        """Index of the coordinate for a run's length, or None for runs of one length."""
         return self.names.index(COST) if COST in self.names else None
 
     @property
     def default(self) -> np.ndarray:
-        """(d,): the configuration's own values; the middle of the range where it has none."""
+        """Vector of the configured values, (d,); 0 for a key without one."""
         known = ((p, p.default) for p in self.parameters)
         return np.array([0.0 if value is None else p.to_unit(value) for p, value in known])
 
     def to_unit(self, values: Mapping[str, float]) -> np.ndarray:
-        """(d,): the vector of values by their names, ``train.gamma``; all of them."""
+        """Return the vector, (d,), of values by full name; all are needed."""
         return np.array([p.to_unit(values[p.name]) for p in self.parameters])
 
     def to_values(self, vector: np.ndarray) -> dict[str, int | float]:
-        """Values by their names, as they are run; ints where values are whole."""
+        """Return the values to run, by full name; ints for integer keys."""
         pairs = zip(self.parameters, vector, strict=True)
         return {parameter.name: parameter.to_value(unit) for parameter, unit in pairs}
 
     def as_run(self, vectors: np.ndarray) -> np.ndarray:
-        """(n, d): the vectors of the values that vectors stand for, after all rounding."""
+        """Return the vectors after the rounding of their values, (n, d)."""
         columns = zip(self.parameters, vectors.T, strict=True)
         return np.stack([p.to_units(p.to_values(units)) for p, units in columns], axis=1)
 
@@ -192,14 +192,14 @@ class Space:
         moved: float | np.ndarray | None = None,
         size: float | np.ndarray = 1.0,
     ) -> np.ndarray:
-        """(n, d): a vector drawn from the box around each of (n, d) centres, within the space.
+        """Return a random vector from the box around each centre, (n, d), clipped to the space.
 
         Args:
-            centres: middles of the boxes.
-            draw: where chance comes from.
-            moved: how probably a coordinate leaves its centre's, one number or (n, 1); at least
-                one coordinate does. None: all do.
-            size: of the box, as a part of the scales, one number or (n, 1).
+            centres: Centres of the boxes, (n, d).
+            draw: Random generator.
+            moved: Probability that a coordinate changes, a number or (n, 1); at least one changes.
+                None changes all.
+            size: Size of the box as a fraction of the scales, a number or (n, 1).
         """
         steps = draw.uniform(-1, 1, centres.shape) * self.scales * size
         if moved is not None:
@@ -209,16 +209,16 @@ class Space:
         return np.clip(np.clip(centres, -1, 1) + steps, -1, 1)
 
 
-# ---- sizes that fit one another ------------------------------------------------------------------
+# ---- consistent sizes ----------------------------------------------------------------------------
 
 Values = dict[str, int | float]
 AGENTS, HORIZON = "vec.total_agents", "train.horizon"
 MINIBATCH, REPLAY = "train.minibatch_size", "train.replay_ratio"
 
 
-# What doesn't fit, by all sizes' names; and keys and what they are multiplied by until it does, of
-# the first that is swept and not at the end of its range. A key only ever moves in one direction,
-# so that this ends.
+# Pairs of a misfit, as a test of all sizes by name, and its remedies: keys with the factor that
+# they are multiplied by. The first key that is swept and not at the end of its range changes. Each
+# key changes in one direction only, so that this ends.
 MOVES: tuple[tuple[Callable[[Mapping[str, float]], bool], tuple[tuple[str, float], ...]], ...] = (
     (
         lambda size: size[MINIBATCH] > size[AGENTS] * size[HORIZON],
@@ -233,12 +233,12 @@ MOVES: tuple[tuple[Callable[[Mapping[str, float]], bool], tuple[tuple[str, float
 
 
 def fit(values: Values, space: Space, config: Config) -> Values:
-    """Values whose sizes fit one another, as far as their ranges allow.
+    """Return consistent values, as far as their ranges allow.
 
     Args:
-        values: of what is swept, by name.
-        space: their ranges.
-        config: what isn't swept.
+        values: Swept values by full name.
+        space: Ranges of the values.
+        config: Configuration with the other values.
     """
     fitted = dict(values)
     ranges = {p.name: p for p in space.parameters}

@@ -1,4 +1,5 @@
-"""A sweep under way: Optuna's study of it, its runs' processes, and what a person sees.
+"""Execution of a sweep: its Optuna study, the processes of its runs, and the progress output.
 
-Modules here are made of Optuna's classes, which is an extra: they are imported inside functions.
+These modules subclass Optuna's classes. Optuna is optional, so other modules import them inside
+functions.
 """

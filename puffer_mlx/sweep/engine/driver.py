@@ -1,4 +1,4 @@
-"""The loop of a sweep: starts runs where there is a place, watches them, keeps their results."""
+"""The main loop of a sweep: start runs in free slots, watch them, and record their results."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,23 +17,23 @@ from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import voice
 from puffer_mlx.system.signals import Interrupts
 
-FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
+FAILURES = 10  # failures in a row that end a sweep
 INVALID = 100  # suggestions in a row that can't be run
-PAUSE = 0.2  # seconds between two looks
-YOUNG = 5.0  # seconds in which a run without an owner may still be getting one
+PAUSE = 0.2  # seconds between two polls
+YOUNG = 5.0  # seconds in which a new run may still lack its owner
 
-# Starts a run with the seed of that number; raises UserError if its values can't be run.
+# Starts a run with a seed's number. Raises UserError if its values can't be run.
 Start = Callable[[FrozenTrial, Place, int], Child]
-Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to end; "": it isn't
+Judge = Callable[[Sequence[Point]], str]  # returns why a run with these points should stop, or ""
 
 
 @dataclass(eq=False)
 class ActiveRun:
-    """A run that is under way here, with one of its seeds, or a held-out one.
+    """A running process of a sweep that trains a run with one seed, possibly a held-out one.
 
     Attributes:
-        began: when, by ``time.monotonic``.
-        last: the newest point of its curve.
+        began: Start time by ``time.monotonic``.
+        last: Newest point of the curve.
     """
 
     trial: FrozenTrial
@@ -46,19 +46,20 @@ class ActiveRun:
 
 
 class Driver:
-    """A sweep under way in this process.
+    """Run a sweep in this process.
 
     Args:
-        study: its trials.
-        start: starts a run.
-        places: for one run each.
-        most: runs that finish, each of a suggestion's seeds being one; none is suggested after.
-        draw: called a few times a second with what is under way.
-        ended: called with a run that is over with all of its seeds, and when one of its held-out
-            seeds is; the trial says how.
-        judge: makes, of a run that begins, what says when it is to end early.
-        interrupts: end the sweep; another one meanwhile ends its runs at once.
-        pause: seconds between two looks.
+        study: Trials of the sweep.
+        start: Starts a run.
+        places: Slots, for one run each.
+        most: Number of runs to finish, where each seed of a suggestion counts as one. No new
+            suggestion is made after that.
+        draw: Called with the active runs a few times a second.
+        ended: Called with the trial of a run that finished with all of its seeds, or with one of
+            its held-out seeds.
+        judge: Makes the early-stop test of a new run.
+        interrupts: Signals that end the sweep. A second signal kills its runs at once.
+        pause: Seconds between two polls.
     """
 
     def __init__(
@@ -78,19 +79,19 @@ class Driver:
         self._interrupts = interrupts
         self._free = list(places)
         self._active: list[ActiveRun] = []
-        self._open: set[int] = set()  # numbers of runs here that may get further seeds
-        self._failed = self._invalid = 0  # in a row
+        self._open: set[int] = set()  # numbers of this process's runs that may get further seeds
+        self._failed = self._invalid = 0  # counts in a row
 
     def run(self) -> None:
-        """Sweep until it is over and confirmed.
+        """Sweep until all runs are finished and confirmed.
 
-        However this ends, it leaves no process and no trial that is RUNNING.
+        Afterwards, also after an error, no process is running and no trial is in the state RUNNING.
 
         Raises:
-            UserError: too many runs failed one after the other.
-            KeyboardInterrupt: a signal came.
+            UserError: If too many runs in a row failed.
+            KeyboardInterrupt: If a signal arrived.
         """
-        with self._interrupts.held_back():  # else between a process's start and its note
+        with self._interrupts.held_back():  # so that every started process is recorded
             try:
                 self._sweep()
             finally:
@@ -104,16 +105,16 @@ class Driver:
             if not self._active:
                 return
             for active in list(self._active):
-                if active in self._active:  # it goes with another one of its run that failed
+                if active in self._active:  # a failed seed also ends the other seeds of its run
                     self._look(active)
             self._draw(self._active)
             time.sleep(self._pause)
             self._interrupts.check()
 
     def _end(self) -> None:
-        """End all runs under way: politely, then by force; give back what isn't finished."""
+        """Terminate all active runs, kill them after a timeout, and release unfinished trials."""
         signals, deadline = self._interrupts.count, time.monotonic() + POLITE
-        for active in self._active:  # all are asked before one is waited for
+        for active in self._active:  # ask all of them before waiting
             active.run.stop("the sweep was ended")
         if self._active:
             line = f"ending the runs under way: {POLITE:.0f} s at most; again to end them at once"
@@ -126,10 +127,10 @@ class Driver:
             active.run.end(0.0)
         self._study.release()
 
-    # ---- beginning -------------------------------------------------------------------------------
+    # ---- starting --------------------------------------------------------------------------------
 
     def orphans(self) -> list[FrozenTrial]:
-        """Take over runs that an ended sweep has left, and end the processes of those that died."""
+        """Take over runs of ended sweeps, and end the remaining processes of dead ones."""
         host, left = own_name()[0], []
         for run in self._study.runs(TrialState.RUNNING, TrialState.WAITING):
             if run.state == TrialState.WAITING:
@@ -138,17 +139,17 @@ class Driver:
                 continue
             owner, began = run.user_attrs.get(OWNER), run.datetime_start
             if owner and (owner[0] != host or Identity(*owner[1:]).find()):
-                continue  # another sweep has it
+                continue  # another sweep is running it
             if not owner and began and time.time() - began.timestamp() < YOUNG:
-                continue  # another sweep has just begun it
-            self._study.claim(run)  # before another process here looks
+                continue  # another sweep has just started it
+            self._study.claim(run)  # before another process on this host takes it
             for process in processes(run):
                 process.end()
             left.append(run)
         return left
 
     def _begin(self, left: list[FrozenTrial]) -> bool:
-        """Start a run, if there is to be one; False if not."""
+        """Start the next run. Returns False if none is left, True after a failed start too."""
         if further := self._further():
             run, seed = further
         elif left:
@@ -159,13 +160,13 @@ class Driver:
             run, seed = held_out
         else:
             return False
-        if seed == 0 and curves(run):  # it has come further than its first seed
+        if seed == 0 and curves(run):  # resumed after its first seed
             self._open.add(run.number)
             return True
         try:
             child = self._start(run, self._free[0], seed)
         except UserError as error:
-            if seed >= FIRST_HELD_OUT:  # it could be run before: what it needs is gone
+            if seed >= FIRST_HELD_OUT:  # it ran before, so something it needs is missing
                 raise
             self._invalid += 1
             self._fail(run, "; ".join(filter(None, ("not started: " + error.message, error.hint))))
@@ -173,7 +174,7 @@ class Driver:
                 raise self._useless(f"{self._invalid} suggestions can't be run", run) from None
             return True
         self._invalid = 0
-        judge = self._judge() if seed == 0 else lambda points: ""  # a promising run goes to its end
+        judge = self._judge() if seed == 0 else lambda points: ""  # further seeds end normally
         self._active.append(ActiveRun(run, seed, self._free.pop(0), child, judge))
         if child.identity and seed >= FIRST_HELD_OUT:
             self._study.note_holding(run, seed - FIRST_HELD_OUT, child.identity)
@@ -182,9 +183,9 @@ class Driver:
         return True
 
     def _held_out(self) -> tuple[FrozenTrial, int] | None:
-        """A run that lacks a held-out seed, and which, once the search here is over.
+        """Return a run and a missing held-out seed of it, or None while the search is running here.
 
-        One that a dead sweep of this machine left is this one's; its process is ended.
+        A held-out seed left by a dead sweep on this host is taken over, and its process is ended.
         """
         if any(active.seed < FIRST_HELD_OUT for active in self._active):
             return None
@@ -193,7 +194,7 @@ class Driver:
             if holder := self._study.holder(run, seed):
                 owner, process = holder
                 if owner[0] != mine[0] or Identity(*owner[1:]).find():
-                    continue  # another sweep trains it, or this one does
+                    continue  # another sweep or this one trains it
                 if process:
                     Identity(*process).end()
             self._study.note_holding(run, seed)
@@ -201,7 +202,7 @@ class Driver:
         return None
 
     def _further(self) -> tuple[FrozenTrial, int] | None:
-        """A run that is worth another seed, and which; those that are worth none are over."""
+        """Return a run and its next seed, or None. Finishes the runs that get no more seeds."""
         while self._open:
             over: FrozenTrial | None = None
             for run, is_over, has_turn in self._study.promises([*self._open]):
@@ -215,10 +216,10 @@ class Driver:
             if over is None:
                 return None
             self._open.remove(over.number)
-            self._tell(over, Outcome(self._study.combined(over)))  # others may be over by that
+            self._tell(over, Outcome(self._study.combined(over)))  # this may finish others
         return None
 
-    # ---- going on --------------------------------------------------------------------------------
+    # ---- watching --------------------------------------------------------------------------------
 
     def _look(self, active: ActiveRun) -> None:
         run = active.trial
@@ -246,7 +247,7 @@ class Driver:
             raise self._useless(f"{self._failed} runs failed", run)
 
     def _useless(self, what: str, run: FrozenTrial) -> UserError:
-        """The end of a sweep of which nothing comes."""
+        """Return the error of a sweep in which all of the last runs failed."""
         fault = self._study.find(run.number).user_attrs[FAULT]
         return UserError(
             f"the last {what}; run {self._study.ordinal(run)}: {fault}",
@@ -258,7 +259,7 @@ class Driver:
         self._free = sorted([*self._free, active.place])
 
     def _fail(self, run: FrozenTrial, fault: str) -> None:
-        """Tell that a run failed; what is under way of it is ended."""
+        """Record that a run failed, and end its other processes."""
         self._open.discard(run.number)
         for other in [each for each in self._active if each.trial.number == run.number]:
             other.run.end()
@@ -271,12 +272,12 @@ class Driver:
 
 
 def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[], Judge]:
-    """What makes, for each run that begins, what says when it is to end.
+    """Return a function that makes the early-stop test of a new run.
 
     Args:
-        study: what is known.
-        space: of its values.
-        settings: how early.
+        study: Trials of the sweep.
+        space: Parameters of the sweep.
+        settings: Settings of the sweep.
     """
     known = TrialObservations(space, settings)
 

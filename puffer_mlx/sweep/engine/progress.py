@@ -31,14 +31,14 @@ STATUS_INTERVAL = 1.0  # seconds between two updates of the status line
 
 
 class Progress:
-    """Prints the progress of a sweep; a context manager whose methods a ``Driver`` calls.
+    """Print the progress of a sweep. Use as a context manager; a ``Driver`` calls the methods.
 
     Args:
-        study: The sweep's trials.
-        title: What is swept, and by which method.
+        study: Trials of the sweep.
+        title: Description of the sweep and its method.
         runs: Number of runs to finish.
         places: Number of simultaneous runs in this process.
-        console: Where to print.
+        console: Console to print to.
         shown: Short names of the parameters in a run's line.
     """
 
@@ -75,7 +75,7 @@ class Progress:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def ended(self, run: FrozenTrial) -> None:
-        """Print the line of a run that ended, with all its seeds or one more held-out seed."""
+        """Print the line of a run that ended with all of its seeds or with a held-out one."""
         self._print(self.line(run))
 
     def draw(self, active: Sequence[ActiveRun]) -> None:
@@ -91,7 +91,7 @@ class Progress:
             self._live.update(text, refresh=True)
 
     def line(self, run: FrozenTrial) -> str:
-        """Return the line of a run that ended, or of one more of its held-out seeds."""
+        """Return the line of a run that ended with all of its seeds or with a held-out one."""
         if (held_out := self._study.held_out(run)).seeds:
             words = held_out.words(self._study.settings.sign)
             left = f"{len(self._study.lacking())} to go"
@@ -165,13 +165,13 @@ def _short(value: float) -> str:
 
 # ---- at the end ----------------------------------------------------------------------------------
 
-MIN_TRIALS = 8  # for importances
+MIN_TRIALS = 8  # trials needed for importances
 FRONT = "front.png"
 IMPORTANCES = "importances.png"
 
 
 def importances(study: Study) -> dict[str, float]:
-    """Return how much each key determined the score, the largest first; {} of too few trials.
+    """Return the importance of each key for the score, in descending order; {} with few trials.
 
     The importances add up to 1.
     """

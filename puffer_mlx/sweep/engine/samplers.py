@@ -1,8 +1,8 @@
-"""What suggests a sweep's next run, as samplers of Optuna: this room's methods, and Optuna's own.
+"""Optuna samplers that suggest a sweep's next run, for this package's methods and for Optuna's.
 
-Every suggestion depends on the sweep's seed, the trials in the study and the run's place among
-them, and on nothing that a process remembers. So a sweep that was killed goes on with the
-suggestions that it would have made, and processes on several machines share a study.
+A suggestion depends only on the sweep's seed, the trials of the study and the run's position among
+them, not on the state of a process. So a sweep resumes with the same suggestions after a crash, and
+processes on several machines can share a study.
 """
 
 import importlib.util
@@ -33,28 +33,28 @@ from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import Space, Values
 
 Settle = Callable[[Values], Values]
-NEEDS = {"GP": ("scipy", "torch")}  # what Optuna's own methods import besides NumPy
+NEEDS = {"GP": ("scipy", "torch")}  # packages that Optuna's methods import besides NumPy
 
 
 class TrialObservations:
-    """A study's trials as observations, each taken once, in the order in which they ended.
+    """Convert a study's trials to observations, in the order in which they ended.
 
     Args:
-        space: of the trials' values.
-        settings: how scores are entered.
+        space: Parameters of the trials.
+        settings: Settings of the sweep.
     """
 
     def __init__(self, space: Space, settings: SweepSettings) -> None:
         self._space, self._settings = space, settings
         self._seen = Observations(settings)
-        self._numbers: list[int] = []  # of the trials that are taken
+        self._numbers: list[int] = []  # numbers of the converted trials
 
     def of(self, trials: Sequence[FrozenTrial]) -> Observations:
-        """All that ended so far."""
+        """Return the observations of all trials that have ended."""
         over = [(each.datetime_complete, each.number, each) for each in trials]
         over = sorted((at, number, each) for at, number, each in over if at)
         numbers = [number for _, number, _ in over]
-        if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is behind
+        if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is late
             self._seen, self._numbers = Observations(self._settings), []
         for _, _, trial in over[len(self._numbers) :]:
             self._take(trial)
@@ -63,7 +63,7 @@ class TrialObservations:
 
     def _take(self, trial: FrozenTrial) -> None:
         if not trial.params.keys() >= {*self._space.names}:
-            return  # it failed before it had any
+            return  # failed before it had values
         vector = self._space.to_unit(trial.params)
         if trial.state == TrialState.COMPLETE:
             self._seen.add(vector, *trial.values)
@@ -72,29 +72,29 @@ class TrialObservations:
 
 
 class SpaceSampler(BaseSampler):
-    """What all of them share: values as they can be run.
+    """Base class of samplers, whose suggestions are adjusted to values that can be run.
 
     Args:
-        space: what is swept.
-        settle: makes values fit one another.
+        space: Parameters of the sweep.
+        settle: Makes values consistent.
     """
 
     def __init__(self, space: Space, settle: Settle) -> None:
         self._space, self._settle = space, settle
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Values of a run that begins."""
+        """Return the values of a new run."""
         raise NotImplementedError
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Say at once whose run it is: a suggestion may take a while, and a process may die."""
+        """Record the owner of a run before the suggestion, which may take long or fail."""
         storage, number = storage_and_id(study, trial)
         storage.set_trial_user_attr(number, OWNER, own_name())
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """All parameters: they are suggested together."""
+        """Return the distributions of all parameters, which are suggested together."""
         return distributions(self._space)
 
     def sample_relative(
@@ -103,7 +103,7 @@ class SpaceSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Suggested values; none of a run that has the configuration's own, or a file's."""
+        """Return the suggested values; {} for a run with values of the configuration or a file."""
         if trial.user_attrs.keys() & {DEFAULT, GIVEN}:
             return {}
         return dict(self._settle(self.suggest(study, trial)))
@@ -115,18 +115,18 @@ class SpaceSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """A value that the configuration lacks: the middle of its range."""
+        """Return the middle of a parameter's range, for a value that the configuration lacks."""
         return self._space.parameters[self._space.names.index(param_name)].to_value(0.0)
 
 
 class MethodSampler(SpaceSampler):
-    """Protein, ParetoGenetic and Random.
+    """Sampler of Protein, ParetoGenetic and Random.
 
     Args:
-        space: what is swept.
-        settle: makes values fit one another.
-        settings: of the method.
-        seed: of all that is random.
+        space: Parameters of the sweep.
+        settle: Makes values consistent.
+        settings: Settings of the sweep.
+        seed: Seed of all random numbers.
     """
 
     def __init__(self, space: Space, settle: Settle, settings: SweepSettings, seed: int) -> None:
@@ -137,22 +137,22 @@ class MethodSampler(SpaceSampler):
         )
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """The method's suggestion, told of all that is known."""
+        """Return the method's suggestion, given all observations."""
         trials = study.get_trials(deepcopy=False)
         number = sum(each.number < trial.number for each in trials if is_run(each))
         self._method.observations = self._known.of(trials)
-        vector = self._method.suggest(max(0, number - 1))  # the first is the file's
+        vector = self._method.suggest(max(0, number - 1))  # the first run has the configured values
         return self._space.to_values(vector)
 
 
 class OptunaSampler(SpaceSampler):
-    """A method of Optuna's, made anew for every run.
+    """Sampler of an Optuna method, recreated for every run.
 
     Args:
-        space: what is swept.
-        settle: makes values fit one another.
-        make: the sampler of a seed.
-        seed: of all that is random.
+        space: Parameters of the sweep.
+        settle: Makes values consistent.
+        make: Makes a sampler from a seed.
+        seed: Seed of all random numbers.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class OptunaSampler(SpaceSampler):
         self._make, self._seed = make, seed
 
     def _of(self, trial: FrozenTrial) -> BaseSampler:
-        """The sampler of one run."""
+        """Return the sampler of a run."""
         draw = np.random.default_rng([self._seed, trial.number])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return self._make(int(draw.integers(2**31)))
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Its suggestion, rounded as this room's are."""
+        """Return the suggestion of Optuna's sampler, rounded like those of our methods."""
         sampler = self._of(trial)
         with warnings.catch_warnings(action="ignore"):
             sampler.before_trial(study, trial)
@@ -182,21 +182,21 @@ class OptunaSampler(SpaceSampler):
         return {p.name: p.to_value(p.to_unit(values[p.name])) for p in parameters}
 
     def after_trial(self, study: optuna.Study, trial: FrozenTrial, state, values) -> None:
-        """What the sampler keeps in the study, of populations."""
+        """Let the sampler store its state, such as a population, in the study."""
         self._of(trial).after_trial(study, trial, state, values)
 
 
 def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settle) -> SpaceSampler:
-    """The sampler of ``[sweep] method``.
+    """Return the sampler of ``[sweep] method``.
 
     Args:
-        space: what is swept.
-        settings: how.
-        seed: of all that is random.
-        settle: makes values fit one another.
+        space: Parameters of the sweep.
+        settings: Settings of the sweep.
+        seed: Seed of all random numbers.
+        settle: Makes values consistent.
 
     Raises:
-        UserError: what the method needs isn't installed.
+        UserError: If a package that the method needs isn't installed.
     """
     if settings.method in OURS:
         return MethodSampler(space, settle, settings, seed)
@@ -206,7 +206,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settl
             f"the method {settings.method} needs {' and '.join(lacking)}",
             f"pip install {' '.join(lacking)}; or --sweep.method Protein",
         )
-    first = settings.num_random_samples * settings.downsample  # trials; each run has its points
+    first = settings.num_random_samples * settings.downsample  # in trials, points included
     make: dict[str, Callable[[int], BaseSampler]] = {
         "TPE": lambda seed: optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=first, constant_liar=True

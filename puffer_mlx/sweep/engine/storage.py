@@ -1,4 +1,4 @@
-"""Where a sweep's trials are kept: a journal file, or any other of Optuna's storages by its URL."""
+"""Storage of a sweep's trials: a journal file, or another Optuna storage by URL."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import quiet
 from puffer_mlx.system import voice
 
-PATIENCE = 10.0  # seconds that another process may take to make a database's tables
-FIRST = b'{"op_code":'  # what a journal begins with
+PATIENCE = 10.0  # seconds for another process to create a database's tables
+FIRST = b'{"op_code":'  # first bytes of a journal
 OF_STORAGES = str(Path(optuna.storages.__file__).parent)
 FORMS = "a file, sqlite:///FILE, postgresql://HOST/NAME, mysql://…, redis://HOST, grpc://HOST:PORT"
 
@@ -27,11 +27,11 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
     """Open a storage.
 
     Args:
-        where: the path of a journal file, which is made if it isn't there; or a URL.
-        must_exist: a file that isn't there is an error.
+        where: Path of a journal file, created if missing, or a URL.
+        must_exist: Raise an error if the journal file is missing.
 
     Raises:
-        UserError: it can't be opened, or what it takes isn't installed.
+        UserError: If the storage can't be opened, or a package that it needs isn't installed.
     """
     with reported(where, opens=True), quiet():
         kind, colon, rest = where.partition("://")
@@ -52,7 +52,7 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
 
 
 def _database(where: str) -> BaseStorage:
-    """A database; of processes that begin together each makes the tables that it doesn't find."""
+    """Open a database. Retries while several new processes create the tables at the same time."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import DatabaseError, IntegrityError
 
@@ -75,13 +75,13 @@ def _database(where: str) -> BaseStorage:
 
 
 class Journal(JournalFileBackend):
-    """Optuna's journal file: a record is a line of JSON.
+    """Optuna's journal file, with one JSON record per line.
 
-    A last line that a full disk, or a power cut, has left torn is cut off: the next record would be
-    written behind it, and no process could read the journal any more.
+    A full disk or a power failure can leave an incomplete last line. It is cut off, because a
+    record appended to it would make the journal unreadable.
 
     Args:
-        path: the file, which is made if it isn't there.
+        path: Path of the file, created if missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +89,7 @@ class Journal(JournalFileBackend):
         super().__init__(str(path), self._own_lock)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append records, behind the last whole one."""
+        """Append records after the last complete one."""
         with open(self._path, "rb") as file:
             file.seek(max(0, self._path.stat().st_size - 1))
             whole = file.read(1) in (b"", b"\n")
@@ -98,15 +98,15 @@ class Journal(JournalFileBackend):
         super().append_logs(logs)
 
     def mend(self) -> None:
-        """Cut off a torn end; what is cut off is kept in a file beside it, and that is said.
+        """Cut off an incomplete last line, move it to a separate file, and print a note.
 
         Raises:
-            UserError: the file isn't a journal.
+            UserError: If the file isn't a journal.
         """
         if not _torn(self._path.read_bytes()):
             return
         kept = Path(f"{self._path}.torn-{time.time_ns()}")
-        self._own_lock.acquire()  # another process may be writing that line
+        self._own_lock.acquire()  # another process may be writing the line
         try:
             data = self._path.read_bytes()
             if not (torn := _torn(data)):
@@ -114,7 +114,7 @@ class Journal(JournalFileBackend):
             begun = torn[: len(FIRST)] == FIRST[: len(torn)] or not torn.strip(b"\0")
             if len(torn) == len(data) and not begun:
                 raise _no_record(self._path, 1)
-            with open(kept, "xb") as file:  # no link, which may lead anywhere
+            with open(kept, "xb") as file:  # never follows a link
                 file.write(torn)
             os.truncate(self._path, len(data) - len(torn))
         finally:
@@ -123,7 +123,7 @@ class Journal(JournalFileBackend):
 
 
 def _torn(data: bytes) -> bytes:
-    """What comes after a journal's last whole record."""
+    """Return the bytes after a journal's last complete record."""
     end = data.rfind(b"\n") + 1
     begin = data.rfind(b"\n", 0, max(0, end - 1)) + 1
     return data[end if _is_record(data[begin:end]) else begin :]
@@ -138,7 +138,7 @@ def _is_record(line: bytes) -> bool:
 
 
 def _no_record(path: Path, number: int) -> UserError:
-    """The error for a file whose line of this number, from 1, isn't a journal's."""
+    """Return the error for a line, counted from 1, that isn't a journal record."""
     hint = f"is it a sweep's journal? A storage is {FORMS}"
     if number > 1:
         before = f"head -n {number - 1} {path} > OTHER"
@@ -168,14 +168,14 @@ def _journal(path: Path, must_exist: bool) -> BaseStorage:
 
 @contextlib.contextmanager
 def reported(where: str, opens: bool = False) -> Iterator[None]:
-    """Report what a storage raises in a block: it is locked, damaged, or gone.
+    """Convert exceptions of a storage in a block to a ``UserError``: locked, damaged or missing.
 
     Args:
-        where: it is.
-        opens: the block opens it: whatever is raised is the storage's, for anything may be in it.
+        where: Path or URL of the storage.
+        opens: True if the block opens the storage; then every exception is converted.
 
     Raises:
-        UserError: instead.
+        UserError: If the storage raised an exception.
     """
     try:
         yield
@@ -186,7 +186,7 @@ def reported(where: str, opens: bool = False) -> Iterator[None]:
 
 
 def _is_of_storage(error: Exception, where: str) -> bool:
-    if isinstance(error, ValueError):  # it is damaged
+    if isinstance(error, ValueError):  # damaged content
         frames = traceback.extract_tb(error.__traceback__)
         return any(frame.filename.startswith(OF_STORAGES) for frame in frames)
     if isinstance(error, OSError):

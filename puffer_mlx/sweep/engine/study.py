@@ -1,12 +1,12 @@
-"""A sweep in Optuna's form: a study with two objectives, score and cost, and trials of two kinds.
+"""A sweep as an Optuna study with two objectives, score and cost, and two kinds of trials.
 
-A *run* is a trial that was suggested and tried: its parameters are the values it was run with, its
-values its score and its cost in seconds. A *point* is a part of a run's curve as a trial of its
-own: the run's parameters with ``train.total_timesteps`` at what was trained until there, so that
-what models cost learns from every part of a run, whoever's model it is. A run that was ended early
-is Optuna's PRUNED, and only its points tell what it found.
+A *run* is a suggested trial that was trained: its parameters are the values of the run, its
+objectives are the score and the cost in seconds. A *point* is a part of a run's curve, stored as a
+separate trial: the run's parameters with ``train.total_timesteps`` set to the steps trained so far.
+So every method's cost model also learns from parts of runs. A run that was stopped early is PRUNED
+in Optuna, and only its points hold its results.
 
-Everything that is needed to go on is in the study: nothing is in a process's memory alone.
+The study contains everything needed to resume; no process holds state alone.
 """
 
 import json
@@ -44,16 +44,16 @@ from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import FEW, HELD_OUT, SHORT, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space, Values
 
-RUN, POINT = "point_of", "point"  # a point's attributes: the number of its run, and which it is
-OWNER, CHILD = "owner", "process"  # a run's: the sweep that has it, and its own process
-SEED = "seed"  # a run's, with a number: the curve of one of its seeds
+RUN, POINT = "point_of", "point"  # attributes of a point: number of its run, index in the curve
+OWNER, CHILD = "owner", "process"  # attributes of a run: sweep that owns it, training process
+SEED = "seed"  # attribute of a run, with a seed's number: its curve
 FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
-DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whose values it has
-HELD = "held out"  # the study's, with a run's number and a held-out seed's: what came of that
+DEFAULT, GIVEN = "default", "given"  # of a run that no method suggested: source of its values
+HELD = "held out"  # attribute of the study, with run and seed numbers: result of a held-out seed
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
 ALIVE = TrialState.COMPLETE, TrialState.RUNNING
 ABOUT = "puffer_mlx"  # attribute of a study: the description of its sweep
-MAY_DIFFER = {  # between the processes of one sweep
+MAY_DIFFER = {  # keys that may differ between the processes of one sweep
     *("base.device", "base.checkpoint_dir", "base.log_dir", "base.profile"),
     *("base.track", "base.wandb", "base.wandb_project", "base.wandb_group", "base.tag"),
     *("vec.num_threads", "vec.max_threads", "base.checkpoint_interval", "base.checkpoint_keep"),
@@ -63,12 +63,12 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def is_run(trial: FrozenTrial) -> bool:
-    """Whether a trial is a run; else it is a point of one."""
+    """Return True if a trial is a run, False if it is a point of one."""
     return RUN not in trial.user_attrs
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """A space's parameters as Optuna knows them, with their real values."""
+    """Return Optuna's distributions of a space's parameters, in units of the values."""
     return {parameter.name: _distribution(parameter) for parameter in space.parameters}
 
 
@@ -90,17 +90,17 @@ def storage_and_id(study: optuna.Study, run: FrozenTrial) -> tuple[BaseStorage, 
 
 
 def own_name() -> list[Any]:
-    """What tells this process from others: host, number, beginning."""
+    """Return an identification of this process: host, process id, start time."""
     return [socket.gethostname(), *Identity.of(os.getpid())]
 
 
 def quiet() -> AbstractContextManager[Any]:
-    """Without warnings of what is experimental, and of values outside of their ranges."""
+    """Suppress warnings of experimental features and of values outside their ranges."""
     return warnings.catch_warnings(action="ignore")
 
 
 def curves(run: FrozenTrial) -> dict[int, list[Point]]:
-    """What is known of a run's seeds: empty where each run has one."""
+    """Return the known curves of a run by seed number; {} if each run has one seed."""
     by_seed = {
         int(name.removeprefix(SEED)): [Point(*point) for point in points]
         for name, points in run.user_attrs.items()
@@ -110,28 +110,28 @@ def curves(run: FrozenTrial) -> dict[int, list[Point]]:
 
 
 def seeds_of(run: FrozenTrial) -> int:
-    """How many seeds a run has been trained with, or is being: at least one."""
+    """Return the number of seeds that a run has been trained with, at least 1."""
     return max(1, len(curves(run)))
 
 
 def _held(run: FrozenTrial, seed: int) -> str:
-    """The name of what is known of one of a run's held-out seeds."""
+    """Return the attribute's name for a held-out seed of a run."""
     return f"{HELD} {run.number} {seed}"
 
 
 def processes(run: FrozenTrial) -> list[Identity]:
-    """The processes that a run was."""
+    """Return the processes that trained a run."""
     there = run.user_attrs.items()
     return [Identity(*each) for name, each in there if name.partition(" ")[0] == CHILD]
 
 
 class Promise(NamedTuple):
-    """What a run that waits for another seed promises.
+    """Prospects of a run that waits for another seed.
 
     Args:
-        run: the run.
-        is_over: a run with all of its seeds is better, so that no more are trained.
-        has_turn: no other one that waits is better.
+        run: The run.
+        is_over: True if a run with all of its seeds is better, so that it gets no more seeds.
+        has_turn: True if no other waiting run is better.
     """
 
     run: FrozenTrial
@@ -140,30 +140,26 @@ class Promise(NamedTuple):
 
 
 class Study:
-    """A sweep's trials.
+    """Trials of a sweep.
 
     Args:
-        study: Optuna's.
-        space: what is swept.
-        settings: how.
-
-    Attributes:
-        optuna: the same.
-        settings: the same.
+        study: Optuna study.
+        space: Parameters of the sweep.
+        settings: Settings of the sweep.
     """
 
     def __init__(self, study: optuna.Study, space: Space, settings: SweepSettings) -> None:
         self.optuna, self._space, self.settings = study, space, settings
         self._distributions = distributions(space)
 
-    # ---- what there is ---------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------
 
     def trials(self) -> list[FrozenTrial]:
-        """All of them, points too; not to be changed."""
+        """Return all trials, points included. Don't modify them."""
         return self.optuna.get_trials(deepcopy=False)
 
     def runs(self, *states: TrialState) -> list[FrozenTrial]:
-        """The runs in these states, none: in all; in their order."""
+        """Return the runs in some states, or in all states if none is given, in order."""
         return [
             trial
             for trial in self.trials()
@@ -171,13 +167,13 @@ class Study:
         ]
 
     def ordinal(self, run: FrozenTrial) -> int:
-        """A run's number for people, from 1: its trial's counts points of curves, too."""
+        """Return a run's displayed number, from 1. Trial numbers also count points."""
         return 1 + sum(each.number < run.number for each in self.runs())
 
     def best(self) -> FrozenTrial | None:
-        """The best run: by held-out seeds once all are known, before that by the search's scores.
+        """Return the best run, or None without runs.
 
-        None without any.
+        Compares held-out seeds once all are trained, before that the scores of the search.
         """
         few = self.few()
         if not self.held_out_seeds() or self.lacking():
@@ -192,12 +188,12 @@ class Study:
         return min(few, key=order, default=None)
 
     def few(self) -> list[FrozenTrial]:
-        """The ``FEW`` runs with the best scores of the search, of equals the cheapest first."""
+        """Return the ``FEW`` runs with the best search scores, the cheapest first among equals."""
         runs = self._compared()
         return sorted(runs, key=lambda run: (-self._worth(run), run.values[1]))[:FEW]
 
     def front(self) -> list[FrozenTrial]:
-        """Runs of which no other one is both as good and as cheap; the cheapest first."""
+        """Return the Pareto front of score and cost, the cheapest run first."""
         front: list[FrozenTrial] = []
         for run in sorted(self._compared(), key=lambda run: (run.values[1], -self._worth(run))):
             if not front or self._worth(run) > self._worth(front[-1]):
@@ -208,31 +204,31 @@ class Study:
         return self.settings.worth(run.values[0])
 
     def _compared(self) -> list[FrozenTrial]:
-        """Runs that one may be the best of: those with most seeds, as others weren't promising."""
+        """Return the runs with the most seeds; others weren't promising."""
         runs = self.runs(TrialState.COMPLETE)
         most = max(map(seeds_of, runs), default=1)
         return [run for run in runs if seeds_of(run) == most]
 
     def trained(self, *states: TrialState) -> int:
-        """Runs in these states, those of further seeds counted too."""
+        """Return the number of runs in some states, where each seed counts as one."""
         return sum(map(seeds_of, self.runs(*states)))
 
     # ---- seeds -----------------------------------------------------------------------------------
 
     def note_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
-        """Keep what came of one of a run's seeds."""
+        """Record the curve of one of a run's seeds."""
         self._set(run, f"{SEED} {seed}", [list(point) for point in points])
 
     def combined(self, run: FrozenTrial) -> list[Point]:
-        """The curve of all seeds of a run that are known."""
+        """Return the combined curve of all known seeds of a run."""
         how = self.settings.seeds_score
         return combined(list(curves(run).values()), how, self.settings.sign)
 
     def promises(self, waiting: Sequence[int]) -> list[Promise]:
-        """What runs that wait for another seed promise, the cheapest first.
+        """Return the prospects of runs that wait for another seed, the cheapest first.
 
         Args:
-            waiting: their numbers; at least one of their seeds is known.
+            waiting: Numbers of runs with at least one known seed.
         """
         how, enough = self.settings.seeds_score, self.settings.enough
         known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
@@ -251,26 +247,26 @@ class Study:
         return promises
 
     def _judged(self, run: FrozenTrial) -> Judged | None:
-        """What is known of a run's seeds; None if nothing is."""
+        """Return the known results of a run's seeds, or None without any."""
         ends = [curve[-1] for curve in curves(run).values()]
-        if not ends and run.state == TrialState.COMPLETE:  # of a time when there was one seed
+        if not ends and run.state == TrialState.COMPLETE:  # recorded when each run had one seed
             ends = [Point(run.values[0], run.values[1], 0)]
         scores = [self.settings.sign * end.score for end in ends]
         return Judged(scores, fmean(end.cost for end in ends)) if ends else None
 
     # ---- held-out seeds --------------------------------------------------------------------------
 
-    # They are the study's attributes and no trials, so that no sampler ever learns from them.
+    # Results are attributes of the study, not trials, so that samplers never learn from them.
 
     def held_out_seeds(self) -> int:
-        """How many the best few are trained with; 0: none."""
+        """Return the number of held-out seeds for each of the best few runs."""
         if (asked := self.settings.confirm) >= 0:
             return asked
         few = self.few()
         return HELD_OUT if few and max(run.values[1] for run in few) <= SHORT else 0
 
     def held_out(self, run: FrozenTrial) -> HeldOut:
-        """What a run's came to, as far as they are known and asked for."""
+        """Return the known results of a run's held-out seeds."""
         known, asked = self.optuna.user_attrs, range(self.held_out_seeds())
         ends = [known.get(_held(run, i), {}) for i in asked]
         scores = [end["score"] for end in ends if "score" in end]
@@ -278,10 +274,10 @@ class Study:
         return HeldOut(there, len(scores) - len(there))
 
     def luck(self) -> str:
-        """A sentence on the search's winner if held-out seeds are against it; else, or yet, empty.
+        """Return a sentence about the search's winner if held-out seeds contradict it; else "".
 
-        They are if another of the few is better with them, or if none of its own came up to the
-        score that it won by. It was lucky if most didn't.
+        They contradict if another run is better, or if no held-out seed reaches the winning score.
+        The winner was lucky if most seeds don't reach it.
         """
         best, few = self.best(), self.few()
         if best is None or not self.held_out_seeds() or self.lacking():
@@ -300,39 +296,39 @@ class Study:
         )
 
     def lacking(self) -> list[tuple[FrozenTrial, int]]:
-        """Runs and their held-out seeds that nothing is known of, each run's first one first."""
+        """Return pairs of run and held-out seed without a result, ordered by seed."""
         known, few = self.optuna.user_attrs, self.few()
         pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
         return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
 
     def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
-        """The sweep that trains a held-out seed, and the process; None if no sweep does."""
+        """Return the sweep and the process that train a held-out seed, or None."""
         known = self.optuna.user_attrs.get(_held(run, seed), {})
         return (known[OWNER], known.get(CHILD, [])) if OWNER in known else None
 
     def note_holding(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
-        """Keep that this sweep trains a held-out seed, by a process."""
+        """Record that this sweep trains a held-out seed, in a process."""
         holding = {OWNER: own_name()} | ({CHILD: [*process]} if process else {})
         self.optuna.set_user_attr(_held(run, seed), holding)
 
     def note_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
-        """Keep what came of a held-out seed."""
+        """Record the result of a held-out seed."""
         score = outcome.points[-1].score if outcome.points else None
         self.optuna.set_user_attr(_held(run, seed), {"score": score, FAULT: outcome.fault})
 
     # ---- runs ------------------------------------------------------------------------------------
 
     def ask(self) -> FrozenTrial:
-        """Begin a run: the next that waits, else one with values that the sampler suggests."""
+        """Start a run: the next queued one, or one with suggested values."""
         with quiet():
             return self.find(self.optuna.ask(self._distributions).number)
 
     def claim(self, run: FrozenTrial) -> None:
-        """Make a run this process's, which one that is no more had begun."""
+        """Take over a run from a dead process."""
         self._set(run, OWNER, own_name())
 
     def release(self) -> None:
-        """Give back what this process has begun and not finished: another sweep begins it again."""
+        """Release unfinished runs and held-out seeds of this process for other sweeps."""
         mine = own_name()
         for run in self.runs(TrialState.RUNNING):
             if run.user_attrs.get(OWNER) == mine:
@@ -344,10 +340,10 @@ class Study:
                 self.optuna.set_user_attr(name, {})
 
     def take(self, run: FrozenTrial) -> bool:
-        """Take a run that was given back. Returns whether it is this process's now."""
-        if OWNER not in run.user_attrs:  # it was never begun
+        """Take a released run. Returns True if this process owns it now."""
+        if OWNER not in run.user_attrs:  # never started
             return False
-        with suppress(UpdateFinishedTrialError):  # another sweep was faster
+        with suppress(UpdateFinishedTrialError):  # another sweep took it first
             storage, number = storage_and_id(self.optuna, run)
             if storage.set_trial_state_values(number, TrialState.RUNNING):
                 self.claim(run)
@@ -355,9 +351,9 @@ class Study:
         return False
 
     def again(self, run: FrozenTrial) -> FrozenTrial:
-        """Begin a run again, with the same values."""
+        """Restart a run with the same values."""
         with quiet():
-            if run.params.keys() < self._distributions.keys():  # it died while that was suggested
+            if run.params.keys() < self._distributions.keys():  # died during the suggestion
                 trial = optuna.Trial(self.optuna, storage_and_id(self.optuna, run)[1])
                 for name, each in self._distributions.items():
                     whole = isinstance(each, IntDistribution)
@@ -366,11 +362,11 @@ class Study:
         return self.find(run.number)
 
     def find(self, number: int) -> FrozenTrial:
-        """A trial by its number."""
+        """Return a trial by its number."""
         return self.trials()[number]
 
     def note_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
-        """Keep which process a run is, lest it is forgotten when this one dies."""
+        """Record the process of a run, so that it can be ended after a crash of this process."""
         self._set(run, f"{CHILD} {seed}" if seed else CHILD, list(process))
 
     def _set(self, run: FrozenTrial, name: str, value: Any) -> None:
@@ -378,7 +374,7 @@ class Study:
         storage.set_trial_user_attr(number, name, value)
 
     def tell(self, run: FrozenTrial, outcome: Outcome) -> None:
-        """Keep what came of a run: its points first, so that a run that is told has all of them."""
+        """Record the result of a run, its points first, so that a finished run has all of them."""
         if outcome.fault:
             self._set(run, FAULT, outcome.fault)
             self.optuna.tell(run.number, state=TrialState.FAIL, skip_if_finished=True)
@@ -402,7 +398,7 @@ class Study:
             self.optuna.tell(run.number, [last.score, last.cost], skip_if_finished=True)
 
     def _add(self, run: FrozenTrial, i: int, point: Point) -> None:
-        """Add a point; none that is outside of the range, where no run can be suggested."""
+        """Add a point, unless its values are outside the ranges of the sweep."""
         values = dict(run.params)
         ranges = self._distributions
         if COST in ranges:
@@ -429,24 +425,24 @@ def open_study(
     sampler: BaseSampler,
     given: Mapping[str, Values] = {},
 ) -> Study:
-    """Open a study, or create one whose first run has the configuration's own values.
+    """Open a study, or create one whose first run has the configured values.
 
     Args:
         storage: Storage of the trials.
         name: Name of the study.
         swept: Settings and ranges of the sweep.
-        described: The sweep as ``describe_sweep`` returns it.
+        described: Description of the sweep from ``describe_sweep``.
         sampler: Suggests the values of runs.
         given: Values of the next runs, by the name of the file that has them.
 
     Raises:
-        UserError: The study of this name is of another sweep.
+        UserError: If the study of this name belongs to another sweep.
     """
     if study_info(storage, name) is None:
         space, goal = swept.space, "maximize" if swept.settings.sign > 0 else "minimize"
         recorded = {p.name: p.recorded_default for p in space.parameters}
         defaults = {name: value for name, value in recorded.items() if value is not None}
-        with quiet(), suppress(DuplicatedStudyError):  # another process begins it, too
+        with quiet(), suppress(DuplicatedStudyError):  # another process creates it, too
             study = optuna.create_study(
                 storage=storage, study_name=name, directions=[goal, "minimize"]
             )
@@ -464,7 +460,7 @@ def open_study(
 
 
 def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
-    """Return what all processes of one sweep must agree on, by names for messages."""
+    """Return the settings that all processes of a sweep must share, by names for messages."""
     plain, space = to_dict(config), swept.space
     ranges = {
         f"the range of {p.name}": f"{p.distribution} {p.low:g} to {p.high:g}"
@@ -487,7 +483,7 @@ def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
 
 
 def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[str, Any] | None:
-    """Return the description of an existing study; None if there is no study of this name.
+    """Return the description of an existing study, or None for an unknown name.
 
     Args:
         storage: Storage of the trials.
@@ -495,7 +491,7 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
         timeout: Seconds to wait for the description of a study that another process just created.
 
     Raises:
-        UserError: The study isn't a sweep's, or is damaged.
+        UserError: If the study isn't a sweep's, or is damaged.
     """
     try:
         number = storage.get_study_id_from_name(name)
@@ -519,7 +515,7 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the first difference between two descriptions of sweeps; "" if they are equal."""
+    """Return the first difference between two descriptions of sweeps, or ""."""
     now = json.loads(json.dumps(now))
     for name in (name for name in before if name in now):
         if before[name] != now[name]:

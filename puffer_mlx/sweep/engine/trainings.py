@@ -1,4 +1,4 @@
-"""A sweep's runs as command lines of ``puffer-mlx train``, and their files in its folder."""
+"""Command lines of a sweep's runs, and the files of the runs in the sweep's folder."""
 
 import contextlib
 import shutil
@@ -27,16 +27,16 @@ BUFFERS = "vec.num_buffers"
 
 
 class Trainings(NamedTuple):
-    """What all runs of a sweep have in common.
+    """Settings that all runs of a sweep share.
 
     Args:
-        env: the word on the command line.
-        words: further words, without what is only the sweep's.
-        config: of the first run, checked, its family settled.
-        space: what is swept.
-        settings: how.
-        folder: the sweep's.
-        hang: seconds in which nothing happens to a run's log after which it counts as hanging.
+        env: Environment's name on the command line.
+        words: Further words of the command line, without those for the sweep only.
+        config: Checked configuration of the first run, with its family.
+        space: Parameters of the sweep.
+        settings: Settings of the sweep.
+        folder: Folder of the sweep.
+        hang: Seconds without a change of a run's log after which the run is ended as hanging.
     """
 
     env: str
@@ -48,10 +48,10 @@ class Trainings(NamedTuple):
     hang: float
 
     def settle(self, values: Values) -> Values:
-        """Suggested values that fit one another: groups of equal size, minibatches in an epoch.
+        """Make suggested values consistent: buffers of equal size, minibatches within an epoch.
 
-        What can be run stays as it was suggested, and what no moving of sizes helps, too: that is a
-        failed trial, which says why.
+        Values that can be run stay as suggested. So do values that can't be repaired: their trial
+        fails with the reason.
         """
         for sizes in (values, fit(values, self.space, self.config)):
             grouped = self._in_equal_groups(sizes)
@@ -68,23 +68,23 @@ class Trainings(NamedTuple):
         return {**values, BUFFERS: next(q for q in range(wanted, 0, -1) if agents % q == 0)}
 
     def folder_of(self, run: FrozenTrial, seed: int = 0) -> Path:
-        """Where a run's files are."""
+        """Return the folder of a run's files."""
         return self.folder / "runs" / _name(run, seed)
 
     def words_of(self, run: FrozenTrial, seed: int = 0) -> list[str]:
-        """Return the part of a run's command line that describes the training, from ENV on."""
+        """Return the words of a run's command line that describe the training, from ENV on."""
         values = self._values_of(run)
         words = [
             *self._words(),
             *(f"{option(*name.split('.', 1))}={x}" for name, x in values.items()),
         ]
-        if seed:  # other weights, and other environments: environment i starts from its seed plus i
+        if seed:  # other initial weights; environment i has seed vec.seed + i
             words.append(f"--base.seed={self.config.base.seed + seed}")
             words.append(f"--vec.seed={self.config.vec.seed + 1000 * seed}")
         return words
 
     def _values_of(self, run: FrozenTrial) -> Values:
-        """Return the suggested values of a run; the first run has the files' values."""
+        """Return the suggested values of a run. The first run uses the files' values."""
         by_files = run.user_attrs.get(DEFAULT)
         return {
             p.name: run.params[p.name]
@@ -93,17 +93,17 @@ class Trainings(NamedTuple):
         }
 
     def _words(self) -> list[str]:
-        """Return the words that all runs have in common, from ENV on."""
+        """Return the words that all runs share, from ENV on."""
         words = [self.env, *self.words]
         if self.config.python and "--family" not in " ".join(words):
             words += ["--family", self.config.base.family]
         return words
 
     def _config(self, values: Values) -> Config:
-        """Return the configuration of suggested values.
+        """Return the configuration with suggested values.
 
         Raises:
-            UserError: it can't be run.
+            UserError: If the values can't be run.
         """
         env, *words = self._words()
         config = load(env, words, keywords=values)
@@ -111,20 +111,20 @@ class Trainings(NamedTuple):
         return config
 
     def config_of(self, run: FrozenTrial) -> Config:
-        """Return a run's configuration, with what is swept in its [sweep] sections.
+        """Return a run's configuration, with the complete [sweep] sections.
 
         Raises:
-            UserError: its values can't be run.
+            UserError: If its values can't be run.
         """
         config = self._config(self._values_of(run))
         config.sweep = sections(self.config, self.space)
         return config
 
     def start(self, run: FrozenTrial, place: Place, seed: int) -> Child:
-        """Start a run's process, with one of its seeds.
+        """Start the process of a run with one of its seeds.
 
         Raises:
-            UserError: its values can't be run.
+            UserError: If its values can't be run.
         """
         self.config_of(run)
         folder, settings = self.folder_of(run, seed), self.settings
@@ -138,10 +138,10 @@ class Trainings(NamedTuple):
         words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
         return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
 
-    # ---- what is left of a run -------------------------------------------------------------------
+    # ---- results of a run ------------------------------------------------------------------------
 
     def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
-        """Write the configuration of a run, and what it came to, as a file that ``train`` takes."""
+        """Write a run's configuration and results as a file for ``train``."""
         config = self.config_of(run)
         config = replace(config, base=replace(config.base, family=self.config.base.family))
         score, cost = run.values
@@ -158,12 +158,12 @@ class Trainings(NamedTuple):
 
 
 def _name(run: FrozenTrial, seed: int) -> str:
-    """A run's name in its folder: its number, and which one of several seeds it is."""
+    """Return the name of a run's folder: its number, and the seed's number after the first."""
     return f"{run.number:04d}" + f"-{seed + 1}" * bool(seed)
 
 
 def _forget(folder: Path) -> None:
-    """Remove what a run that begins again has left: its log would count twice."""
+    """Remove a restarted run's files, so that its log doesn't count twice."""
     for name in "logs", "checkpoints":
         if (folder / name).is_symlink():
             raise UserError(f"{folder / name} is a link", "remove it")
@@ -171,27 +171,27 @@ def _forget(folder: Path) -> None:
 
 
 class Records:
-    """Writes the best run's configuration while a sweep runs.
+    """Write the best run's configuration during a sweep.
 
     Args:
-        study: the sweep's trials.
-        trainings: its runs' files.
+        study: Trials of the sweep.
+        trainings: Files of its runs.
     """
 
     def __init__(self, study: Study, trainings: Trainings) -> None:
         self._study, self._trainings = study, trainings
-        self._best: tuple[int, HeldOut] | None = None  # what is written
+        self._best: tuple[int, HeldOut] | None = None  # run and results in the file
         self._faults: list[str] = []
 
     def ended(self, run: FrozenTrial) -> None:
-        """A run is over with all of its seeds, or with one more held-out seed."""
+        """Update the file after a run or a held-out seed has ended."""
         try:
             self._write_best()
-        except UserError as error:  # the sweep matters more
+        except UserError as error:  # an error here must not end the sweep
             self._faults.append(str(error))
 
     def conclude(self) -> None:
-        """Write what is left to be written; say what couldn't be."""
+        """Write the file a last time, and print the errors so far."""
         self._write_best()
         for line in dict.fromkeys(self._faults):
             voice.note(line, error=True)
