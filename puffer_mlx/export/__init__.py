@@ -1,4 +1,4 @@
-"""Policies to other programs' files and back, each compared with ours."""
+"""Export policies to files of other programs and import them, comparing outputs each time."""
 
 from puffer_mlx.export.exporting import Format, Report, export
 
