@@ -1,4 +1,4 @@
-"""Shapes, dtypes and kinds of an environment's observations and actions.
+"""Shapes, dtypes and kinds of observations and actions.
 
 | symbol | meaning |
 | --- | --- |

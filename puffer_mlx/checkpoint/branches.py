@@ -1,16 +1,15 @@
 """Find a checkpoint: the newest, the best, or one given by name.
 
-Resuming from a checkpoint other than the newest starts a new branch. Later checkpoints of the old
-branch are then abandoned. Each checkpoint records its lineage, a list of
-[branch, step at which the branch starts]:
+Resuming from an earlier checkpoint starts a new branch and abandons later checkpoints of the old
+one. Each checkpoint records its lineage, a list of [branch, step at which the branch starts]:
 
     [[0, 0]]              the first branch
     [[0, 0], [2, 400]]    branch 2, resumed from step 400 of the first branch
 
 The newest checkpoint of a run has the most steps of the highest branch. The newest run is the one
-whose newest checkpoint was saved last. The time is read from the checkpoint because copying changes
-file times. Checkpoints without these records (older versions, or written by hand) belong to the
-first branch, and their file time is used.
+whose newest checkpoint was saved last. The checkpoint records this time because copying changes
+file times. Checkpoints without records (older versions, or written by hand) belong to the first
+branch, with their file time.
 """
 
 import json
@@ -186,9 +185,7 @@ def _find(path: str, config: Config, holding: str) -> Path:
 def _nowhere(path: str, home: Path) -> tuple[str, str]:
     """Return the error message and hint for a path without a checkpoint.
 
-    Args:
-        path: Path or run id as requested.
-        home: Folder with the environment's runs.
+    ``home`` is the folder with the environment's runs.
     """
     message = f"there is no checkpoint in {path}"
     if home / path != Path(path):
@@ -205,9 +202,7 @@ def _nowhere(path: str, home: Path) -> tuple[str, str]:
 def find_weights(path: str, config: Config) -> Path:
     """Return the weight file for ``--load-model-path``.
 
-    Args:
-        path: A file name with a suffix, or a checkpoint as in ``find``.
-        config: Configuration that gives the environment and the folder of all runs.
+    A path with a suffix is the file itself; any other path names a checkpoint as in ``find``.
 
     Raises:
         UserError: If the checkpoint doesn't exist.
@@ -219,11 +214,7 @@ def find_weights(path: str, config: Config) -> Path:
 
 
 def line_from(folder: Path, start: Path) -> Line:
-    """Return the lineage of a run that resumes from a checkpoint.
-
-    Args:
-        folder: Run folder.
-        start: Checkpoint folder to resume from.
+    """Return the lineage of a run that resumes from the checkpoint ``start``.
 
     Raises:
         UserError: If the checkpoint doesn't exist, or the run folder can't be read.
@@ -242,10 +233,6 @@ def line_to(folder: Path, step: int) -> Line:
     The predecessor is the newest checkpoint, or an earlier one if the newest has more than ``step``
     steps.
 
-    Args:
-        folder: Run folder.
-        step: Environment steps of the new checkpoint.
-
     Raises:
         UserError: If the folder can't be read.
     """
@@ -262,12 +249,7 @@ def line_to(folder: Path, step: int) -> Line:
 def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
     """Return position and score of a checkpoint.
 
-    Args:
-        folder: Checkpoint folder.
-        holding: Name of a file that the checkpoint must contain.
-
-    Returns:
-        Label; None without weights or that file.
+    None means that the weights or the file ``holding`` are missing.
     """
     try:
         marks = [(folder / name).stat() for name in (WEIGHTS, holding)]

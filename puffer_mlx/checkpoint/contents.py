@@ -151,11 +151,6 @@ def encoder_as_trained(config: Config, saved: EnvSpec, spec: EnvSpec) -> Config:
     """Return a configuration in which the encoder ``auto`` selects the encoder of the saved run.
 
     Older checkpoints don't record image parts; their runs used ``DefaultEncoder``.
-
-    Args:
-        config: Configuration of the resumed run.
-        saved: Spec in the checkpoint.
-        spec: Spec of the resumed run's environments.
     """
     if config.torch.encoder != "auto" or saved.image_parts == spec.image_parts:
         return config

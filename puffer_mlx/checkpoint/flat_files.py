@@ -2,14 +2,14 @@
 
 The file has no header. It contains little-endian float32 values, each tensor row-major, in the
 order of the weights' dictionary: encoder, decoder (the value is the last row), logstd for
-continuous actions, network. PufferLib's CUDA backend trains the same tensors.
+continuous actions, network.
 
 PufferLib stores all tensors in one array and aligns each to 16 bytes: 8 values in the bf16 build
 (the default), 4 in the ``--float`` build. PufferLib 4.0 and 5.0 write only as many values as the
-policy has. So padding between tensors (for example after the logstd of 3 actions) makes the last
-values missing from its files. Other programs write the entire array. PufferLib 5.0's CPU player
-accepts an array that is up to 7 values short, and so does this module. Without padding (a hidden
-size divisible by 8 and discrete actions) all these layouts are equal.
+policy has. So padding between tensors (for example after the logstd of 3 actions) cuts off the last
+values. Other programs write the entire array. PufferLib 5.0's CPU player accepts an array that is
+up to 7 values short, and so does this module. Without padding (a hidden size divisible by 8 and
+discrete actions) all these layouts are equal.
 """
 
 import os

@@ -121,7 +121,7 @@ def run_folder(config: Config, run_id: str) -> Path:
 
 
 def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
-    """Create a run folder and write its configuration, so that a full disk fails before training.
+    """Create a run folder and write its configuration. Reports an unwritable disk before training.
 
     Args:
         config: Configuration of the run.
@@ -190,11 +190,9 @@ def _create(folder: Path) -> bool:
 
 
 def is_due(config: Config, epoch: int) -> bool:
-    """Return True if PufferLib saves a checkpoint after this epoch; 4.0 and 5.0 differ by one.
+    """Return True if PufferLib saves a checkpoint after this epoch (from 0).
 
-    Args:
-        config: Configuration with the release and the intervals.
-        epoch: Index of the epoch, from 0.
+    4.0 and 5.0 differ by one epoch.
     """
     interval = config.base.checkpoint_interval
     done = epoch + config.facts.saves_after

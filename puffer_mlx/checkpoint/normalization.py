@@ -64,7 +64,7 @@ def with_rest(memory: Memory) -> dict[str, Any]:
 
 
 def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Split the tensors of a file into other tensors and float64 statistics.
+    """Split a file's tensors into policy tensors and float64 statistics.
 
     Raises:
         UserError: If the statistics are incomplete or invalid.
@@ -89,7 +89,8 @@ def check(path: Path, memory: Memory) -> None:
     """Raise an error for invalid statistics.
 
     Raises:
-        UserError: If a part is missing, negative, not finite, or has a wrong shape.
+        UserError: If a part is missing, not finite or of a wrong shape, or if a variance or count
+            is negative.
     """
     for what in {name.partition(".")[0] for name in memory}:
         parts = [np.asarray(memory.get(f"{what}.{part}", np.nan)) for part in PARTS]

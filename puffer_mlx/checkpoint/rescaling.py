@@ -35,7 +35,7 @@ def tensors_of(bounds: Bounds) -> dict[str, np.ndarray]:
 
 
 def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds]:
-    """Split the tensors of a file into other tensors and bounds.
+    """Split a file's tensors into policy tensors and bounds.
 
     Raises:
         UserError: If the bounds are incomplete or invalid.

@@ -47,7 +47,7 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
 
     Args:
         path: File to read; the suffix selects the format.
-        like: Weights of the same policy; they give names, order and shapes.
+        like: Weights that give names, order and shapes.
         alignment: For ``.bin`` files, as in ``read_bin``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Export policies to files of other programs and import them, comparing outputs each time."""
+"""Policies in other programs' files: export and import, with outputs compared each time."""
 
 from puffer_mlx.export.exporting import Format, Report, export
 

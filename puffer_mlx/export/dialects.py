@@ -165,12 +165,7 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _head_key(name: str, heads: dict[str, str]) -> str:
-    """Return the key of a decoder's tensor.
-
-    Args:
-        name: Our tensor name.
-        heads: Prefix of our names -> prefix of the keys.
-    """
+    """Return the key of a decoder's tensor; ``heads`` maps our names' prefixes to keys."""
     head = next(head for head in heads if name.startswith(head))
     return name.replace(head, heads[head])
 
@@ -204,12 +199,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
-    """Return a function from our names of the encoder's tensors to their keys.
-
-    Args:
-        encoder: Encoder of the policy.
-        old: True for the keys of 3.0's wrapper.
-    """
+    """Return a function from the encoder's tensor names to keys; ``old`` selects 3.0's wrapper."""
     forms = encoder_forms(encoder)
     if old and forms.puffer3:
         return forms.puffer3
@@ -219,12 +209,7 @@ def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
 
 
 def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
-    """Return the keys of each tensor of the network, by our names.
-
-    Args:
-        network: Network of the policy.
-        old: True for the keys of 3.0's wrapper.
-    """
+    """Return the keys of each tensor of the network; ``old`` selects 3.0's wrapper."""
     forms = export_forms_of(network)
     prefix = "" if old else "network."
     keys: dict[str, list[str]] = {}
@@ -285,14 +270,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
 
 
 def _turned(policy: Policy, name: str, array: np.ndarray, way: str) -> np.ndarray:
-    """Convert one weight to the layout of the torch class.
-
-    Args:
-        policy: Policy that uses the weight.
-        name: Our tensor name.
-        array: The weight.
-        way: ``to_torch``, or ``from_torch`` for the opposite direction.
-    """
+    """Convert one weight to the layout of the torch class, or back for ``way`` ``from_torch``."""
     form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
         array = getattr(form, way)(array)

@@ -130,7 +130,7 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A file format. The fields of a derived class are the options of a caller.
+    """A file format. The fields of a derived class are options that a caller may choose.
 
     Attributes:
         name: Name in ``--to`` and in messages.

@@ -23,12 +23,7 @@ OWN = ("torch.network", "torch.encoder")  # keys that may name custom classes
 
 
 def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
-    """Return the metadata of a checkpoint's policy.
-
-    Args:
-        checkpoint: Checkpoint with the policy.
-        policy: Policy converted to the file's dialect.
-    """
+    """Return the metadata of a checkpoint's policy after conversion to the file's dialect."""
     spec, config, dialect = checkpoint.spec, checkpoint.config, dialect_of(policy)
     activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}

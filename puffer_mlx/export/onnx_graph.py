@@ -51,13 +51,7 @@ class Graph:
         self._encoder = "encoder."
 
     def __call__(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node with one output. Return the output's name.
-
-        Args:
-            kind: ONNX operator.
-            inputs: Names; numbers and lists become constants.
-            attributes: Attributes of the node.
-        """
+        """Add a node with one output and return its name. Inputs except names become constants."""
         names = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         output = f"{kind.lower()}_{len(self.nodes)}"
         self.node(kind, names, [output], **attributes)

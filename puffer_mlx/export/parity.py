@@ -145,7 +145,7 @@ def _moved(weights: Weights) -> Weights:
 def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -> np.ndarray:
     """Return observations (T, S, D), the same in every call: uniform bytes or normal floats.
 
-    With statistics, floats are scaled to them and some lie far outside.
+    With statistics, floats have their mean and four times their standard deviation.
     """
     rng = np.random.default_rng(0)
     shape = (STEPS, AGENTS, spec.observation_size)

@@ -153,11 +153,7 @@ class Composed(nn.Module):
     def forward(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
-        """Compute T steps.
-
-        Args:
-            observations: (S, T, D), any dtype.
-            state: State before the first step; None for zeros.
+        """Compute T steps of observations (S, T, D), any dtype; state None means zeros.
 
         Returns:
             Outputs, values (S, T), state after the last step.
@@ -170,11 +166,7 @@ class Composed(nn.Module):
     def step(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
-        """Compute one step.
-
-        Args:
-            observations: (n, D), any dtype.
-            state: State before the step; None for zeros.
+        """Compute one step of observations (n, D), any dtype; state None means zeros.
 
         Returns:
             Outputs, values (n,), next state.
@@ -188,13 +180,7 @@ class Composed(nn.Module):
 def _with_deviations(
     outputs: Tensor, value: Tensor, logstd: Tensor | None
 ) -> tuple[Outputs, Tensor]:
-    """Return outputs (with log deviations for continuous actions), and values (...).
-
-    Args:
-        outputs: Logits or means (..., a).
-        value: Values (..., 1).
-        logstd: Log standard deviations (1, a) or (a,); None for discrete actions.
-    """
+    """Return logits, or means and log deviations (..., a); and values (...) from (..., 1)."""
     return outputs if logstd is None else (outputs, logstd.expand_as(outputs)), value.squeeze(-1)
 
 
