@@ -1,21 +1,22 @@
 """puffer_mlx: the trainers of PufferLib 4.0 and 5.0 for MLX: Apple silicon, CUDA, Linux CPUs.
 
-Each folder is a room; its ``__init__.py`` says what belongs there. To read: ``examples/minimal.py``
-(4.0's algorithm on one page), then ``rollout``, ``policy``, ``ppo``, ``training``.
+Each folder is a room; its ``__init__.py`` describes the contents. Start with
+``examples/minimal.py`` (4.0's algorithm on one page), then read ``rollout``, ``policy``, ``ppo``
+and ``training``.
 
-``train``, ``Trainer``, ``Policy``, ``evaluate``, ``play`` and ``play_match`` are what programs and
-notebooks call (docs/library.md); each is imported when it is first asked for.
+Programs and notebooks use ``train``, ``Trainer``, ``Policy``, ``evaluate``, ``play`` and
+``play_match`` (docs/library.md). Each is imported on first access.
 
-Importing the package imports neither MLX nor NumPy. It does choose MLX's BLAS, how it
-submits work to a GPU (on Macs the size of command buffers, on CUDA no graphs), and where MLX keeps
-what it compiles, which must be done before MLX loads: import puffer_mlx first.
+Importing the package imports neither MLX nor NumPy. It sets options that MLX reads when it loads:
+the BLAS library, the submission of GPU work (the size of command buffers on Macs, no graphs on
+CUDA) and the folder for compiled code. So import puffer_mlx before MLX.
 """
 
 from puffer_mlx.system.early_signals import end_at_ctrl_c, interruptible
 
 end_at_ctrl_c()
 
-# ruff: noqa: E402 - Ctrl-C may come while these are imported
+# ruff: noqa: E402 - end_at_ctrl_c must run before these imports
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {  # where the names at the top are
+_HOMES = {  # module of each public name
     "Config": "config",
     "Policy": "library.policy",
     "Trainer": "library.trainer",
@@ -56,7 +57,7 @@ _HOMES = {  # where the names at the top are
 }
 
 set_command_buffers()
-os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")  # they cost more than they save: decision 0018
+os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")  # slower with graphs: decision 0018
 keep_mlx_private()
 with interruptible():
     use_fast_blas()

@@ -1,4 +1,4 @@
-"""``python -m puffer_mlx``: the command ``puffer-mlx``."""
+"""Run the command ``puffer-mlx`` as ``python -m puffer_mlx``."""
 
 import sys
 

@@ -1,14 +1,14 @@
-"""The one exception for all that a person can put right: what was found and expected, a fix."""
+"""The exception for errors that a user can fix."""
 
 
 class UserError(Exception):
-    """Bad input, reported as one message instead of a traceback.
+    """Error that a user can fix, printed as a message instead of a traceback.
 
-    As a text it has nothing that a terminal obeys: what was found may be a stranger's.
+    Control characters are escaped in its text, because file contents may be untrusted.
 
     Args:
-        message: what was found and what was expected, naming the key, file or environment.
-        hint: how to put it right; printed on a line of its own, prefixed ``hint:``.
+        message: Found and expected value, with the key, file or environment.
+        hint: Suggested fix, printed on a separate line with the prefix ``hint:``.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:

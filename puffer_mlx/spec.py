@@ -1,4 +1,4 @@
-"""Shapes, dtypes and kinds of observations and actions: what an environment tells a policy.
+"""Shapes, dtypes and kinds of observations and actions.
 
 | symbol | meaning |
 | --- | --- |
@@ -17,27 +17,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-# An action is stored as float32, which holds all whole numbers up to here.
+# Actions are stored as float32, which holds all integers up to this one.
 MAX_LOGITS = 2**24
-PARTS = "image_parts"  # of an EnvSpec, in files
+PARTS = "image_parts"  # key of EnvSpec.image_parts in files
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """The heads of an action space.
+    """Heads of an action space.
 
-    Upstream's rule: a space whose head sizes are all 1 is continuous, one with no head of size 1 is
-    discrete (several heads: multidiscrete), and nothing else is legal.
+    As in PufferLib, head sizes of 1 mean continuous actions, and head sizes above 1 discrete ones
+    (several heads: multidiscrete). Mixed heads are invalid.
 
     Args:
-        sizes: one entry per head: its number of choices, or 1 for a continuous dimension.
-        bounds: of continuous actions that an environment rescales: for each dimension what a
-            policy's -1 and 1 are there, float32 numbers. (-1, 1) is a dimension that is taken as it
-            is; empty if all are.
+        sizes: Size of each head: number of choices, or 1 for a continuous dimension.
+        bounds: (low, high) of each continuous dimension, the values of the policy's -1 and 1, as
+            float32 numbers. (-1, 1) doesn't change a dimension; empty if no dimension is rescaled.
 
     Raises:
-        ValueError: there is no head, heads are of both kinds, there are more than ``MAX_LOGITS``
-            choices, or the bounds aren't of these heads.
+        ValueError: If sizes are missing or mixed, there are more than ``MAX_LOGITS`` choices, or
+            the bounds don't fit the heads.
     """
 
     sizes: tuple[int, ...]
@@ -62,31 +61,32 @@ class ActionSpec:
 
     @property
     def heads(self) -> int:
-        """Number of actions an agent takes in a step."""
+        """Number of actions that an agent takes in a step."""
         return len(self.sizes)
 
     @property
     def logits(self) -> int:
-        """A: number of policy outputs that describe the action distribution."""
+        """Number A of policy outputs that describe the action distribution."""
         return sum(self.sizes)
 
 
 def rescaling(bounds: tuple[tuple[float, float], ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(centre, half the width) of bounds, (a,) float64: an action is centre + half * the policy's.
+    """Return (centre, half width) of bounds, (a,) float64.
 
-    Of (-1, 1) they are 0 and 1, which change nothing, to the bit.
+    A rescaled action is centre + half width * the policy's action. The bounds (-1, 1) give 0 and 1,
+    which change no bit.
     """
     low, high = np.array(bounds, np.float64).reshape(-1, 2).T
     return (low + high) / 2, (high - low) / 2
 
 
 class ImagePart(NamedTuple):
-    """An image of bytes beside other numbers of an observation, in columns ``[start, stop)``.
+    """A uint8 image in the columns ``[start, stop)`` of an observation with other parts.
 
     Args:
-        start: its first column in a row.
-        shape: height, width, channels.
-        channels_first: the columns are in the order channel, height, width.
+        start: First column of the image.
+        shape: Height, width, channels.
+        channels_first: True if columns are in the order channel, height, width.
     """
 
     start: int
@@ -95,30 +95,30 @@ class ImagePart(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The column after its last one."""
+        """Column after the last one."""
         return self.start + math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What one agent sees and does.
+    """Observations and actions of one agent.
 
     Args:
-        name: the environment's name, for messages and file paths.
-        observation_size: D, flat.
+        name: Name of the environment, for messages and file paths.
+        observation_size: Flat size D.
         observation_dtype: ``uint8`` or ``float32``.
-        action: the action space.
-        mask_size: bytes of the action mask per agent (the sum of the head sizes), 0 without one.
-        observation_shape: (height, width, channels) of observations that are images, which are flat
-            in this order; empty if they are none.
-        spaces: Gymnasium's spaces of one agent, as ``vec.layout.saved_layout`` reads them; empty
-            of an environment in C. It is no part of what is compared.
-        image_parts: the images among the parts of a Dict or Tuple, in the order of their columns.
-            No part of what is compared either: rows are the same without.
+        action: Action space.
+        mask_size: Bytes of the action mask per agent (sum of the head sizes), or 0 without a mask.
+        observation_shape: (height, width, channels) of image observations, flattened in this order;
+            empty for other observations.
+        spaces: Gymnasium spaces of one agent as ``vec.layout.saved_layout`` reads them; empty for C
+            environments. Ignored in comparisons.
+        image_parts: Images in a Dict or Tuple observation, in column order. Ignored in comparisons,
+            because rows don't depend on them.
 
     Raises:
-        ValueError: ``observation_shape`` isn't three positive numbers with the product
-            ``observation_size``, or ``image_parts`` aren't in order within it.
+        ValueError: If ``observation_shape`` isn't three positive numbers with the product
+            ``observation_size``, or ``image_parts`` are out of order or range.
     """
 
     name: str
@@ -146,11 +146,11 @@ class EnvSpec:
             )
 
     def is_like(self, other: "EnvSpec") -> bool:
-        """Whether both environments show and take the same; their names don't count."""
+        """Return True if observations and actions are equal; names may differ."""
         return replace(self, name="") == replace(other, name="")
 
     def described(self) -> str:
-        """What the environment shows and takes, in words."""
+        """Return a description of observations and actions for messages."""
         shape = f" of shape {self.observation_shape}" if self.observation_shape else ""
         mask = ", masked" if self.mask_size else ""
         if self.action.bounds:
@@ -161,7 +161,7 @@ class EnvSpec:
         )
 
     def to_json(self) -> str:
-        """All of it as text, for files."""
+        """Return all fields as JSON text."""
         fields = {
             **asdict(self),
             "observation_dtype": self.observation_dtype.name,
@@ -176,10 +176,10 @@ class EnvSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "EnvSpec":
-        """What ``to_json`` wrote.
+        """Return the spec that ``to_json`` wrote.
 
         Raises:
-            ValueError: it isn't that.
+            ValueError: If the text isn't a valid spec.
         """
         try:
             fields = json.loads(text)

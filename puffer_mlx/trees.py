@@ -1,4 +1,4 @@
-"""Trees of arrays: nested dictionaries and lists, MLX's form of parameters."""
+"""Trees of arrays: nested dictionaries and lists, as MLX stores parameters."""
 
 from operator import itemgetter
 from typing import Any
@@ -10,7 +10,7 @@ Tree = Any
 
 
 def named(tree: Tree) -> list[tuple[str, mx.array]]:
-    """The arrays with their dotted names (``network.0.weight``), in the tree's order."""
+    """Return the arrays with their dotted names (``network.0.weight``), in the tree's order."""
     return list(tree_flatten(tree))  # pyright: ignore[reportArgumentType, reportReturnType]
 
 

@@ -1,4 +1,4 @@
-"""Runs on disk: weights and state to go on from, which run and which of its checkpoints."""
+"""Checkpoints on disk: write and read them, find the newest or the best, and resume from one."""
 
 from puffer_mlx.checkpoint.branches import find, find_weights, score_of
 from puffer_mlx.checkpoint.contents import (

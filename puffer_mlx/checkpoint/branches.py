@@ -1,16 +1,15 @@
-"""Which checkpoint is meant: the newest, the best, or the one that a person names.
+"""Find a checkpoint: the newest, the best, or one given by name.
 
-A run that goes on from a checkpoint other than its newest begins a new branch; what was trained
-after that checkpoint before is abandoned. Each checkpoint records its line, the branches that led
-to it, each with the step that it began at:
+Resuming from an earlier checkpoint starts a new branch and abandons later checkpoints of the old
+one. Each checkpoint records its lineage, a list of [branch, step at which the branch starts]:
 
     [[0, 0]]              the first branch
-    [[0, 0], [2, 400]]    branch 2, which went on from step 400 of the first one
+    [[0, 0], [2, 400]]    branch 2, resumed from step 400 of the first branch
 
-The newest checkpoint of a run is the one with the most steps of the highest branch, and the newest
-run the one whose newest checkpoint was saved last. All this is recorded inside: times of files
-change when they are copied. Checkpoints without such records (of older versions, or written by
-hand) count as the first branch's, saved when their file was written.
+The newest checkpoint of a run has the most steps of the highest branch. The newest run is the one
+whose newest checkpoint was saved last. The checkpoint records this time because copying changes
+file times. Checkpoints without records (older versions, or written by hand) belong to the first
+branch, with their file time.
 """
 
 import json
@@ -27,23 +26,23 @@ from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading
 
-STEPS = re.compile("[0-9]{16}")  # the name of a checkpoint
+STEPS = re.compile("[0-9]{16}")  # folder name of a checkpoint
 
 WHICH = "name a run's folder, a checkpoint's folder or latest"
 
-Line = tuple[tuple[int, int], ...]  # (branch, the step that it began at)
+Line = tuple[tuple[int, int], ...]  # lineage: (branch, step at which it starts)
 FIRST: Line = ((0, 0),)
 
 
 class Label(NamedTuple):
-    """What a checkpoint says of itself.
+    """Position and score of a checkpoint.
 
     Args:
-        folder: the checkpoint's.
-        line: the branches that led to it.
-        step: environment steps so far.
-        saved: when, in nanoseconds since 1970.
-        score: of the policy; None without one, or with one that isn't finite.
+        folder: Checkpoint folder.
+        line: Lineage of the checkpoint.
+        step: Environment steps at the time of saving.
+        saved: Time of saving, in nanoseconds since 1970.
+        score: Score of the policy; None without a finite score.
     """
 
     folder: Path
@@ -54,11 +53,11 @@ class Label(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sorts by training time: (branch, step)."""
+        """Sort key for training order: (branch, step)."""
         return self.line[-1][0], self.step
 
     def led_to(self, head: "Label") -> bool:
-        """Whether a newer checkpoint goes on from this one; if not, this one is abandoned."""
+        """Return True if the newer checkpoint ``head`` descends from this one."""
         begins = dict(zip((branch for branch, _ in head.line), head.line[1:], strict=False))
         branch = self.line[-1][0]
         if branch == head.line[-1][0]:
@@ -67,18 +66,22 @@ class Label(NamedTuple):
 
 
 def record(line: Line) -> dict[str, str]:
-    """The metadata of a checkpoint that is written now."""
+    """Return the metadata of a checkpoint written now."""
     return {"line": json.dumps(line), "saved": str(time.time_ns())}
 
 
 def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
-    """Return a run's checkpoints that hold a file, the newest last and abandoned ones first.
+    """Return the checkpoints of a run: abandoned ones first, the newest last.
 
-    A link to a folder elsewhere, on another disk say, is a checkpoint; a link to a checkpoint of
-    the same run is none.
+    A link to a folder outside the run, for example on another disk, counts as a checkpoint. A link
+    to a checkpoint of the same run doesn't.
+
+    Args:
+        folder: Run folder.
+        holding: Name of a file that each checkpoint must contain.
 
     Raises:
-        UserError: the folder can't be read.
+        UserError: If the folder can't be read.
     """
     with reading(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
@@ -89,10 +92,15 @@ def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
 
 
 def newest(runs: Path, holding: str = WEIGHTS) -> Label | None:
-    """Return the newest checkpoint of the newest run in a folder of runs; None if there is none.
+    """Return the newest checkpoint of the newest run, or None without one.
+
+    Args:
+        runs: Folder that contains the run folders.
+        holding: Name of a file that the checkpoint must contain.
 
     Raises:
-        UserError: A folder can't be read, or a link to a run leads nowhere: it may be the newest.
+        UserError: If a folder can't be read, or a link to a run is broken. That run might be the
+            newest.
     """
     with reading(runs):
         folders = list(runs.iterdir()) if runs.is_dir() else []
@@ -105,15 +113,15 @@ def newest(runs: Path, holding: str = WEIGHTS) -> Label | None:
 
 
 def _is_alias(path: Path) -> bool:
-    """Return True if a path is a link to something in its own folder, as ``best`` is."""
+    """Return True if a path links to an entry of the same folder, as ``best`` does."""
     return path.is_symlink() and path.resolve().parent == path.parent.resolve()
 
 
 def _refuse_dangling(path: Path) -> None:
-    """Refuse a link that leads nowhere.
+    """Raise an error if a path is a broken link.
 
     Raises:
-        UserError: The path is one.
+        UserError: If the link's target doesn't exist.
     """
     if path.is_symlink() and not path.exists():
         target = path.parent / path.readlink()
@@ -124,18 +132,16 @@ def _refuse_dangling(path: Path) -> None:
 
 
 def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
-    """The checkpoint that ``latest``, a RUN_ID, a run's folder or a checkpoint's folder names.
-
-    ``latest`` is the newest checkpoint of the newest run of this environment; of a run it is the
-    newest one, too (the most steps of the branch that was trained last).
+    """Return the folder of a checkpoint.
 
     Args:
-        path: see above.
-        config: says where checkpoints are, and of which environment.
-        holding: the file that it must have: ``STATE`` of those that a run can go on from.
+        path: ``latest``, a run id, a run folder or a checkpoint folder. ``latest`` selects the
+            newest run of the environment. The newest checkpoint of a run is used.
+        config: Configuration that gives the environment and the folder of all runs.
+        holding: Name of a file that the checkpoint must contain: ``STATE`` to resume.
 
     Raises:
-        UserError: there is none, or it can't be read.
+        UserError: If the checkpoint doesn't exist or can't be read.
     """
     if not path.strip():
         raise UserError("no checkpoint is named: the text is empty", WHICH)
@@ -144,7 +150,7 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
 
 
 def _find(path: str, config: Config, holding: str) -> Path:
-    """``find``, where a folder that can't be read is an OSError."""
+    """Return the folder for ``find``. An unreadable folder raises OSError."""
     root = home = Path(config.base.checkpoint_dir) / config.slug
     if path == "latest":
         checkpoint = newest(root, holding)
@@ -153,13 +159,14 @@ def _find(path: str, config: Config, holding: str) -> Path:
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
             if root.is_symlink() and not STEPS.fullmatch(root.name):
-                # ``best`` leads to a checkpoint, which may be a link itself.
+                # The target of ``best`` may be a link too.
                 step = root.parent / root.readlink()
                 root = step if STEPS.fullmatch(step.name) and step.parent == root.parent else root
             target = root.resolve()
             if not root.is_symlink() or (STEPS.fullmatch(root.name) and not _is_alias(root)):
-                return target if root.name in ("", "..") else root  # the run's folder is above
-            if target.parent != root.parent.resolve():  # ``best`` is a link in it
+                # The parent must be the run folder.
+                return target if root.name in ("", "..") else root
+            if target.parent != root.parent.resolve():  # ``best`` must stay in the run folder
                 message = f"{root} is a link to {target}, out of its folder"
                 raise UserError(message, f"name {target}")
             return root.parent / target.name
@@ -176,11 +183,9 @@ def _find(path: str, config: Config, holding: str) -> Path:
 
 
 def _nowhere(path: str, home: Path) -> tuple[str, str]:
-    """What to say of a name that is neither a folder nor a run of an environment's; and a hint.
+    """Return the error message and hint for a path without a checkpoint.
 
-    Args:
-        path: the name.
-        home: the folder of the environment's runs.
+    ``home`` is the folder with the environment's runs.
     """
     message = f"there is no checkpoint in {path}"
     if home / path != Path(path):
@@ -195,10 +200,12 @@ def _nowhere(path: str, home: Path) -> tuple[str, str]:
 
 
 def find_weights(path: str, config: Config) -> Path:
-    """The file that ``--load-model-path`` names: a file, or what ``find`` finds.
+    """Return the weight file for ``--load-model-path``.
+
+    A path with a suffix is the file itself; any other path names a checkpoint as in ``find``.
 
     Raises:
-        UserError: there is none.
+        UserError: If the checkpoint doesn't exist.
     """
     with reading(path):
         if Path(path).suffix and not Path(path).is_dir():
@@ -207,10 +214,10 @@ def find_weights(path: str, config: Config) -> Path:
 
 
 def line_from(folder: Path, start: Path) -> Line:
-    """The line of what goes on from a checkpoint, in a run's folder.
+    """Return the lineage of a run that resumes from the checkpoint ``start``.
 
     Raises:
-        UserError: there is no such checkpoint, or the folder can't be read.
+        UserError: If the checkpoint doesn't exist, or the run folder can't be read.
     """
     begun, others = label(start), checkpoints(folder)
     if begun is None:
@@ -221,12 +228,13 @@ def line_from(folder: Path, start: Path) -> Line:
 
 
 def line_to(folder: Path, step: int) -> Line:
-    """The line of a checkpoint that is written without saying what it goes on from.
+    """Return the lineage of a checkpoint whose predecessor isn't given.
 
-    With more steps than the newest it goes on from that, else from the last one before it.
+    The predecessor is the newest checkpoint, or an earlier one if the newest has more than ``step``
+    steps.
 
     Raises:
-        UserError: the folder can't be read.
+        UserError: If the folder can't be read.
     """
     others = checkpoints(folder)
     if not others:
@@ -239,7 +247,10 @@ def line_to(folder: Path, step: int) -> Line:
 
 
 def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
-    """What a checkpoint says of itself; None if it doesn't hold a file, or not even weights."""
+    """Return position and score of a checkpoint.
+
+    None means that the weights or the file ``holding`` are missing.
+    """
     try:
         marks = [(folder / name).stat() for name in (WEIGHTS, holding)]
     except (FileNotFoundError, NotADirectoryError):
@@ -249,27 +260,31 @@ def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
 
 
 def score_of(folder: Path) -> float | None:
-    """The score of a checkpoint's policy; None if it has none, or there is no checkpoint."""
+    """Return the score of a checkpoint's policy, or None without one."""
     checkpoint = label(folder)
     return checkpoint.score if checkpoint else None
 
 
 def saved(folder: Path) -> int:
-    """When a checkpoint was saved, in nanoseconds since 1970; 0 if there is none."""
+    """Return the time of saving in nanoseconds since 1970, or 0 if the checkpoint doesn't exist."""
     checkpoint = label(folder)
     return checkpoint.saved if checkpoint else 0
 
 
-@lru_cache(100_000)  # a run that keeps all of its checkpoints looks at them with every save
+@lru_cache(100_000)  # each save looks at all checkpoints of the run
 def _records(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
-    """Step, line, time of saving (0: unknown) and score; whoever loads it reports damage."""
+    """Return step, lineage, time of saving (0 if unknown) and score.
+
+    Damage is ignored here and reported on loading. ``_which`` invalidates the cache when the file
+    changes.
+    """
     metadata = {**_metadata(folder / WEIGHTS), **_metadata(folder / STATE)}
     numbers = _json(metadata.get("numbers"))
     step = _json(metadata.get("step"))
     if not isinstance(step, int) and STEPS.fullmatch(folder.name):
         step = int(folder.name)
     if not isinstance(step, int) and isinstance(numbers, dict):
-        step = numbers.get("global_step")  # a folder of an older version, under another name
+        step = numbers.get("global_step")  # older versions had other folder names
     saved, score = _json(metadata.get("saved")), _json(metadata.get("score"))
     return (
         step if isinstance(step, int) else 0,
@@ -280,7 +295,7 @@ def _records(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
 
 
 def _line(pairs: Any) -> Line:
-    """A line out of JSON; the first if it is none."""
+    """Return a lineage decoded from JSON, or the first branch if the value isn't valid."""
     try:
         line = tuple((int(branch), int(begin)) for branch, begin in pairs)
     except (TypeError, ValueError, OverflowError):
@@ -303,5 +318,5 @@ def _json(text: str | None) -> Any:
 
 
 def _unused(labels: list[Label]) -> int:
-    """The number of a new branch."""
+    """Return the number of a new branch."""
     return 1 + max(branch for one in labels for branch, _ in one.line)

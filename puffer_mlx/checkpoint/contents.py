@@ -1,8 +1,8 @@
-"""A checkpoint's files: written together, read back; and which of a run's checkpoints stay.
+"""Write and read checkpoints, and decide which ones of a run to keep.
 
-Those are the newest, and the one with the best score. Where the run is evaluated while it trains,
-an evaluation's score is that of the checkpoint whose weights were evaluated; the others have none.
-Else a checkpoint's is what training told since the one before.
+The newest checkpoints and the one with the best score are kept. With evaluations during training,
+only a checkpoint whose weights were evaluated has a score. Without them, the score is the training
+metric since the previous checkpoint.
 """
 
 import json
@@ -47,36 +47,37 @@ def write_weights(
     memory: Mapping[str, Any] | None = None,
     line: Line | None = None,
 ) -> Path:
-    """Write a checkpoint, with or without what a run needs to go on.
+    """Write a checkpoint. Without ``state`` the run can't be resumed from it.
 
     Args:
-        run_folder: the run's folder.
-        step: environment steps so far.
-        config: the effective configuration.
-        spec: what the policy's environment shows and takes.
-        policy: which policy the weights are of.
-        weights: its weights.
-        state: from a trainer; None for weights from elsewhere.
-        score: of the policy, for telling the best.
-        memory: what the environments have learned (``vec.base.Remembers``). ``save`` asks a
-            trainer's.
-        line: the branches that led to it; those of the checkpoint before if None.
+        run_folder: Run folder.
+        step: Environment steps so far.
+        config: Effective configuration.
+        spec: Observations and actions of the environment.
+        policy: Policy that uses the weights.
+        weights: Tree of weights.
+        state: Training state; None to write only the weights.
+        score: Score of the policy, used to select the best checkpoint.
+        memory: Statistics of the environments (``vec.base.Remembers``). ``save`` reads them from a
+            trainer.
+        line: Lineage; None to derive it from the existing checkpoints.
 
     Returns:
-        The checkpoint's folder.
+        Folder of the checkpoint.
 
     Raises:
-        UserError: it can't be written, or lacks the statistics without which the policy is another
-            one; nothing half-written is left.
+        UserError: If writing fails or required statistics are missing. No partial checkpoint
+            remains.
     """
     require_statistics(config, spec, memory or {})
     folder = run_folder / f"{step:016d}"
-    score = score if score is not None and math.isfinite(score) else None  # JSON has no NaN
+    score = score if score is not None and math.isfinite(score) else None  # NaN isn't valid JSON
     metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
     metadata["step"] = str(step)
     record = branches.record(branches.line_to(run_folder, step) if line is None else line)
     if state is None:
-        metadata |= record  # else it's the state's: weights stay the same for the same training
+        # With a state, the time goes there, so that equal training gives equal weight files.
+        metadata |= record
     with publish_folder(folder) as temporary:
         write_ini(config, temporary / CONFIG)
         save_safetensors(weights, temporary / WEIGHTS, metadata, bounds=spec.action.bounds)
@@ -91,9 +92,13 @@ def write_weights(
 
 
 def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
-    """Write a checkpoint of all that a ``Trainer`` has learned, and what it needs to go on.
+    """Write a checkpoint from which a ``Trainer`` can resume.
 
-    Returns and raises as ``write_weights``.
+    Returns:
+        Folder of the checkpoint.
+
+    Raises:
+        UserError: If writing fails or required statistics are missing.
     """
     config, vec = trainer.config, trainer.vec
     step = trainer.epoch * config.batch_size
@@ -107,16 +112,17 @@ def load(
     allow_code: Allowed = False,
     policy_of: Callable[[EnvSpec, Config], Policy] = configured_policy,
 ) -> Checkpoint:
-    """Read a checkpoint; its environment need not be there.
+    """Read a checkpoint. The environment doesn't have to be installed.
 
     Args:
-        folder: the checkpoint's.
-        allow_code: import what its configuration names, whatever it is, or what is named here;
-            else only what the person named before on this machine (``puffer_mlx.config.trust``).
-        policy_of: of an environment's spec and the configuration: what the weights are of.
+        folder: Checkpoint folder.
+        allow_code: True to import any code that the configuration names, or the names to allow.
+            False allows only code that the user allowed before on this machine
+            (``puffer_mlx.config.trust``).
+        policy_of: (spec, config) -> policy that uses the weights.
 
     Raises:
-        UserError: it isn't a checkpoint, is damaged, or names code that nobody allowed.
+        UserError: If the folder isn't a checkpoint, is damaged, or names code that isn't allowed.
     """
     path = folder / CONFIG
     with reading(folder):
@@ -142,12 +148,9 @@ def load(
 
 
 def encoder_as_trained(config: Config, saved: EnvSpec, spec: EnvSpec) -> Config:
-    """A run's configuration, whose encoder ``auto`` goes on being the one that it began with.
+    """Return a configuration in which the encoder ``auto`` selects the encoder of the saved run.
 
-    Args:
-        config: of the run that goes on.
-        saved: its checkpoint's; an older one knows of no images among other parts.
-        spec: its environments'.
+    Older checkpoints don't record image parts; their runs used ``DefaultEncoder``.
     """
     if config.torch.encoder != "auto" or saved.image_parts == spec.image_parts:
         return config
@@ -155,10 +158,10 @@ def encoder_as_trained(config: Config, saved: EnvSpec, spec: EnvSpec) -> Config:
 
 
 def load_state(folder: Path) -> State:
-    """What a run needs to go on.
+    """Return the training state, which is needed to resume a run.
 
     Raises:
-        UserError: the checkpoint has none, or it is damaged.
+        UserError: If the state is missing or damaged.
     """
     path = folder / STATE
     with reading(folder):
@@ -178,7 +181,7 @@ def load_state(folder: Path) -> State:
 
 
 def recorded(folder: Path) -> mx.array | None:
-    """Observations (T, S, D) that the run saw before this checkpoint, or None."""
+    """Return observations (T, S, D) recorded before this checkpoint, or None."""
     path = folder / STATE
     with reading(folder):
         return _read(path)[0].get("recorded") if path.is_file() else None
@@ -193,15 +196,15 @@ def _read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
 
 
 class CheckpointManager:
-    """Saves a run's checkpoints, and keeps the newest and the best.
+    """Save the checkpoints of a run; keep the newest and the best.
 
     Args:
-        folder: the run's.
-        config: its configuration; ``[sweep] metric`` and ``goal`` say what is best.
-        resumed: the checkpoint that the run goes on from; the newest there is if None.
+        folder: Run folder.
+        config: Configuration; ``[sweep] metric`` and ``goal`` define the best score.
+        resumed: Checkpoint folder that the run resumes from; None to append to the newest one.
 
     Raises:
-        UserError: there is no such checkpoint, or ``best`` in the folder is no link.
+        UserError: If that checkpoint doesn't exist, or ``best`` isn't a link.
     """
 
     def __init__(self, folder: Path, config: Config, resumed: Path | None = None) -> None:
@@ -218,27 +221,27 @@ class CheckpointManager:
         self._metric, self._sign = config.metric, config.sign
         self._evaluation = config.evaluation_metric if config.base.eval_interval else ""
         self._sum = self._episodes = 0.0
-        self._evaluated: tuple[float, float | None] = 0, None  # after so many steps, and its score
+        self._evaluated: tuple[float, float | None] = 0, None  # (step, score) evaluated last
 
     def observe(self, logs: dict[str, float]) -> None:
-        """Add an epoch's record to the score of the next checkpoint.
+        """Add the metrics of an epoch to the score of the next checkpoint.
 
-        That is the metric's mean since the last checkpoint; the mean over the last 100 episodes for
-        environments in Python; with ``base.eval_interval`` the score of the evaluation after this
-        epoch, if there is one and evaluations report the metric.
+        The score is the mean of the metric since the last checkpoint, or the mean of the last 100
+        episodes for Python environments. With ``base.eval_interval`` it is the result of the
+        evaluation after this epoch, if that reports the metric.
         """
         if self._evaluation:
             self._evaluated = logs["agent_steps"], logs.get(self._evaluation)
         elif self._metric == "env/score" and SCORE in logs:
             self._sum, self._episodes = logs[SCORE], 1.0
         elif self._metric in logs:
-            episodes = logs.get("env/n", 1.0)  # a rating is told in epochs without any, too
+            episodes = logs.get("env/n", 1.0)  # a rating is also reported without finished episodes
             self._sum += logs[self._metric] * episodes
             self._episodes += episodes
 
     @property
     def improved(self) -> bool:
-        """Whether the last record's evaluation is better than those of all checkpoints before."""
+        """True if the last evaluation is better than all earlier scores of the lineage."""
         step, score = self._evaluated
         if score is None or not math.isfinite(score):
             return False
@@ -256,10 +259,10 @@ class CheckpointManager:
         state: State | None,
         memory: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a checkpoint (``write_weights``), and remove those that needn't be kept.
+        """Write a checkpoint with ``write_weights``, then remove checkpoints that aren't kept.
 
         Raises:
-            UserError: it can't be written; those there were are still there.
+            UserError: If writing fails. Existing checkpoints remain.
         """
         score = self._sum / self._episodes if self._episodes else None
         if self._evaluation:
@@ -274,14 +277,14 @@ class CheckpointManager:
         return folder
 
     def _tidy(self, newest: Path) -> None:
-        """Link the best checkpoint of the trained branch, and remove those that needn't stay."""
+        """Link the best checkpoint of the lineage, and remove checkpoints that aren't kept."""
         labels, link = branches.checkpoints(self.folder), self.folder / BEST
         scored = [one for one in labels if one.score is not None and one.led_to(labels[-1])]
         if scored:
             best = max(scored, key=lambda one: (self._sign * (one.score or 0), one.step)).folder
             publish_link(link, best.name)
         elif link.is_symlink() and not ((old := branches.label(link)) and old.score is not None):
-            link.unlink()  # what it points at has no score, or isn't there
+            link.unlink()  # its target has no score or doesn't exist
         keep = self.config.base.checkpoint_keep
         for old in labels[:-keep] if keep else []:
             if old.folder != newest and not (link.exists() and old.folder.samefile(link)):

@@ -1,7 +1,7 @@
-"""What a policy learned to see and to put out: out of files, and into environments.
+"""Move normalization statistics and action bounds between files and environments.
 
-Without its statistics (``normalization.py``) a policy of normalised observations is a different
-policy: it is never written without them, and whoever plays it normalises by them.
+A policy trained on normalized observations is wrong without its statistics (``normalization.py``).
+So it is never saved without them, and every environment that it plays in uses them.
 """
 
 from collections.abc import Mapping
@@ -27,20 +27,20 @@ from puffer_mlx.system.files import reading, relative
 from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
-MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the name of another file
+MEMORY = "normalization.safetensors"  # file name in a checkpoint; suffix for other files
 KEY, RESCALE = "vec.normalize_observations", "vec.rescale_actions"
 CHANNELS = "vec.image_channels"
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """The statistics that go with a policy, float64 arrays by name; empty if there are none.
+    """Return the statistics of a policy as float64 arrays by name; {} if it has no statistics.
 
     Args:
-        path: a checkpoint's folder, or any file of weights. A file has them inside, or beside it
-            under its own name; a checkpoint's files have them in the same folder.
+        path: Checkpoint folder or weight file. The statistics of a file are in the file, or in a
+            second file next to it.
 
     Raises:
-        UserError: they are damaged, or may not be read.
+        UserError: If the statistics are damaged or can't be read.
     """
     with reading(path):
         holds = path.suffix == ".safetensors" and path.is_file()
@@ -55,27 +55,27 @@ def read_statistics(path: Path) -> dict[str, Any]:
 
 
 def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
-    """Write statistics into a file of their own, float32."""
+    """Write statistics to a separate file as float32."""
     memory = normalization.with_rest(memory)
     arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()}
     save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
 
 def gathered_statistics(vec: VecEnv) -> dict[str, Any]:
-    """What environments have measured so far that a policy depends on; empty if nothing."""
+    """Return the current statistics of the environments; {} if they record no statistics."""
     return vec.memory() if isinstance(vec, Remembers) else {}
 
 
 def as_trained(config: Config, path: Path) -> Config:
-    """Return a configuration that shows and takes what the policy was trained with.
+    """Return a configuration with the observation and action settings of a trained policy.
 
-    It normalises observations if the policy saw normalised ones, rescales actions if the policy put
-    out such, and reads images as the policy's run did. What was typed stays; if it doesn't fit,
-    ``restore_statistics`` and ``refuse_other_units`` refuse it.
+    Sets the normalization of observations, the rescaling of actions and the image channels. Keys
+    given on the command line aren't changed; ``restore_statistics`` and ``refuse_other_units``
+    raise an error if these don't fit the policy.
 
     Args:
-        config: as it was asked for.
-        path: the checkpoint's folder, or the file of weights, that is to play or to be trained on.
+        config: Requested configuration.
+        path: Checkpoint folder or weight file of the policy.
     """
     settings = config.vec
     free = not settings.normalize_observations and not typed(config, KEY)
@@ -93,7 +93,7 @@ def as_trained(config: Config, path: Path) -> Config:
 
 
 def differences(asked: Config, config: Config, path: Path) -> list[str]:
-    """What ``as_trained`` changed, a line each."""
+    """Return a message for each setting that ``as_trained`` changed."""
     lines = []
     if config.vec.normalize_observations != asked.vec.normalize_observations:
         lines.append(f"observations are normalised, as {path} learned to see them")
@@ -106,12 +106,13 @@ def differences(asked: Config, config: Config, path: Path) -> list[str]:
 
 
 def rescales(path: Path) -> bool | None:
-    """Whether a policy's actions were rescaled when it was trained; None if the file can't tell.
+    """Return True if the policy was trained with rescaled actions, or None when unknown.
 
-    A checkpoint's configuration tells, and the tensors of any other safetensors file.
+    A checkpoint's configuration contains the setting. In other safetensors files, the tensors show
+    it.
 
     Raises:
-        UserError: the file is damaged, or may not be read.
+        UserError: If the file is damaged or can't be read.
     """
     with reading(path):
         if path.suffix == ".safetensors" and path.name != WEIGHTS:
@@ -124,13 +125,13 @@ def rescales(path: Path) -> bool | None:
 
 
 def _run_texts(path: Path) -> dict[str, str]:
-    """Return the keys of a run's configuration as text; {} if the path isn't a run's weights.
+    """Return the keys of a run's configuration as text; {} if the path isn't in a checkpoint.
 
     Args:
-        path: A checkpoint's folder, or a file of weights.
+        path: Checkpoint folder or weight file.
 
     Raises:
-        UserError: The configuration may not be read.
+        UserError: If the configuration can't be read.
     """
     folder = path if path.is_dir() else path.parent
     if path.suffix == ".safetensors" and path.name != WEIGHTS:
@@ -142,14 +143,14 @@ def _run_texts(path: Path) -> dict[str, str]:
 
 
 def refuse_other_units(vec: VecEnv, path: Path) -> None:
-    """Refuse to have a policy play where its actions mean something else than it learned.
+    """Raise an error if environment and policy rescale actions differently.
 
     Args:
-        vec: the environments.
-        path: as of ``as_trained``; only safetensors files tell.
+        vec: Environments.
+        path: Checkpoint folder or weight file. Only safetensors files are checked.
 
     Raises:
-        UserError: they rescale its actions, and it was trained otherwise, or the other way round.
+        UserError: If the bounds differ, or only one of the two rescales.
     """
     if path.suffix != ".safetensors" or not path.is_file():
         return
@@ -167,16 +168,16 @@ def refuse_other_units(vec: VecEnv, path: Path) -> None:
 
 
 def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
-    """Have environments normalise observations as they were while the policy was trained.
+    """Make environments normalize observations with the statistics of a policy.
 
     Args:
-        vec: the environments; call it before they are reset.
-        path: the checkpoint's folder, or the file of weights.
-        frozen: they are to learn no more.
+        vec: Environments, before their first reset.
+        path: Checkpoint folder or weight file.
+        frozen: True to stop updating the statistics.
 
     Raises:
-        UserError: they normalise observations and there are no statistics, or of another kind; or
-            there are, and they don't.
+        UserError: If the environments normalize and the statistics are missing or don't fit, or
+            if statistics exist and the environments don't normalize.
     """
     known = read_statistics(path)
     if isinstance(vec, Remembers):
@@ -197,21 +198,22 @@ def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
 
 
 def share(trained: VecEnv, vec: VecEnv) -> None:
-    """Have other environments normalise observations as a trainer's environments do by now.
+    """Copy the current statistics of a trainer's environments to other environments.
 
     Args:
-        trained: a trainer's.
-        vec: others of the same configuration, which learn no more; call it before they are reset.
+        trained: Environments of the trainer.
+        vec: Environments with the same configuration, before their first reset. They don't update
+            the statistics.
     """
     if isinstance(vec, Remembers):
         vec.remember(gathered_statistics(trained), frozen=True)
 
 
 def require_statistics(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -> None:
-    """Refuse to write a policy without the statistics that make it what it is.
+    """Raise an error if a policy would be saved without the statistics that it needs.
 
     Raises:
-        UserError: the configuration normalises observations, and the statistics aren't there.
+        UserError: If the configuration normalizes observations and the statistics are missing.
     """
     if shows_normalised(config, spec) and not normalization.normalises(memory):
         raise UserError(

@@ -1,15 +1,15 @@
-"""Upstream's flat file of weights, ``.bin``.
+"""Read and write PufferLib's flat weight file, ``.bin``.
 
-It is headerless little-endian float32, every tensor row-major, in the order of the
-weights' dictionary: encoder, decoder (the value is its last row), logstd of continuous actions,
-network. It holds the policy that upstream's CUDA backend trains, tensor for tensor.
+The file has no header. It contains little-endian float32 values, each tensor row-major, in the
+order of the weights' dictionary: encoder, decoder (the value is the last row), logstd for
+continuous actions, network.
 
-Upstream keeps all tensors in one array, where each begins at a multiple of 16 bytes: 8 numbers of
-its bf16 build (the default), 4 of its ``--float`` build. PufferLib, 4.0 and 5.0, writes as many
-numbers of that array as the policy has. With room between tensors (after the logstd of 3 actions,
-say) the last numbers are therefore missing from its files. Other programs write the whole array,
-and 5.0's player of CPUs takes what lacks up to 7 numbers of it: so do we. A hidden size divisible
-by 8 and discrete actions leave no room, and all these forms are the same.
+PufferLib stores all tensors in one array and aligns each to 16 bytes: 8 values in the bf16 build
+(the default), 4 in the ``--float`` build. PufferLib 4.0 and 5.0 write only as many values as the
+policy has. So padding between tensors (for example after the logstd of 3 actions) cuts off the last
+values. Other programs write the entire array. PufferLib 5.0's CPU player accepts an array that is
+up to 7 values short, and so does this module. Without padding (a hidden size divisible by 8 and
+discrete actions) all these layouts are equal.
 """
 
 import os
@@ -33,15 +33,15 @@ from puffer_mlx.trees import named
 
 Weights = Any
 
-BF16, FLOAT = 8, 4  # numbers that upstream's builds align tensors to
-SHORT_HINT = (  # of a file that lacks numbers
+BF16, FLOAT = 8, 4  # values to which PufferLib's builds align tensors
+SHORT_HINT = (  # for a file with missing values
     "--lossy writes it all the same, as PufferLib itself; --bin-whole writes all of it, which only"
     " 5.0's player of CPUs reads; --to torch and --to safetensors keep everything"
 )
-ZIP = b"PK\x03\x04"  # how the files of torch.save begin
+ZIP = b"PK\x03\x04"  # first bytes of torch.save files
 _PARTS = ("encoder", "decoder.actions", "decoder.value")
 _BEFORE = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")]
-PUFFER3 = [  # the tensors of 3.0's file, for each network that its wrapper takes
+PUFFER3 = [  # tensors in 3.0's file, for each network of its wrapper
     [*_BEFORE, *(f"network.{name}" for name in forms.puffer3(1))]
     for forms in FORMS.values()
     if forms.puffer3
@@ -49,11 +49,11 @@ PUFFER3 = [  # the tensors of 3.0's file, for each network that its wrapper take
 
 
 class Flat(NamedTuple):
-    """Where the tensors of a policy are in a flat file.
+    """Layout of a policy's tensors in a flat file.
 
     Args:
-        places: first number and the one after the last, of each tensor in the array.
-        length: numbers in the file, from the array's beginning.
+        places: (start, stop) of each tensor in the array, in values.
+        length: Number of values in the file, counted from the start of the array.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -61,22 +61,22 @@ class Flat(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Numbers of the whole array."""
+        """Number of values in the entire array."""
         return self.places[-1][1]
 
     @property
     def missing(self) -> int:
-        """Numbers of the policy that the file lacks, at its end."""
+        """Number of policy values missing at the end of the file."""
         return max(0, self.end - self.length)
 
 
 def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> Flat:
-    """The form of upstream's file for tensors of these sizes.
+    """Return the layout of PufferLib's file for tensors of these sizes.
 
     Args:
-        sizes: numbers of each tensor.
-        alignment: tensors begin at multiples of it: ``BF16`` or ``FLOAT``.
-        whole: the whole array, which PufferLib itself doesn't write.
+        sizes: Number of values in each tensor.
+        alignment: Alignment of tensors in values, ``BF16`` or ``FLOAT``.
+        whole: True to include the entire array, which PufferLib itself doesn't write.
     """
     places, end = [], 0
     for size in sizes:
@@ -87,10 +87,10 @@ def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) 
 
 
 def cut_or_padded(sizes: Sequence[int], length: int) -> Flat:
-    """The form of a file of ``length`` numbers, if it is one that PufferLib 5.0 reads, too.
+    """Return the layout of a file of ``length`` values that PufferLib 5.0 also reads.
 
-    A bf16 build's array that lacks up to 7 numbers, or has some more, since its last tensor fills
-    a multiple of 8, too. If it is none, the whole array.
+    Such a file is the array of the bf16 build, up to 7 values short or padded at the end to a
+    multiple of 8. For any other length, the layout of the entire array is returned.
     """
     whole = flat_form(sizes, BF16, whole=True)
     least, most = max(sum(sizes), whole.end - (BF16 - 1)), -(-whole.end // BF16) * BF16
@@ -98,7 +98,7 @@ def cut_or_padded(sizes: Sequence[int], length: int) -> Flat:
 
 
 def part_fault(policy: Policy) -> str | None:
-    """The part of a policy that isn't one of upstream's native policy; None if all are."""
+    """Return the reason if a policy part has no place in PufferLib's native policy, or None."""
     if policy.separate_value:
         return "values with a network of their own (policy.separate_value): the flat file has none"
     for part, fits, wanted in (
@@ -124,16 +124,16 @@ def part_fault(policy: Policy) -> str | None:
 
 
 def bin_fault(policy: Policy, alignment: int = BF16) -> str | None:
-    """Why upstream's flat file can't hold this policy; None if it can, without a loss."""
+    """Return the reason why PufferLib's flat file can't hold all of this policy, or None."""
     if fault := part_fault(policy):
         return fault
-    tensors = named(policy.init(mx.random.key(0)))  # nothing is computed: only shapes are asked for
+    tensors = named(policy.init(mx.random.key(0)))  # lazy: only shapes are used
     form = flat_form([w.size for _, w in tensors], alignment)
     return _loss(form, [name for name, _ in tensors]) if form.missing else None
 
 
 def _loss(form: Flat, names: list[str]) -> str:
-    """What a file lacks, in words."""
+    """Return a message that names the missing values."""
     places = zip(names, form.places, strict=True)
     of = [name for name, (_, stop) in places if stop > form.length]
     return (
@@ -151,20 +151,20 @@ def save_bin(
     whole: bool = False,
     lossy: bool = False,
 ) -> None:
-    """Write weights as upstream's flat file.
+    """Write weights as PufferLib's flat file.
 
     Args:
-        policy: what the weights are of.
-        weights: its weights.
-        path: the file.
-        alignment: which build of upstream reads it: ``BF16`` or ``FLOAT``.
-        whole: write the whole array. PufferLib 4.0 refuses that, 5.0's player of CPUs reads it, and
-            5.0's CUDA reads as much of it as of any file.
-        lossy: write a file that lacks numbers, as PufferLib's are. Its CUDA goes on with numbers of
-            its own, 5.0's player of CPUs with zeros.
+        policy: Policy that uses the weights.
+        weights: Tree of weights.
+        path: File to write.
+        alignment: Alignment of the PufferLib build that reads the file, ``BF16`` or ``FLOAT``.
+        whole: True to write the entire array. PufferLib 4.0 rejects such a file. 5.0's CPU player
+            reads all of it, 5.0's CUDA backend only the first values.
+        lossy: True to write a file with missing values, as PufferLib does. For these, its CUDA
+            backend keeps its initial values and 5.0's CPU player uses zeros.
 
     Raises:
-        UserError: the file can't hold the policy, or not all of it; or it can't be written.
+        UserError: If the file can't hold the policy, would lose values, or can't be written.
     """
     if fault := part_fault(policy):
         raise UserError(fault, "export it with --to torch, safetensors or onnx")
@@ -180,17 +180,17 @@ def save_bin(
 
 
 def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
-    """Weights like others from a flat file, whatever its name; a missing one is an OSError.
+    """Read weights from a flat file. A missing file raises OSError.
 
-    Warns if the file is one of those of PufferLib that lack numbers; they become 0.
+    Warns if PufferLib left out the last values; these become 0.
 
     Args:
-        path: the file.
-        like: weights of the policy they're for; gives names, order and shapes.
-        alignment: the build of upstream that wrote it, where its size can't tell.
+        path: File to read, with any suffix.
+        like: Weights of the same policy; they give names, order and shapes.
+        alignment: Alignment of the PufferLib build that wrote the file, used if its size fits both.
 
     Raises:
-        UserError: the file is damaged, or of another policy.
+        UserError: If the file is damaged or belongs to another policy.
     """
     tensors = named(like)
     with open_file(path) as file:
@@ -208,7 +208,7 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
             f" and this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
-    form = _form_of(path, size, tensors, alignment)  # first: a file of any size may be named
+    form = _form_of(path, size, tensors, alignment)  # before reading: the file may be huge
     if form.missing:
         warnings.warn(f"{path}: {_loss(form, names)}; they are 0 now", stacklevel=3)
     array = np.zeros(max(form.end, form.length), "<f4")
@@ -224,7 +224,7 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
 
 
 def _native(names: list[str]) -> bool:
-    """Whether these are the weights of upstream's native policy."""
+    """Return True if these are the weight names of PufferLib's native policy."""
     first = ["encoder.weight", "decoder.weight"]
     if "decoder.logstd" in names:
         first.append("decoder.logstd")
@@ -237,10 +237,10 @@ def _native(names: list[str]) -> bool:
 
 
 def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
-    """Which form a file of so many bytes has."""
+    """Return the layout of a file with ``size`` bytes."""
     sizes = [w.size for _, w in tensors]
     if [name for name, _ in tensors] in PUFFER3:
-        alignment = 1  # 3.0 put one tensor after the other
+        alignment = 1  # 3.0 doesn't align tensors
     forms = [flat_form(sizes, alignment)]
     if alignment > 1:
         forms += [flat_form(sizes, to, whole=True) for to in (alignment, BF16, FLOAT)]

@@ -1,21 +1,21 @@
-"""Checkpoints of a run: folders that hold everything needed to go on exactly.
+"""Folders of runs and their checkpoints.
 
     checkpoint_dir/ENV/RUN_ID/
-        config.ini                   the effective configuration
-        0000000000262144/            after that many steps
-            config.ini               the same
-            weights.safetensors      the policy; metadata: the environment's spec, the score, steps
-            weights.bin              the same as upstream's flat file, where that can express it
-            normalization.safetensors    statistics of observations and rewards, if there are any
+        config.ini                   effective configuration
+        0000000000262144/            checkpoint, named by environment steps
+            config.ini               the same configuration
+            weights.safetensors      policy; metadata: environment spec, score, steps
+            weights.bin              the same as PufferLib's flat file, if that can hold them
+            normalization.safetensors    statistics of observations and rewards, if any
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
-        videos/0000000000262144.gif  an episode then, with base.eval_video_interval
-        best                         a link to the one with the best score of the trained branch
+        videos/0000000000262144.gif  an episode, with base.eval_video_interval
+        best                         link to the checkpoint with the best score of the lineage
 
 A checkpoint is written after every ``checkpoint_interval``-th epoch (puffer4 counts from 0, puffer5
-from 1) and after the last one, upstream's rhythm; the newest ``checkpoint_keep`` and the best are
-kept. What was trained after a checkpoint that the run went on from later is abandoned
-(``branches``): it is removed first, and isn't the newest or the best. Folders are published by
-rename: a killed run leaves whole checkpoints, and perhaps a name that begins with a dot.
+from 1, as PufferLib does) and after the last epoch. The newest ``checkpoint_keep`` and the best one
+are kept. Checkpoints abandoned by resuming from an earlier one (``branches``) are removed first and
+are never the newest or the best. Folders are published by rename, so a killed run leaves only
+complete checkpoints and possibly temporary names that start with a dot.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ CONFIG, BEST, VIDEOS = "config.ini", "best", "videos"
 WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 
-# The temporary names of system/files.py for what is published in such a folder.
+# Temporary names that system/files.py uses in these folders.
 LEFT = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
-COUNTERS = {  # and whether they are whole numbers
+COUNTERS = {  # True for whole numbers
     **dict.fromkeys(("epoch", "global_step", "log_position"), True),
     **dict.fromkeys(("uptime", "learning_rate"), False),
 }
@@ -52,27 +52,27 @@ OPTIONAL = "log_position", "learning_rate"
 
 
 class State(NamedTuple):
-    """What a run needs besides its weights to go on.
+    """Training state, everything besides the weights that resuming needs.
 
     Args:
-        arrays: by dotted name.
-        numbers: counters and what else is JSON.
+        arrays: Arrays by dotted name.
+        numbers: Counters and other JSON values.
     """
 
     arrays: dict[str, mx.array]
     numbers: dict[str, Any]
 
     def taken(self, mine: dict[str, Any]) -> dict[str, Any]:
-        """The trees that belong to a trainer.
+        """Return the saved trees for a trainer.
 
         Args:
-            mine: trees of arrays by name, as the trainer has them.
+            mine: The trainer's trees of arrays, by name.
 
         Returns:
-            The saved ones, of the same names, shapes and dtypes.
+            Saved arrays in the same trees, with the same shapes and dtypes.
 
         Raises:
-            UserError: the state is of another configuration, or its counters make no sense.
+            UserError: If the state belongs to another configuration or its counters are invalid.
         """
         _check_counters(self.numbers)
         arrays, wanted = self.arrays, named(mine)
@@ -94,16 +94,16 @@ class State(NamedTuple):
 
 
 def within(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
-    """The arrays of a state whose names begin with a name and a dot, by what follows."""
+    """Return the arrays below a dotted name, without that name and its dot."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint's contents, without the state.
+    """Contents of a checkpoint, without the training state.
 
-    ``memory`` is what its environments had learned (``vec.base.Remembers``): the statistics that
-    the policy's observations are normalised by, if they are.
+    ``memory`` contains the statistics of the environments (``vec.base.Remembers``), used to
+    normalize the policy's observations.
     """
 
     folder: Path
@@ -121,15 +121,15 @@ def run_folder(config: Config, run_id: str) -> Path:
 
 
 def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
-    """Make a run's folder and write its configuration; an unwritable disk shows before training.
+    """Create a run folder and write its configuration. Reports an unwritable disk before training.
 
     Args:
-        config: of the run.
-        run_id: its name.
-        home: the folder that a relative `base.checkpoint_dir` is in.
+        config: Configuration of the run.
+        run_id: Run id.
+        home: Folder to which a relative `base.checkpoint_dir` refers.
 
     Raises:
-        UserError: the folder can't be written.
+        UserError: If the folder can't be written.
     """
     folder = home / run_folder(config, run_id)
     write_ini(config, folder / CONFIG)
@@ -138,10 +138,10 @@ def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a run's folder during a block, and clear away half-written files of killed processes.
+    """Lock a run folder during the block, and remove temporary files of killed processes.
 
     Raises:
-        UserError: another process trains this run, or the folder can't be written to.
+        UserError: If another process trains this run, or the folder can't be written.
     """
     with locked(folder, "the run") as alone:
         left = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if alone else []
@@ -157,23 +157,23 @@ def held(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
-    """Make the folder of a run that begins, and hold it during a block.
+    """Create and lock the folder of a new run during the block.
 
     Args:
-        config: of the run.
-        home: the folder that a relative `base.checkpoint_dir` is in.
+        config: Configuration of the run.
+        home: Folder to which a relative `base.checkpoint_dir` refers.
 
     Yields:
-        The folder; its name, the time in milliseconds, is the run's.
+        Run folder, named by the time in milliseconds.
 
     Raises:
-        UserError: the folder can't be written.
+        UserError: If the folder can't be written.
     """
     number = time.time_ns() // 1_000_000
-    with contextlib.suppress(OSError):  # said by ``prepare``
+    with contextlib.suppress(OSError):  # ``prepare`` reports the error
         runs = home / run_folder(config, "")
         runs.mkdir(parents=True, exist_ok=True)
-        while not _create(runs / str(number)):  # by a run that began at the same time
+        while not _create(runs / str(number)):  # taken by another run that started now
             number += 1
     folder = prepare(config, str(number), home)
     with held(folder):
@@ -181,7 +181,7 @@ def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
 
 
 def _create(folder: Path) -> bool:
-    """Whether this call made a folder; False if it was there."""
+    """Return True if this call created the folder, False if it existed."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -190,21 +190,24 @@ def _create(folder: Path) -> bool:
 
 
 def is_due(config: Config, epoch: int) -> bool:
-    """Whether upstream saves after this epoch (counted from 0): 4.0 and 5.0 differ by one."""
+    """Return True if PufferLib saves a checkpoint after this epoch (from 0).
+
+    4.0 and 5.0 differ by one epoch.
+    """
     interval = config.base.checkpoint_interval
     done = epoch + config.facts.saves_after
     return epoch == config.epochs - 1 or (interval > 0 and done % interval == 0)
 
 
 def _check_counters(numbers: dict[str, Any]) -> None:
-    """Refuse counters that no run can have: its log would be cut, or it would end at once."""
+    """Raise an error for impossible counters: they would cut the log or end the run at once."""
     for name, whole in COUNTERS.items():
         value = numbers.get(name)
         right = is_count(value) if whole else is_finite(value) and value >= 0
         if not right and (name in numbers or name not in OPTIONAL):
             kind = "a whole number" if whole else "a number"
             raise _senseless(f"{name} is {value!r:.80}, expected {kind} from 0")
-    if numbers["epoch"] > numbers["global_step"]:  # an epoch has one step at least
+    if numbers["epoch"] > numbers["global_step"]:  # an epoch has at least one step
         raise _senseless(f"epoch is {numbers['epoch']} after {numbers['global_step']} steps")
 
 

@@ -1,15 +1,15 @@
-"""The statistics that a policy's observations are normalised by, as they go with it into files.
+"""Store normalization statistics of observations beside a policy's weights.
 
-``vec/normalize.py`` gathers them while a policy is trained. To act anywhere else the policy needs
-them, so every kind of file but the flat one carries them, as tensors beside the weights:
+``vec/normalize.py`` measures them during training. The policy needs them in every environment, so
+all file formats except the flat one contain them as tensors:
 
 | name | shape | |
 | --- | --- | --- |
-| ``normalization.observations.mean``, ``.variance``, ``.count`` | (D,), (D,), () | what it sees |
-| ``normalization.observations.mean_rest`` | (D,) | added to the mean where float32 rounds that |
-| ``normalization.return.mean``, ``.variance``, ``.count`` | (1,), (1,), () | only for training on |
+| ``normalization.observations.mean``, ``.variance``, ``.count`` | (D,), (D,), () | observations |
+| ``normalization.observations.mean_rest`` | (D,) | added to the mean where float32 is too coarse |
+| ``normalization.return.mean``, ``.variance``, ``.count`` | (1,), (1,), () | only for resuming |
 
-Elsewhere in the package they are arrays by name, without the prefix (``vec.base.Remembers``).
+In the rest of the package they are arrays by name without the prefix (``vec.base.Remembers``).
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise
 
 PREFIX = "normalization."
-REST = "observations.mean_rest"  # of the mean, what float32 rounds away
-COARSE = 1e-3  # deviations that the mean in a file may be off
+REST = "observations.mean_rest"  # the mean's rounding error in float32
+COARSE = 1e-3  # largest error of a stored mean, in standard deviations
 PARTS = ("mean", "variance", "count")
 OBSERVATIONS = tuple(f"observations.{part}" for part in PARTS)
 
@@ -32,15 +32,14 @@ Memory = Mapping[str, Any]  # arrays by name
 
 
 def normalises(memory: Memory) -> bool:
-    """Whether these statistics are of observations, and not of rewards alone."""
+    """Return True if the statistics include observations, not only rewards."""
     return OBSERVATIONS[0] in memory
 
 
 def tensors_of(memory: Memory) -> dict[str, np.ndarray]:
-    """Statistics as tensors of a file, float32; none if observations aren't normalised.
+    """Return statistics as float32 tensors for a file; {} if observations aren't normalized.
 
-    A policy depends on those of observations alone. Those of rewards go with them, for whoever
-    trains on.
+    Reward statistics are included for resuming; the policy itself only needs those of observations.
     """
     if not normalises(memory):
         return {}
@@ -48,16 +47,16 @@ def tensors_of(memory: Memory) -> dict[str, np.ndarray]:
 
 
 def with_rest(memory: Memory) -> dict[str, Any]:
-    """Return statistics with the rest of the mean, where float32 would round that too coarsely.
+    """Return statistics with the rounding error of the mean, where float32 is too coarse.
 
-    Only numbers that float64 holds and float32 doesn't, a clock's seconds say, need it.
+    Needed only for values that float64 can hold and float32 can't, such as a clock in seconds.
     """
     if not normalises(memory):
         return dict(memory)
     try:
         with np.errstate(invalid="ignore"):
             mean, scale = _mean_and_scale(memory)
-    except KeyError:  # incomplete statistics are refused when they are read
+    except KeyError:  # reading reports incomplete statistics
         return dict(memory)
     rest = mean - mean.astype(np.float32)
     is_coarse = mean.shape == scale.shape and (np.abs(rest) * scale > COARSE).any()
@@ -65,10 +64,10 @@ def with_rest(memory: Memory) -> dict[str, Any]:
 
 
 def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A file's tensors taken apart: the others, and the statistics.
+    """Split a file's tensors into policy tensors and float64 statistics.
 
     Raises:
-        UserError: the statistics aren't whole, or can't be any.
+        UserError: If the statistics are incomplete or invalid.
     """
     others = {name: w for name, w in tensors.items() if not name.startswith(PREFIX)}
     memory = {
@@ -87,10 +86,11 @@ def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 
 
 def check(path: Path, memory: Memory) -> None:
-    """Refuse statistics that nothing can be normalised by.
+    """Raise an error for invalid statistics.
 
     Raises:
-        UserError: a part is missing, or of another shape, or isn't finite, or is below 0.
+        UserError: If a part is missing, not finite or of a wrong shape, or if a variance or count
+            is negative.
     """
     for what in {name.partition(".")[0] for name in memory}:
         parts = [np.asarray(memory.get(f"{what}.{part}", np.nan)) for part in PARTS]
@@ -108,10 +108,10 @@ def check(path: Path, memory: Memory) -> None:
 
 
 def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
-    """Refuse statistics of other observations than an environment's.
+    """Raise an error if statistics don't fit an environment's observations.
 
     Raises:
-        UserError: it shows bytes, or another number of them.
+        UserError: If the environment has uint8 observations or another observation size.
     """
     if normalises(memory):
         size, D = len(memory[OBSERVATIONS[0]]), spec.observation_size
@@ -124,9 +124,14 @@ def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
 
 
 def apply(memory: Memory, observations: np.ndarray) -> np.ndarray:
-    """Return observations (..., D) as the policy sees them: normalised, a copy, or as they were.
+    """Return observations (..., D) as the policy sees them.
 
-    They may be float64; normalised ones are float32.
+    Args:
+        memory: Statistics by name.
+        observations: (..., D), float32 or float64.
+
+    Returns:
+        Normalized float32 copy, or the same array without statistics.
     """
     if not normalises(memory):
         return observations
@@ -137,7 +142,7 @@ def apply(memory: Memory, observations: np.ndarray) -> np.ndarray:
 
 
 def undo(memory: Memory, observations: np.ndarray) -> np.ndarray:
-    """The inverse of ``apply``, but for clipping."""
+    """Return the inverse of ``apply``, without clipping."""
     if not normalises(memory):
         return observations
     mean, scale = _mean_and_scale(memory)

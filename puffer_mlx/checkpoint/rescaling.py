@@ -1,15 +1,15 @@
-"""What a policy's continuous actions are rescaled to, as it goes with the policy into files.
+"""Store the bounds of rescaled actions beside a policy's weights.
 
-With ``vec.rescale_actions`` an environment takes a policy's -1 to 1 as low to high of its bounds.
-What carries such a policy elsewhere carries the bounds (``spec.ActionSpec.bounds``), as tensors
-beside the weights, and whoever runs it gets actions in the environment's units:
+With ``vec.rescale_actions`` an environment maps the policy's range -1 to 1 to its action bounds
+(``spec.ActionSpec.bounds``). Files of such a policy contain the bounds as tensors, so that other
+programs can compute actions in the environment's units:
 
 | name | shape | |
 | --- | --- | --- |
-| ``rescaling.low``, ``rescaling.high`` | (a,), (a,) | what -1 and 1 are |
+| ``rescaling.low``, ``rescaling.high`` | (a,), (a,) | values of -1 and 1 |
 
-A Gaussian that is moved and stretched is one: with the centre c and half the width h of the bounds
-its mean is c + h mean, its log standard deviation log h + logstd.
+A rescaled Gaussian is a Gaussian. With centre c and half width h of the bounds, its mean is
+c + h mean and its log standard deviation is log h + logstd.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Bounds = tuple[tuple[float, float], ...]
 
 
 def tensors_of(bounds: Bounds) -> dict[str, np.ndarray]:
-    """Bounds as tensors of a file, float32; none if nothing is rescaled."""
+    """Return bounds as float32 tensors for a file; {} without bounds."""
     if not bounds:
         return {}
     low, high = np.array(bounds, np.float32).T
@@ -35,10 +35,10 @@ def tensors_of(bounds: Bounds) -> dict[str, np.ndarray]:
 
 
 def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds]:
-    """A file's tensors taken apart: the others, and the bounds.
+    """Split a file's tensors into policy tensors and bounds.
 
     Raises:
-        UserError: the bounds aren't whole, or can't be any.
+        UserError: If the bounds are incomplete or invalid.
     """
     others = {name: w for name, w in tensors.items() if name not in NAMES}
     if len(others) == len(tensors):
@@ -57,7 +57,7 @@ def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds
 def in_units(
     action: ActionSpec, mean: np.ndarray, logstd: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means and log standard deviations (..., a) in the environment's units, float32."""
+    """Return means and log standard deviations (..., a) in the environment's units, float32."""
     if not action.bounds:
         return mean, logstd
     centre, half = (part.astype(np.float32) for part in rescaling(action.bounds))

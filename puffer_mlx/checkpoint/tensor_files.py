@@ -1,13 +1,12 @@
-"""Safetensors files: written with a checksum, and read without trusting a byte of them.
+"""Read and write safetensors files with a checksum. Reading validates every byte.
 
-    8 bytes     length n of the header, little-endian
+    8 bytes     header length n, little-endian
     n bytes     JSON: name -> {dtype, shape, data_offsets}, and "__metadata__": texts
-    the rest    the tensors, one after the other, without a gap
+    the rest    tensors, without gaps
 
-What we write says ``crc32`` among its metadata: the CRC-32 of everything else that the file says,
-so that a bit that flipped on a disk or on the way is noticed. Files without one are read, too. A
-CRC is for accidents: whoever changes a file on purpose can make it fit. It was chosen for its speed
-(3 GB a second; cryptographic digests 1), since a run waits for its checkpoints.
+Files written here contain ``crc32`` in their metadata, the CRC-32 of all other contents. It detects
+accidental damage, not deliberate changes. Files without it are also accepted. CRC-32 was chosen for
+its speed (3 GB/s, cryptographic digests 1 GB/s), because training waits for its checkpoints.
 """
 
 import json
@@ -26,9 +25,9 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import open_file, publish
 
 CRC = "crc32"
-DIMENSIONS_MOST = 32  # NumPy's limit is 64, ours is above any weight's
-HEADER_MOST = 100_000_000  # bytes, the format's own limit
-DTYPES = {  # the format's names: MLX's type, and NumPy's of the same bytes
+DIMENSIONS_MOST = 32  # NumPy allows 64; no weight needs this many
+HEADER_MOST = 100_000_000  # bytes, limit of the format
+DTYPES = {  # name in the format -> (MLX dtype, NumPy dtype with the same bytes)
     "BOOL": (mx.bool_, "?"),
     "U8": (mx.uint8, "u1"),
     "I8": (mx.int8, "i1"),
@@ -47,7 +46,7 @@ NAMES = {dtype: name for name, (dtype, _) in DTYPES.items()}
 
 
 class Entry(NamedTuple):
-    """What a header says of a tensor; offsets in bytes, from the end of the header."""
+    """Header entry of a tensor. Offsets are in bytes from the end of the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,12 +55,12 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file says of itself.
+    """Header of a file.
 
     Args:
-        tensors: by name, in the file's order.
-        metadata: texts by key.
-        length: bytes before the first tensor.
+        tensors: Entries by name, in the order of the file.
+        metadata: Texts by key.
+        length: Number of bytes before the first tensor.
     """
 
     tensors: dict[str, Entry]
@@ -70,13 +69,13 @@ class Header(NamedTuple):
 
 
 def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, str]) -> None:
-    """Write tensors with metadata and a checksum, published by rename; in the order of their names.
+    """Write tensors, sorted by name, with metadata and a checksum. The file is published by rename.
 
-    MLX computes nothing for it if they are evaluated: all threads' evaluations wait while some are
-    under way, which may be without end (of a message from another process, say).
+    Pass evaluated tensors: evaluating lazy ones waits for all evaluations in progress, which may
+    never end (for example while they wait for another process).
 
     Raises:
-        UserError: the file can't be written.
+        UserError: If the file can't be written.
     """
     parts = {name: _bytes(tensors[name]) for name in sorted(tensors)}
     kinds = {name: (NAMES[tensors[name].dtype], tensors[name].shape) for name in parts}
@@ -100,11 +99,11 @@ def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
-    """The tensors of a file by name, and its metadata.
+    """Return the tensors of a file by name, and its metadata.
 
     Raises:
-        UserError: it isn't safetensors, is damaged, or doesn't fit into memory.
-        OSError: it can't be read.
+        UserError: If the file isn't safetensors, is damaged, or doesn't fit into memory.
+        OSError: If the file can't be read.
     """
     with open_file(path) as file:
         header = _header(path, file)
@@ -128,17 +127,18 @@ def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
 
 
 def read_header(path: Path) -> Header:
-    """What a file says of itself; its checksum isn't compared.
+    """Return the header of a file without comparing the checksum.
 
     Raises:
-        As ``read``.
+        UserError: If the file isn't safetensors or its header is damaged.
+        OSError: If the file can't be read.
     """
     with open_file(path) as file:
         return _header(path, file)
 
 
 def _header(path: Path, file: BinaryIO) -> Header:
-    """Read and check a header: every tensor is where it says, and nothing is between them."""
+    """Read a header, and check that tensors fill the file without gaps or overlaps."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if size < 10 or not 2 <= length <= min(size - 8, HEADER_MOST):
@@ -150,7 +150,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
     if not isinstance(entries, dict):
         raise _damaged(path, "its header is no dictionary")
     metadata = entries.pop("__metadata__", None)
-    metadata = {} if metadata is None else metadata  # MLX writes null where there are none
+    metadata = {} if metadata is None else metadata  # MLX writes null for no metadata
     texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
     if not texts:
         raise _damaged(path, "its metadata aren't texts")
@@ -166,7 +166,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
 
 
 def _entry(path: Path, name: str, entry: Any) -> Entry:
-    """What a header says of one tensor, checked."""
+    """Return the checked header entry of one tensor."""
     keys = ("dtype", "shape", "data_offsets")
     dtype, shape, offsets = map(entry.get, keys) if isinstance(entry, dict) else (None,) * 3
     if not (_counts(shape) and _counts(offsets) and len(offsets) == 2):
@@ -182,26 +182,26 @@ def _entry(path: Path, name: str, entry: Any) -> Entry:
 
 
 def _counts(value: Any) -> TypeGuard[list[int]]:
-    """Whether this is a list of whole numbers from 0 on."""
+    """Return True for a list of non-negative integers."""
     return isinstance(value, list) and all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value
     )
 
 
 def _crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
-    """The checksum of the header; the tensors' bytes follow in the order of their names."""
+    """Return the checksum of the header. The caller adds the tensors' bytes, sorted by name."""
     text = json.dumps([sorted(metadata.items()), sorted(kinds.items())])
     return zlib.crc32(text.encode())
 
 
 def _bytes(array: mx.array) -> np.ndarray:
-    """An array's bytes in row-major order, without a copy where it is in that order."""
+    """Return an array in row-major order, without a copy if possible."""
     array = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     return np.ascontiguousarray(np.asarray(array))
 
 
 def _array(view: np.ndarray, entry: Entry) -> mx.array:
-    """A copy of a tensor, aligned as MLX wants it, which files' tensors aren't."""
+    """Return an aligned copy of a tensor; tensors in files aren't aligned as MLX requires."""
     array = mx.array(np.require(view, requirements="A").reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array
 

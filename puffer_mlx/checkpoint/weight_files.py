@@ -1,4 +1,4 @@
-"""Weights to files and back: safetensors, and upstream's flat ``.bin`` (``flat_files.py``)."""
+"""Read and write weight files: safetensors, and PufferLib's flat ``.bin`` (``flat_files.py``)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,11 +26,11 @@ def save_safetensors(
     """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...).
 
     Args:
-        weights: a tree of arrays.
-        path: the file.
-        metadata: what else to say in it.
-        memory: the statistics that the policy's observations are normalised by, if they are.
-        bounds: what its actions are rescaled to, if they are.
+        weights: Tree of arrays.
+        path: File to write.
+        metadata: Additional texts by key.
+        memory: Normalization statistics of observations.
+        bounds: Bounds of rescaled actions.
     """
     beside = {
         **normalization.tensors_of(normalization.with_rest(memory or {})),
@@ -41,18 +41,17 @@ def save_safetensors(
 
 
 def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:
-    """Read weights from a ``.safetensors`` or ``.bin`` file.
+    """Read weights from a ``.safetensors`` or ``.bin`` file, without normalization statistics.
 
-    The statistics that observations are normalised by are read apart (``environment_statistics``).
-    Warns if the file is one of those of PufferLib that lack numbers; they become 0.
+    Warns if a file of PufferLib lacks its last values; these become 0.
 
     Args:
-        path: the file; its suffix says which kind it is.
-        like: weights of the policy they're for; gives names, order and shapes.
-        alignment: the build of upstream that wrote a ``.bin`` file, where its size can't tell.
+        path: File to read; the suffix selects the format.
+        like: Weights that give names, order and shapes.
+        alignment: For ``.bin`` files, as in ``read_bin``.
 
     Raises:
-        UserError: the file is missing, of another kind, damaged, or of another policy.
+        UserError: If the file is missing, damaged, of another format, or of another policy.
     """
     path = Path(path)
     try:
@@ -71,7 +70,7 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
 
 
 def _read_safetensors(path: Path, like: Weights) -> Weights:
-    """``load_weights`` of a safetensors file; a missing one is an OSError."""
+    """Read weights from a safetensors file. A missing file raises OSError."""
     header = tensor_files.read_header(path)
     shapes = {
         name: entry.shape
@@ -83,19 +82,24 @@ def _read_safetensors(path: Path, like: Weights) -> Weights:
 
 
 def weights_in(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """The weights among a file's tensors, without what goes with a policy beside them.
+    """Return the weights among a file's tensors, without statistics and bounds.
 
     Raises:
-        UserError: that is damaged.
+        UserError: If the statistics or bounds are damaged.
     """
     return rescaling.take(path, normalization.take(path, tensors)[0])[0]
 
 
 def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
-    """Tensors by our names as weights like others.
+    """Return tensors by dotted name as a tree of float32 weights.
+
+    Args:
+        path: File, for messages.
+        loaded: Tensors by dotted name.
+        like: Weights that give names and shapes.
 
     Raises:
-        UserError: there are others, of other shapes, or numbers that aren't finite.
+        UserError: If names or shapes differ, or a value isn't finite.
     """
     _check_shapes(path, {name: w.shape for name, w in loaded.items()}, like)
     weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), like)
@@ -105,7 +109,7 @@ def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
 
 
 def _check_shapes(path: Path, shapes: Mapping[str, tuple[int, ...]], like: Weights) -> None:
-    """Refuse tensors of other names or shapes."""
+    """Raise an error if names or shapes differ."""
     tensors = dict(named(like))
     wrong = [
         f"{name}: {shapes.get(name, 'missing')}, expected {w.shape}"

@@ -1,4 +1,4 @@
-"""Policies to other programs' files and back, each compared with ours."""
+"""Policies in other programs' files: export and import, with outputs compared each time."""
 
 from puffer_mlx.export.exporting import Format, Report, export
 

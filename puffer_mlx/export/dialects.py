@@ -1,22 +1,22 @@
-"""Policies from dialect to dialect, and their weights as the tensors of upstream's torch classes.
+"""Convert policies between dialects (weight layouts), and name their tensors as PyTorch classes do.
 
-A policy of the native dialect is one of the torch dialect whose biases are 0: the way there is
-exact, the way back only for those. The torch classes' tensors are ours under other names, with the
-channels of images first:
+A policy of the native dialect equals one of the torch dialect with biases of 0. So native to torch
+is exact, and torch to native works only if all biases are 0. The torch classes have the same
+tensors under other names, with image channels first:
 
 | ours | torch, 4.0 | 3.0 |
 | --- | --- | --- |
-| ``encoder.*`` | ``encoder.*``, each encoder's own: ``export/encoders`` | its own |
-| ``decoder.actions.*`` of discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
-| ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
+| ``encoder.*`` | ``encoder.*``, see ``export/encoders`` | see ``export/encoders`` |
+| ``decoder.actions.*``, discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
+| ``decoder.actions.*``, continuous | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
 | ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
 | ``decoder.value.*`` | ``decoder.value_function.*`` | ``policy.value.*`` |
-| ``network.*`` | ``network.*``, each network's own: ``export/networks`` | its own |
+| ``network.*`` | ``network.*``, see ``export/networks`` | see ``export/networks`` |
 
-The sb3 dialect's are those of Stable-Baselines3's policy: ``policy_net.*`` and ``value_net.*`` of
-the network's module, a sequence each, ``action_net.*``, ``value_net.*`` and ``log_std`` (a,).
+The sb3 dialect has the tensors of Stable-Baselines3's policy: the sequences ``policy_net.*`` and
+``value_net.*`` in the network's module, and ``action_net.*``, ``value_net.*`` and ``log_std`` (a,).
 
-A tensor may have a second name, that of the cell which shares it.
+A tensor may have a second name, used by a cell that shares it.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def dialect_of(policy: Policy) -> str:
-    """``native``, ``torch``, ``puffer3`` or ``sb3``."""
+    """Return the dialect of a policy: ``native``, ``torch``, ``puffer3`` or ``sb3``."""
     if isinstance(policy.decoder, Fused):
         return "native"
     gains = policy.decoder.gains
@@ -52,10 +52,10 @@ def dialect_of(policy: Policy) -> str:
 
 
 def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, Weights]:
-    """The same policy in another dialect, number for number.
+    """Return the same policy and its weights in another dialect. Values don't change.
 
     Raises:
-        UserError: the dialect can't express it; the message names the part.
+        UserError: If the dialect can't express a part; the message names it.
     """
     current = dialect_of(policy)
     if dialect == current:
@@ -99,7 +99,7 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 
 
 def torch_fault(policy: Policy) -> str | None:
-    """The part of a policy that the torch classes of its dialect lack; None if none is."""
+    """Return the reason if the torch classes of the dialect lack a part, or None."""
     dialect, network = dialect_of(policy), policy.network
     of_encoder = encoder_forms(policy.encoder)
     of_network = export_forms_of(network)
@@ -129,10 +129,13 @@ def torch_fault(policy: Policy) -> str | None:
 
 
 def torch_keys(policy: Policy) -> dict[str, list[str]]:
-    """The keys of a state_dict by our names, in its order; after the first, second names.
+    """Return the keys of a state_dict by our tensor names, in its order.
+
+    Returns:
+        A list for each tensor: its key, then second names.
 
     Raises:
-        UserError: see ``torch_fault``.
+        UserError: If ``torch_fault`` returns a reason.
     """
     if fault := torch_fault(policy):
         raise UserError(fault, "export it with --to safetensors or onnx")
@@ -162,7 +165,7 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _head_key(name: str, heads: dict[str, str]) -> str:
-    """The key of a decoder's tensor; ``heads``: how our names begin, and their keys."""
+    """Return the key of a decoder's tensor; ``heads`` maps our names' prefixes to keys."""
     head = next(head for head in heads if name.startswith(head))
     return name.replace(head, heads[head])
 
@@ -175,9 +178,10 @@ SB3_HEADS = {
 
 
 def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
-    """``torch_keys`` of Stable-Baselines3's policy.
+    """Return ``torch_keys`` for Stable-Baselines3's policy.
 
-    There values always have modules of their own; if they have none here, those are second names.
+    Its value network always has separate modules. If ours shares them with the actor, their keys
+    are second names.
     """
     encoder, network = encoder_forms(policy.encoder).sb3, export_forms_of(policy.network).sb3
     assert encoder and network  # see torch_fault
@@ -195,7 +199,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
-    """Of the encoder's tensors by our names: their keys; ``old``: of 3.0's wrapper."""
+    """Return a function from the encoder's tensor names to keys; ``old`` selects 3.0's wrapper."""
     forms = encoder_forms(encoder)
     if old and forms.puffer3:
         return forms.puffer3
@@ -205,7 +209,7 @@ def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
 
 
 def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
-    """The keys of each of the network's tensors, by our names; ``old``: of 3.0's wrapper."""
+    """Return the keys of each tensor of the network; ``old`` selects 3.0's wrapper."""
     forms = export_forms_of(network)
     prefix = "" if old else "network."
     keys: dict[str, list[str]] = {}
@@ -217,10 +221,10 @@ def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
 
 
 def to_torch(policy: Policy, weights: Weights) -> Tensors:
-    """The state_dict of a policy of any dialect but native, as float32 arrays.
+    """Return the state_dict of a policy as float32 arrays. The native dialect has no state_dict.
 
     Raises:
-        UserError: see ``torch_fault``.
+        UserError: If ``torch_fault`` returns a reason.
     """
     keys, tensors = torch_keys(policy), {}
     aliases: Tensors = {}
@@ -233,10 +237,10 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
 
 
 def from_torch(policy: Policy, tensors: Tensors) -> Weights:
-    """The inverse of ``to_torch``: weights of ``policy`` from a state_dict.
+    """Return the weights of ``policy`` from a state_dict, the inverse of ``to_torch``.
 
     Raises:
-        UserError: keys or shapes aren't the policy's, or the second name of a tensor has others.
+        UserError: If keys or shapes don't fit the policy, or a second name has other values.
     """
     keys = torch_keys(policy)
     like = policy.init(mx.random.key(0))
@@ -266,7 +270,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
 
 
 def _turned(policy: Policy, name: str, array: np.ndarray, way: str) -> np.ndarray:
-    """A weight of ours as the torch class has it (``to_torch``), or back (``from_torch``)."""
+    """Convert one weight to the layout of the torch class, or back for ``way`` ``from_torch``."""
     form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
         array = getattr(form, way)(array)
@@ -276,10 +280,11 @@ def _turned(policy: Policy, name: str, array: np.ndarray, way: str) -> np.ndarra
 
 
 def stacked_state(policy: Policy, state: Any) -> Tensors:
-    """A recurrent state as torch and ONNX have it: by name, each (L, n, H), or none.
+    """Return a recurrent state in the form of torch and ONNX.
 
-    Those of values with a network of their own are called ``critic_h`` and so on, behind the
-    actor's. The states of other networks than PufferLib's are left as they are.
+    Returns:
+        Arrays (L, n, H) by name, without entries if there is no state. The states of a separate
+        value network follow with the prefix ``critic_``. Custom networks keep their state's form.
     """
     if not policy.separate_value:
         return _stacked(policy.network, state)

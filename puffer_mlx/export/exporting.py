@@ -1,14 +1,13 @@
-"""Policies to files that other programs read, each compared with ours before it is published.
+"""Export policies to files of other programs, and compare outputs before publishing a file.
 
-What a kind of file is (how it is written, read and run, and what it can't hold) is its object in
-``formats/``. A policy of normalised observations takes their statistics along, where its file can
-hold them.
+Each format is an object in ``formats/``, which writes, reads and runs its files and knows which
+policies it can't hold. Normalization statistics are exported too if the format can hold them.
 
-A file is read back from the disk and run by the other side: PyTorch, onnxruntime, or our own
-reader, on observations as the environment shows them. Where its outputs over a sequence of them, or
-the state after it, differ from ours by more than the format's tolerance, or what float32 tells
-apart where that is more (``parity.judge``), nothing is published. Exporting needs no GPU; the
-comparison is of whatever MLX's default device computes, and exact tolerances hold on a CPU.
+The new file is read back and run by PyTorch, onnxruntime or our reader on raw observations of the
+environment. If outputs or the final state differ from ours by more than the tolerance, the file
+isn't published. The tolerance is the format's, or float32's resolution if larger
+(``parity.judge``). Exporting needs no GPU. The comparison uses MLX's default device; formats with
+tolerance 0 are exact on a CPU.
 """
 
 import math
@@ -31,15 +30,15 @@ from puffer_mlx.trees import named
 
 
 class Format:
-    """A format with its options, and the dialect of the policy in the file.
+    """A file format with options and the dialect of the exported policy.
 
     Args:
-        kind: the format's name: ``bin``, ``torch``, ``safetensors``, ``onnx``, ...
-        dialect: of the policy in the file; None keeps its own where the format has it.
-        options: the format's own: of a flat file ``alignment``, ``whole`` and ``lossy``.
+        kind: Name of the format: ``bin``, ``torch``, ``safetensors``, ``onnx``, ...
+        dialect: Dialect in the file; None for the policy's dialect if the format supports it.
+        options: Options of the format: ``alignment``, ``whole`` and ``lossy`` for a flat file.
 
     Raises:
-        UserError: there is no such format, or it has no such option.
+        UserError: If the format or an option doesn't exist.
     """
 
     def __init__(self, kind: str, dialect: str | None = None, **options: Any) -> None:
@@ -48,19 +47,19 @@ class Format:
 
 
 class Report(NamedTuple):
-    """A written file.
+    """Result of an export.
 
     Args:
-        path: the file.
-        dialect: of the policy in it.
-        tensors: how many.
-        parameters: numbers in them.
-        difference: the largest of any output, relative to that output's largest number, or to 1 if
-            that is less.
-        worst: the output that has it.
-        tolerance: what ``difference`` may be; infinite for a file that lacks something.
-        observations: what it was measured on.
-        notes: for users of the file.
+        path: The written file.
+        dialect: Dialect of the policy in the file.
+        tensors: Number of tensors.
+        parameters: Number of values in all tensors.
+        difference: Largest difference of any output, divided by the output's largest value or 1,
+            whichever is larger.
+        worst: Name of the output with that difference.
+        tolerance: Largest allowed ``difference``; infinite for a file with accepted losses.
+        observations: Description of the observations used for the comparison.
+        notes: Notes for users of the file.
     """
 
     path: Path
@@ -75,17 +74,18 @@ class Report(NamedTuple):
 
 
 def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array | None) -> Report:
-    """Write a checkpoint's policy as another kind of file, and compare the two.
+    """Write the policy of a checkpoint to a file, and compare its outputs with ours.
 
     Args:
-        checkpoint: of the policy.
-        form: what to write.
-        path: where; what is there is replaced.
-        recorded: observations (T, S, D), as the policy saw them, to compare on; None draws some.
+        checkpoint: Checkpoint with the policy.
+        form: Format to write.
+        path: File to write; an existing file is replaced.
+        recorded: Observations (T, S, D) as the policy saw them, for the comparison; None for random
+            ones.
 
     Raises:
-        UserError: the format can't hold the policy (the message names the part), a package is
-            missing, the file's outputs differ, or it can't be written.
+        UserError: If the format can't hold the policy (the message names the part), a package is
+            missing, outputs differ, or the file can't be written.
     """
     file = form.file
     _check_path(file, path)
@@ -95,7 +95,7 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     losses = file.losses(contents)
     if recorded is None:
         observations = random_observations(checkpoint.spec, checkpoint.memory)
-    else:  # as the environment shows them
+    else:  # raw observations
         observations = normalization.undo(checkpoint.memory, np.array(recorded))
     with publish(path, named=True) as temporary:
         file.write(contents, temporary)
@@ -152,7 +152,7 @@ def _choose_dialect(file: FileFormat, policy: Policy, asked: str | None) -> str:
 
 
 def _check_policy(file: FileFormat, policy: Policy) -> None:
-    """Refuse what a format can't hold, and a missing package."""
+    """Raise an error if the format can't hold the policy or a package is missing."""
     if fault := file.fault(policy):
         others = [name for name, other in formats.by_name().items() if not other.fault(policy)]
         raise UserError(fault, f"this policy can be exported with --to {' or '.join(others)}")

@@ -1,4 +1,4 @@
-"""The interface of a file format; ``formats/`` has one object for each."""
+"""Interface of a file format. ``formats/`` has one object per format."""
 
 import contextlib
 import importlib
@@ -19,25 +19,25 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
-Settings = dict[str, str]  # of the configuration, by key: policy.hidden_size, torch.network, ...
+Settings = dict[str, str]  # configuration texts by key: policy.hidden_size, torch.network, ...
 DAMAGED = "the file is damaged"
-STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoints and ours end
+STEP = re.compile(r"(?:^|_)(\d{16})$")  # end of a checkpoint's name, PufferLib's or ours
 
 
 @contextlib.contextmanager
 def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
-    """Report what a library raises about a file's contents as a UserError.
+    """Convert a library's exception about a file's contents to a UserError.
 
-    Libraries raise exceptions of many kinds for damaged files, so all are caught: the block may
-    call the library and nothing of ours.
+    Libraries raise many exception types for damaged files, so all are caught. The block must only
+    call the library.
 
     Args:
-        library: Its name, for the message.
-        path: The file.
-        hint: How to put it right.
+        library: Name of the library, for the message.
+        path: File that the library reads.
+        hint: Hint for the message.
 
     Raises:
-        UserError: The library refused the file.
+        UserError: If the library raised an exception.
     """
     try:
         yield
@@ -47,12 +47,12 @@ def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
 
 
 class Contents(NamedTuple):
-    """What a file is written from.
+    """Policy to write to a file.
 
     Args:
-        checkpoint: where it comes from.
-        policy: the checkpoint's, in the file's dialect.
-        weights: of that.
+        checkpoint: Checkpoint with the original policy.
+        policy: Policy converted to the file's dialect.
+        weights: Weights converted to the file's dialect.
     """
 
     checkpoint: Checkpoint
@@ -61,31 +61,30 @@ class Contents(NamedTuple):
 
     @property
     def memory(self) -> normalization.Memory:
-        """The statistics that the policy's observations are normalised by; none if they aren't."""
+        """Normalization statistics of the policy's observations; empty without normalization."""
         return self.checkpoint.memory
 
     @property
     def bounds(self) -> rescaling.Bounds:
-        """What the policy's actions are rescaled to; none if they aren't."""
+        """Bounds of the policy's rescaled actions; empty without rescaling."""
         return self.checkpoint.spec.action.bounds
 
 
 @dataclass
 class PolicyFile:
-    """A policy's file, as it was read.
+    """Contents of a policy file after reading.
 
     Args:
-        path: the file.
-        file: its format, with the options that it is to be read with.
-        tensors: by the file's names; none where only the policy tells how to take it apart.
-        settings: of the configuration, as far as the file has them.
-        metadata: all that the file says.
-        classes: those that it names beyond ours, by key: ``torch.encoder``, ``torch.network``.
-        sizes: those of its tensors, by key, where ``settings`` are words that may say otherwise.
-        memory: the statistics that the policy's observations are normalised by; none if they
-            aren't.
-        inside: whether the statistics are the file's own, and not beside it.
-        bounds: what the policy's actions are rescaled to; none if they aren't.
+        path: The file.
+        file: Format with the options for reading.
+        tensors: Tensors by their names in the file; empty if only the policy's shapes define them.
+        settings: Configuration keys that the file contains.
+        metadata: All metadata of the file.
+        classes: Custom classes that the file names, by key: ``torch.encoder``, ``torch.network``.
+        sizes: Sizes inferred from the tensors, by key, if ``settings`` come from metadata.
+        memory: Normalization statistics of observations; empty without normalization.
+        inside: True if the statistics are in this file, False if they are next to it.
+        bounds: Bounds of rescaled actions; empty without rescaling.
     """
 
     path: Path
@@ -101,25 +100,25 @@ class PolicyFile:
 
     @property
     def kind(self) -> str:
-        """The format's name."""
+        """Name of the format."""
         return self.file.name
 
     @property
     def step(self) -> int:
-        """Environment steps of the run so far: the metadata's, or the file's name, or 0."""
+        """Environment steps of the run, from the metadata or the file name; 0 if unknown."""
         named, text = STEP.search(self.path.stem), self.metadata.get("step", "")
         return int(text) if text.isdecimal() else int(named[1]) if named else 0
 
 
 class Option(NamedTuple):
-    """An option that the scripts have for one format alone.
+    """A command-line option of one format.
 
     Args:
-        flag: as it is typed.
-        argument: the field of the format that it sets.
-        writing: what it does to an export, for --help.
-        reading: what it does to an import, for --help; an export's only if empty.
-        values: of the field, by the word that is typed; none for a switch.
+        flag: Option as typed.
+        argument: Field of the format that the option sets.
+        writing: Help text for exports.
+        reading: Help text for imports; empty if the option applies only to exports.
+        values: Typed word -> value of the field; empty for a switch.
     """
 
     flag: str
@@ -131,22 +130,22 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A kind of file. The fields of a class derived from it are what a caller may choose.
+    """A file format. The fields of a derived class are options that a caller may choose.
 
     Attributes:
-        name: as in ``--to``, and in messages.
-        suffixes: of its files' names; the first is what a file gets by itself.
-        dialects: of the policies that it can hold; the first where the policy's own isn't one.
-        tolerance: how far outputs may be off, relative to their scale; 0 for the same bits.
-        use: what it is for, a few words for --help.
-        holds: what it holds, for the table in docs/export.md.
-        content: what a file is that begins as ``begins`` says, for a message; else empty.
-        begins: how its files begin, where that tells them from others.
-        packages: that writing and comparing it need.
-        extra: of puffer-mlx, with which pip installs those.
-        foreign: whether another program than puffer_mlx runs it.
-        rescales: whether it can hold what actions are rescaled to.
-        options: of the scripts, for it alone.
+        name: Name in ``--to`` and in messages.
+        suffixes: Allowed file suffixes; the first is the default.
+        dialects: Dialects that it can hold; the first is the default for other policies.
+        tolerance: Largest relative difference of outputs; 0 for equal bits.
+        use: Purpose in a few words, for --help.
+        holds: Supported policies, for the table in docs/export.md.
+        content: Description of files that start with ``begins``, for a message.
+        begins: First bytes of its files, if they identify the format.
+        packages: Packages needed for writing and comparing.
+        extra: Extra of puffer-mlx that installs these packages.
+        foreign: True if another program runs the files.
+        rescales: True if it can hold the bounds of rescaled actions.
+        options: Command-line options of this format.
     """
 
     name: ClassVar[str]
@@ -166,23 +165,28 @@ class FileFormat:
     # ---- writing ---------------------------------------------------------------------------------
 
     def fault(self, policy: Policy) -> str | None:
-        """The part of a policy that it can't hold; None if it can hold all."""
+        """Return the reason if the format can't hold a part of the policy, or None."""
         return None
 
     def losses(self, contents: Contents) -> list[str]:
-        """Notes on what else it lacks, where the caller agreed to that. Outputs may differ then.
+        """Return notes on losses that the caller accepted. Outputs may differ then.
 
         Raises:
-            UserError: it lacks something, and the caller didn't agree.
+            UserError: If the file would lose something that the caller didn't accept.
         """
         return []
 
     def write(self, contents: Contents, path: Path) -> None:
-        """Write a file; ``path`` is a temporary one, with one of the suffixes."""
+        """Write a file.
+
+        Args:
+            contents: Policy to write.
+            path: Temporary file with an allowed suffix.
+        """
         raise NotImplementedError
 
     def notes(self, contents: Contents) -> list[str]:
-        """What whoever uses a file must know: that statistics and bounds are in it."""
+        """Return notes for users of the file, for example that it contains statistics or bounds."""
         notes = []
         if normalization.normalises(contents.memory):
             notes.append("observations are normalised inside: give it the environment's own")
@@ -194,33 +198,37 @@ class FileFormat:
         return notes
 
     def write_beside(self, contents: Contents, path: Path) -> list[str]:
-        """Write what ``path``, which is published, can't hold into other files; notes on that."""
+        """Write data that the published file ``path`` can't hold to other files. Return notes."""
         return []
 
     # ---- reading ---------------------------------------------------------------------------------
 
     def read(self, path: Path) -> PolicyFile:
-        """What a file holds, but for ``memory`` and ``bounds``: their tensors are among the others.
+        """Read a file. Statistics and bounds remain among the tensors.
 
         Raises:
-            UserError: it isn't such a file, is damaged, or holds no policy that puffer_mlx has.
-            OSError: it can't be read.
+            UserError: If the file is damaged, has another format, or holds an unknown policy.
+            OSError: If the file can't be read.
         """
         raise NotImplementedError
 
     def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> Settings:
-        """Settings that a file tells only together with the environment that it is for.
+        """Return settings that can be inferred only together with the environment.
 
         Raises:
-            UserError: it fits no policy of that environment, or several.
+            UserError: If no policy for the environment fits the file, or several do.
         """
         return {}
 
     def dialect(self, source: PolicyFile, asked: str) -> str:
-        """The dialect of a file's policy; ``asked`` is the configuration's.
+        """Return the dialect of a file's policy.
+
+        Args:
+            source: The file.
+            asked: Dialect in the configuration.
 
         Raises:
-            UserError: the file doesn't tell: names of tensors don't tell torch from puffer3.
+            UserError: If the dialect is ambiguous: torch and puffer3 have equal tensor names.
         """
         if "policy.dialect" in source.settings:
             return source.settings["policy.dialect"]
@@ -232,24 +240,26 @@ class FileFormat:
         return asked
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """The weights of a file as those of a policy of its dialect: our own names.
+        """Return the weights of a file in its dialect, under our names.
 
         Raises:
-            UserError: they are another policy's, or aren't finite.
+            UserError: If the weights don't fit the policy, or a value isn't finite.
         """
         tensors = {name: mx.array(w) for name, w in source.tensors.items()}
         return weight_files.fit(source.path, tensors, policy.init(mx.random.key(0)))
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """A file's outputs, with the statistics and bounds in it; here by our own reader.
+        """Return the outputs of a file, including its statistics and bounds.
+
+        This default uses our reader.
 
         Args:
-            source: the file.
-            policy: what it is of, in its dialect.
-            observations: (T, S, D), as the environment shows them.
+            source: The file.
+            policy: Policy in the file's dialect.
+            observations: Raw observations (T, S, D).
 
         Raises:
-            UserError: a package is missing, or the file isn't the policy's.
+            UserError: If a package is missing, or the file doesn't fit the policy.
         """
         return run(policy, self.weights(source, policy), observations, source.memory)
 
@@ -258,22 +268,22 @@ class FileFormat:
 
 
 def reset_note(contents: Contents) -> list[str]:
-    """For formats whose users zero the state themselves."""
+    """Return a note for formats whose users reset the state."""
     text = "trained with policy.reset_on_terminal: zero the state where an episode ends"
     return [text] if contents.policy.reset_on_terminal else []
 
 
 def mask_note(contents: Contents) -> list[str]:
-    """For formats whose users draw the actions themselves."""
+    """Return a note for formats whose users sample the actions."""
     text = "action masks are the caller's: set the logits of illegal actions to -1e4"
     return [text] if contents.checkpoint.spec.mask_size else []
 
 
 def need(extra: str, *packages: str) -> None:
-    """Check for packages that puffer_mlx itself doesn't need.
+    """Check that optional packages are installed.
 
     Raises:
-        UserError: one isn't installed; ``pip install 'puffer-mlx[EXTRA]'`` has them.
+        UserError: If one is missing; the hint names the extra that installs it.
     """
     for package in packages:
         try:

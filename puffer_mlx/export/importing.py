@@ -1,9 +1,8 @@
-"""Policies out of files that other programs, or puffer_mlx elsewhere, wrote.
+"""Import policies from files of other programs or of puffer_mlx.
 
-What a file tells of its policy (its format says how) are options of the configuration,
-``policy.dialect`` and so on, and those of the command line win: one may ask for another dialect,
-and a wrong one doesn't fit the shapes. Nothing else of the configuration is a file's to say, and no
-class that it names is imported for it.
+Each format infers settings such as ``policy.dialect`` from its files. The command line overrides
+them: a policy is converted to the requested dialect, and wrong sizes are an error. A file can't set
+other configuration keys. Classes that it names aren't imported.
 """
 
 import json
@@ -27,15 +26,15 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import open_file, reading
 
 Weights = Any
-TOLERANCE = 1e-5  # of an output's scale
-HEAD = 64  # bytes that tell formats apart
+TOLERANCE = 1e-5  # relative to an output's scale
+HEAD = 64  # bytes that identify a format
 
 
 def inspect(path: Path) -> PolicyFile:
-    """Read a file, of whatever format its content is.
+    """Read a policy file of any format. Its contents determine the format.
 
     Raises:
-        UserError: it can't be read, or holds no policy that puffer_mlx has.
+        UserError: If the file can't be read, or holds an unknown policy.
     """
     with reading(path, "check the path"):
         with open_file(path) as file:
@@ -52,11 +51,11 @@ def inspect(path: Path) -> PolicyFile:
 
 
 def opened(path: Path, file: FileFormat) -> PolicyFile:
-    """A file of a format; the statistics and bounds in it are taken out of its tensors.
+    """Read a file of a known format, and separate statistics and bounds from its tensors.
 
     Raises:
-        UserError: as ``FileFormat.read``, or they are damaged.
-        OSError: it can't be read.
+        UserError: If the file, its statistics or its bounds are damaged.
+        OSError: If the file can't be read.
     """
     source = file.read(path)
     source.tensors, source.memory = normalization.take(path, source.tensors)
@@ -65,16 +64,16 @@ def opened(path: Path, file: FileFormat) -> PolicyFile:
 
 
 def weights_of(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Policy, Weights]:
-    """A file's policy, in the dialect that the configuration asks for.
+    """Return the policy of a file and its weights, in the configured dialect.
 
     Args:
-        source: the file.
-        spec: of the environment that it is to play.
-        config: the effective one, the file's settings among its sources.
+        source: The file.
+        spec: Spec of the environment that it will play.
+        config: Effective configuration, including the file's settings.
 
     Raises:
-        UserError: it is the policy of another environment or configuration, or the dialect asked
-            for can't express it.
+        UserError: If the policy belongs to another environment or configuration, or the dialect
+            can't express it.
     """
     _refuse_classes(source, config)
     _check_spec(source, spec)
@@ -90,9 +89,10 @@ def weights_of(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Polic
 def difference(
     source: PolicyFile, policy: Policy, weights: Weights, spec: EnvSpec
 ) -> Comparison | None:
-    """The largest difference between an imported policy's outputs and the file's own.
+    """Compare an imported policy's outputs with the file's on random observations (``judge``).
 
-    On random observations; see ``parity.judge``. None of files that no other program runs here.
+    Returns:
+        Comparison; None for formats that only puffer_mlx runs.
     """
     if not source.file.foreign:
         return None
@@ -105,7 +105,7 @@ def difference(
 
 
 def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
-    """Compare what metadata tells of the environment with this one."""
+    """Raise an error if the environment in the metadata differs from this one."""
     for key, expected in (
         ("observation_size", spec.observation_size),
         ("observation_shape", list(spec.observation_shape)),
@@ -121,7 +121,7 @@ def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
 
 
 def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
-    """Compare what a file rescales actions to with what this environment does."""
+    """Raise an error if the file's action bounds differ from the environment's."""
     in_file, expected = source.bounds, spec.action.bounds
     if source.file.rescales and in_file != expected:
         how = f"rescales actions to {in_file}" if in_file else "doesn't rescale actions"
@@ -133,7 +133,7 @@ def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
 
 
 def _check_sizes(source: PolicyFile, config: Config) -> None:
-    """Compare the sizes asked for with the tensors', before a policy of them is made."""
+    """Raise an error if configured sizes differ from the tensors', before creating a policy."""
     for key, size in source.sizes.items():
         asked = str(attrgetter(key)(config))
         if size != asked:
@@ -144,12 +144,12 @@ def _check_sizes(source: PolicyFile, config: Config) -> None:
 
 
 def _plain(text: str) -> str:
-    """A stranger's text for a message: short, and nothing that a terminal obeys."""
+    """Return untrusted text for a message: shortened, with control characters escaped."""
     return text if text.isprintable() and len(text) < 80 else repr(text[:80])
 
 
 def _refuse_classes(source: PolicyFile, config: Config) -> None:
-    """A class that a file names is code of a stranger's choice, until a person asks for one."""
+    """Raise an error for a custom class that only the file names: it may be untrusted code."""
     for key, name in source.classes.items():
         if ":" not in str(attrgetter(key)(config)):
             raise UserError(

@@ -1,4 +1,4 @@
-"""A policy's settings, inferred from the names and shapes of its tensors."""
+"""Infer a policy's settings from the names and shapes of its tensors."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -16,11 +16,11 @@ from puffer_mlx.policy.networks.catalog import FORMS, names_of
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:
-    """Return settings from tensors under our names; empty if they are of no class known here."""
+    """Return settings from tensors under our names; {} if no built-in class fits."""
     decoder = _matrix(tensors, "decoder.weight", "decoder.actions.weight")
     network, layers = _network(tensors, {name: forms.layers for name, forms in FORMS.items()})
     if decoder is None or not network:
-        return {}  # perhaps classes of the user's own: the configuration tells
+        return {}  # maybe custom classes, named in the configuration
     encoder = _encoder(tensors)
     settings = _settings("native", network, encoder, decoder.shape[1], layers)
     if any(name.startswith("critic.") for name in tensors):
@@ -28,15 +28,15 @@ def detect(tensors: dict[str, Any]) -> dict[str, str]:
     if "decoder.weight" not in tensors:
         settings["policy.dialect"] = "torch"
         if encoder == DEFAULT:
-            del settings["policy.dialect"]  # or puffer3, which has a GELU: names don't tell
+            del settings["policy.dialect"]  # puffer3 has a GELU and the same names
     return settings
 
 
 def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
-    """Settings from the keys of a state_dict.
+    """Return settings from the tensors of a state_dict.
 
     Raises:
-        UserError: it isn't a policy that puffer_mlx has.
+        UserError: If no built-in policy fits.
     """
     if _matrix(tensors, "action_net.weight") is not None and (settings := _sb3_settings(tensors)):
         return settings
@@ -58,7 +58,10 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
 
 
 def _sb3_settings(tensors: Tensors) -> dict[str, str]:
-    """Of Stable-Baselines3's policy, whose keys don't tell its activation; empty of another."""
+    """Return settings of a Stable-Baselines3 policy, or {} for other tensors.
+
+    The keys don't determine the activation.
+    """
     for name, forms in export_forms().items():
         begin = f"{forms.sb3.module}.policy_net." if forms.sb3 else "?"
         actor = {key: w for key, w in tensors.items() if key.startswith(begin)}
@@ -76,13 +79,13 @@ def _sb3_settings(tensors: Tensors) -> dict[str, str]:
 
 
 def _matrix(tensors: dict[str, Any], *names: str) -> Any:
-    """Return the first of some tensors that there is, if it is a matrix of numbers; else None."""
+    """Return the first existing tensor if it is a non-empty matrix, else None."""
     found = next((tensors[name] for name in names if name in tensors), None)
     return found if found is not None and len(found.shape) == 2 and found.size else None
 
 
 def _encoder(tensors: Collection[str]) -> str:
-    """The encoder that tensors are of."""
+    """Return the name of the encoder that fits the tensor names."""
     for cls, forms in encoder_forms().items():
         mark = f"encoder.{forms.mark}"
         if forms.mark and any(name.startswith(mark) for name in tensors):
@@ -91,7 +94,7 @@ def _encoder(tensors: Collection[str]) -> str:
 
 
 def _torch_encoder(tensors: Collection[str]) -> str:
-    """The encoder that the keys of PufferLib 4.0's classes are of, or nothing."""
+    """Return the name of the encoder that fits PufferLib 4.0's keys, or ""."""
     for cls, forms in encoder_forms().items():
         if forms.torch and f"encoder.{forms.torch.mark}" in tensors:
             return ENCODERS[cls].name
@@ -102,7 +105,7 @@ Layers = Callable[[Collection[str]], int]
 
 
 def _network(tensors: Collection[str], layers_of: Mapping[str, Layers | None]) -> tuple[str, int]:
-    """Return the name of the tensors' network and its layers; "" and 0 if several fit, or none.
+    """Return the network and its number of layers, or ("", 0) if not exactly one network fits.
 
     Args:
         tensors: names of the policy's tensors.
@@ -115,7 +118,7 @@ def _network(tensors: Collection[str], layers_of: Mapping[str, Layers | None]) -
 
 
 def _wrapped(tensors: Collection[str]) -> str:
-    """The network within PufferLib 3.0's wrapper, or nothing."""
+    """Return the network in PufferLib 3.0's wrapper, or ""."""
     for name, forms in export_forms().items():
         if forms.puffer3 and next(iter(forms.puffer3.keys.values()))[0] in tensors:
             return name
@@ -123,7 +126,7 @@ def _wrapped(tensors: Collection[str]) -> str:
 
 
 def early_keys() -> dict[str, str]:
-    """Keys of PufferLib 3.0's first versions, whose wrapper is the layer itself; the later ones."""
+    """Return {key of early 3.0 versions: later key}. Their wrapper is the layer itself."""
     wrapped = [forms.puffer3.keys.values() for forms in export_forms().values() if forms.puffer3]
     later = [key for every in wrapped for key, *_ in every]
     return {key.partition(".")[2]: key for key in later}

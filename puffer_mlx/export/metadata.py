@@ -1,6 +1,6 @@
-"""Metadata of our own file formats, all of them texts.
+"""Metadata texts of our file formats.
 
-Metadata are keys of the configuration with a dot, and facts; docs/file_formats.md lists them.
+They contain configuration keys (with a dot) and facts. docs/file_formats.md lists them.
 """
 
 import json
@@ -19,11 +19,11 @@ from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.policy import Policy
 
 SIZES = ("policy.hidden_size", "policy.num_layers")
-OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the user's own
+OWN = ("torch.network", "torch.encoder")  # keys that may name custom classes
 
 
 def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
-    """The metadata of a checkpoint's policy, which may be in another dialect in the file."""
+    """Return the metadata of a checkpoint's policy after conversion to the file's dialect."""
     spec, config, dialect = checkpoint.spec, checkpoint.config, dialect_of(policy)
     activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}
@@ -48,13 +48,13 @@ def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
 def with_metadata(
     path: Path, file: FileFormat, tensors: dict[str, Any], properties: dict[str, str]
 ) -> PolicyFile:
-    """A file of tensors under our names, and what its metadata tells of the policy, nothing else.
+    """Return a policy file from tensors under our names and metadata.
 
-    Classes that don't come with puffer_mlx are only named: whoever they belong to asks for them.
-    Without metadata of ours the names and shapes of tensors tell.
+    Custom classes are recorded but not imported; the user must request them. Without our metadata,
+    settings are inferred from names and shapes of the tensors.
 
     Raises:
-        UserError: A key of the configuration has a value that it can't have.
+        UserError: If a configuration key has an invalid value.
     """
     keys = [f"{section}.{key}" for section in ("policy", "torch") for key in KEYS[section]]
     settings = {
@@ -69,7 +69,7 @@ def with_metadata(
 
 
 def _check_setting(path: Path, key: str, text: str) -> None:
-    """Refuse a value that a key can't have, here where the message can name the file."""
+    """Raise an error that names the file if a key's value is invalid."""
     section, _, name = key.partition(".")
     text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
     setting, declared = Setting(section, name, text, str(path)), KEYS[section][name]

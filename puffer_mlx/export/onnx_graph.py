@@ -1,4 +1,4 @@
-"""The nodes of a policy's step, one of ONNX for each operation; ``formats/onnx.py`` uses them."""
+"""Build the ONNX nodes of one policy step, for ``formats/onnx.py``."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from puffer_mlx.vec import normalize
 
 
 class Graph:
-    """Nodes as they are added, and the weights they use.
+    """Nodes added so far, and the weights that they use.
 
-    ``prefix`` is what the names of weights are given without: ``critic.`` while that is built.
+    ``prefix`` is added to weight names: ``critic.`` while the value network is built.
     """
 
     prefix = ""
-    _encoder = "encoder."  # what an encoder's own weights are below
+    _encoder = "encoder."  # replaces the prefix of an encoder's weights
 
     def __init__(self, weights: dict[str, Any]) -> None:
         from onnx import numpy_helper
@@ -39,26 +39,26 @@ class Graph:
         self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
 
     def _weight(self, name: str) -> str | None:
-        """A weight's whole name; None if there is none."""
+        """Return a weight's full name, or None for an unknown name."""
         whole = self.prefix + re.sub(r"^encoder\.", self._encoder, name)
         return whole if whole in self._weights else None
 
     @contextmanager
     def below(self, name: str) -> Iterator[None]:
-        """Weights ``encoder.*`` are those below another name meanwhile: of an encoder's part."""
+        """Use another prefix instead of ``encoder.`` for weights during the block."""
         self._encoder = name
         yield
         self._encoder = "encoder."
 
     def __call__(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node with one output; an input that isn't a name is a constant."""
+        """Add a node with one output and return its name. Inputs except names become constants."""
         names = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         output = f"{kind.lower()}_{len(self.nodes)}"
         self.node(kind, names, [output], **attributes)
         return output
 
     def constant(self, value: Any) -> str:
-        """A number, or a list of whole numbers."""
+        """Add a constant: a float32 number, or a list of int64 numbers. Return its name."""
         from onnx import numpy_helper
 
         dtype = np.int64 if isinstance(value, list) else np.float32
@@ -68,31 +68,31 @@ class Graph:
         return name
 
     def split(self, x: str, axis: int, sizes: list[int]) -> list[str]:
-        """Parts of x along an axis."""
+        """Return the parts of x along an axis."""
         names = [f"split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
         self.node("Split", [x, self.constant(sizes)], names, axis=axis)
         return names
 
     def product(self, x: str, layer: str) -> str:
-        """``layer.weight`` times x, plus ``layer.bias`` if there is one."""
+        """Return ``layer.weight`` times x, plus ``layer.bias`` if it exists."""
         return self.gemm(x, f"{layer}.weight", f"{layer}.bias")
 
     def gemm(self, x: str, weight: str, bias: str) -> str:
-        """Weight times x (n, K), plus the bias if there is one."""
+        """Return weight times x (n, K), plus the bias if it exists."""
         inputs = [x, weight, bias] if self._weight(bias) else [x, weight]
         return self("Gemm", *inputs, transB=1)
 
     def gelu(self, x: str) -> str:
-        """Exact GELU."""
+        """Return the exact GELU of x."""
         one_plus = self("Add", self("Erf", self("Mul", x, 0.5**0.5)), 1.0)
         return self("Mul", self("Mul", x, 0.5), one_plus)
 
     def activated(self, x: str, activation: str) -> str:
-        """An activation by its name in ``policy.activations``."""
+        """Return an activation of x, by its name in ``policy.activations``."""
         return self.gelu(x) if activation == "gelu" else self(activation.capitalize(), x)
 
     def between(self, a: str, b: str, share: str) -> str:
-        """From a to b: a + share * (b - a)."""
+        """Return a + share * (b - a)."""
         return self("Add", a, self("Mul", share, self("Sub", b, a)))
 
     def through_layers(
@@ -103,17 +103,17 @@ class Graph:
         states: list[str],
         last: Callable[[str], str] = lambda h: h,
     ) -> tuple[str, list[str]]:
-        """Layers one after the other, each with its part of every state.
+        """Apply all layers in order, each with its part of every state.
 
         Args:
-            layer: of (number, features, its parts of the states): features and its next parts.
-            count: L, how many layers.
-            x: features (n, H).
-            states: each (L, n, H).
-            last: of the last layer's features.
+            layer: (index, features, the layer's states...) -> features and the layer's next states.
+            count: Number of layers L.
+            x: Features (n, H).
+            states: Names of the states, each (L, n, H).
+            last: (features of the last layer) -> features.
 
         Returns:
-            Features and the next states.
+            Features, and the next states.
         """
         before = [
             [self("Squeeze", part, [0]) for part in self.split(state, 0, [1] * count)]
@@ -135,7 +135,7 @@ class Graph:
 
 
 def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
-    """Observations as the policy learned to see them: see ``vec/normalize.py``."""
+    """Return normalized observations, as ``vec/normalize.py`` computes them."""
     deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
     scaled = graph("Div", graph("Sub", x, mean), deviation)
     return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
@@ -166,7 +166,7 @@ def decode(graph: Graph, policy: Policy, h: str, value_features: str) -> dict[st
 
 
 def in_units(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
-    """Means and log deviations in the environment's units: see ``checkpoint/rescaling.py``."""
+    """Return means and log deviations in the environment's units (``checkpoint/rescaling.py``)."""
     half = graph("Mul", graph("Sub", HIGH, LOW), 0.5)
     centre = graph("Mul", graph("Add", HIGH, LOW), 0.5)
     mean = graph("Add", centre, graph("Mul", mean, half))

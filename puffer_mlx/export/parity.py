@@ -1,10 +1,10 @@
-"""One policy run by two programs: our outputs, PyTorch's, and how far apart they are.
+"""Run a policy in our program and compare the outputs with another program's.
 
 Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
-``value`` (T, S); and the recurrent state after the last step, as ``dialects.stacked_state`` names
-it. All start from the zero state. Observations are the environment's: whoever runs a policy of
-normalised ones normalises them first. ``mean`` and ``logstd`` are in the environment's units:
-whoever runs a policy whose actions are rescaled rescales them.
+``value`` (T, S); and the recurrent state after the last step, named as in
+``dialects.stacked_state``. All runs start from the zero state. Observations are raw, so the program
+that runs the policy normalizes them. ``mean`` and ``logstd`` are in the environment's units, so it
+also rescales actions.
 """
 
 import math
@@ -23,10 +23,10 @@ from puffer_mlx.spec import EnvSpec
 Weights = Any
 Outputs = dict[str, np.ndarray]
 NOTHING: normalization.Memory = {}
-STEPS, AGENTS = 32, 16  # of random observations
-LAST_PLACES = 2.0**-22  # four of a float32's, relative to it
-MARGIN, MOST = 4.0, 1e-2  # of the resolution; of an output's scale, whatever the resolution is
-SPREAD = 4.0  # deviations of random observations that are normalised: some are cut off at 10
+STEPS, AGENTS = 32, 16  # size of random observations
+LAST_PLACES = 2.0**-22  # four units in the last place of a float32
+MARGIN, MOST = 4.0, 1e-2  # factor of the resolution; largest tolerance
+SPREAD = 4.0  # standard deviations of random observations; some exceed the clip limit 10
 
 
 def run(
@@ -35,9 +35,13 @@ def run(
     observations: np.ndarray,
     memory: normalization.Memory = NOTHING,
 ) -> Outputs:
-    """Our outputs on observations (T, S, D), normalised first if there are statistics.
+    """Return our outputs on raw observations, with actions rescaled if the policy's are.
 
-    Actions are rescaled if the policy's are.
+    Args:
+        policy: Policy to run.
+        weights: Weights of the policy.
+        observations: (T, S, D).
+        memory: Statistics to normalize the observations with; empty for no normalization.
     """
     T, S = observations.shape[:2]
     seen = mx.array(normalization.apply(memory, observations))
@@ -54,10 +58,10 @@ def run(
 
 
 def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
-    """Return the largest difference and the output that has it.
+    """Return the largest difference and the name of the output with it.
 
-    A difference is relative to the output's largest expected number, or to 1; infinite of an output
-    that is missing or of another shape.
+    A difference is divided by the output's largest expected value or 1, whichever is larger. It is
+    infinite if an output is missing or has another shape.
     """
     if names := set(expected) ^ set(actual):
         return math.inf, min(names)
@@ -68,7 +72,7 @@ def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
             return math.inf, name
         scale = max(1.0, float(np.abs(one).max(initial=0)))
         difference = float(np.abs(one - other).max(initial=0)) / scale
-        if not difference <= worst[0]:  # NaN is worst of all
+        if not difference <= worst[0]:  # NaN counts as the worst
             worst = difference, name
         if math.isnan(difference):
             break
@@ -76,12 +80,12 @@ def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
 
 
 class Comparison(NamedTuple):
-    """What two programs made of the same observations.
+    """Difference between two programs' outputs on the same observations.
 
     Args:
-        difference: the largest of any output, relative to that output's largest number, or to 1.
-        worst: the output that has it.
-        tolerance: what ``difference`` may be.
+        difference: Largest relative difference, as in ``compare``.
+        worst: Name of the output with that difference.
+        tolerance: Largest allowed difference.
     """
 
     difference: float
@@ -90,7 +94,7 @@ class Comparison(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether it is the same policy."""
+        """True if the difference is within the tolerance."""
         return self.difference <= self.tolerance
 
 
@@ -104,16 +108,16 @@ def judge(
 ) -> Comparison:
     """Compare another program's outputs with ours.
 
-    Two programs that compute in float32 agree no better than float32 tells apart. On observations
-    up to 1 that is well below ``least``; bytes up to 255 make it larger.
+    Two float32 programs agree only up to float32's resolution. For observations up to 1 that is
+    well below ``least``. For bytes up to 255 it can be larger, and then the tolerance grows.
 
     Args:
-        policy: and the next three: as of ``run``.
-        weights: its weights.
-        observations: (T, S, D).
-        memory: the statistics that they are normalised by, if they are.
-        actual: the other's outputs.
-        least: a difference that is allowed in any case; 0 asks for the same bits.
+        policy: Policy in our program.
+        weights: Weights of the policy.
+        observations: (T, S, D), raw.
+        memory: Statistics to normalize the observations with; empty for no normalization.
+        actual: The other program's outputs.
+        least: Smallest tolerance; 0 requires equal bits.
     """
     expected = run(policy, weights, observations, memory)
     difference, worst = compare(expected, actual)
@@ -125,10 +129,10 @@ def judge(
 
 
 def _moved(weights: Weights) -> Weights:
-    """Every weight moved up or down by ``LAST_PLACES``, at random.
+    """Return weights changed by ``LAST_PLACES`` up or down at random.
 
-    A sum of products that is taken in another order is off by about as much as if its weights were:
-    in proportion to the sum of |w| |x|, whatever follows.
+    Summing products in another order has an error proportional to the sum of |w| |x|. Changing the
+    weights has a similar effect.
     """
     rng = np.random.default_rng(0)
 
@@ -139,9 +143,9 @@ def _moved(weights: Weights) -> Weights:
 
 
 def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -> np.ndarray:
-    """Observations (T, S, D), always the same: bytes uniform, floats normal.
+    """Return observations (T, S, D), the same in every call: uniform bytes or normal floats.
 
-    On the scale that the policy's statistics tell of, if it has any, and some far beyond it.
+    With statistics, floats have their mean and four times their standard deviation.
     """
     rng = np.random.default_rng(0)
     shape = (STEPS, AGENTS, spec.observation_size)

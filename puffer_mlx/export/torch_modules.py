@@ -1,21 +1,21 @@
-"""PufferLib's policies, and Stable-Baselines3's, as PyTorch modules with their keys.
+"""PyTorch modules with the keys of PufferLib's and Stable-Baselines3's policies.
 
-For checking exports, and for running them where PufferLib isn't installed; on any device. Like the
-encoders' ``torch_images.py``, this file imports torch when it is imported: import it inside
-functions.
+Use them to check exports, or to run policies without PufferLib on any device. Importing this file
+imports torch, as does the encoders' ``torch_images.py``; import it inside functions.
 
-    module = make_module(policy)            # of our Policy, dialect torch, puffer3, sb3
+    module = make_module(policy)            # our Policy, dialect torch, puffer3 or sb3
     module.load_state_dict(torch.load("breakout.pt", weights_only=True))
     outputs, values, state = module.step(observations, state)
 
-A policy that was trained on normalised observations has their statistics in its state_dict, as
-buffers ``normalization.observations.mean``, ``.variance`` and ``.count``: loading makes the module
-normalise what it is given. One whose actions are rescaled has ``rescaling.low`` and
-``rescaling.high``: loading makes the module put out actions in the environment's units.
+For normalized observations the state_dict contains the buffers ``normalization.observations.mean``,
+``.variance`` and ``.count``; after loading them the module normalizes its inputs. For rescaled
+actions it contains ``rescaling.low`` and ``rescaling.high``; after loading them the module returns
+actions in the environment's units.
 
-``outputs`` are logits (..., A); of continuous actions a tuple of means and log standard deviations,
-both (..., a). A state is a tuple of tensors (L, n, H), as many as the network has. To forget, as
-``policy.reset_on_terminal`` asks, multiply it by 0 before the step.
+``outputs`` are logits (..., A), or for continuous actions a tuple of means and log standard
+deviations, both (..., a). A state is a tuple of tensors (L, n, H); their number depends on the
+network. To reset the state, as ``policy.reset_on_terminal`` requires, multiply it by 0 before the
+step.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ State = tuple[Tensor, ...]  # each (L, n, H)
 
 
 def buffers(**tensors: Tensor) -> nn.Module:
-    """A module that only holds tensors, which its state_dict names."""
+    """Return a module that only holds tensors, named as in its state_dict."""
     module = nn.Module()
     for name, tensor in tensors.items():
         module.register_buffer(name, tensor)
@@ -48,7 +48,7 @@ def buffers(**tensors: Tensor) -> nn.Module:
 
 
 def normalization(size: int) -> nn.Module:
-    """Statistics (D,) of observations, and their count; see ``vec/normalize.py``."""
+    """Return a module for statistics (D,) of observations and their count."""
     module = nn.Module()
     zeros, ones = torch.zeros(size), torch.ones(size)
     module.observations = buffers(mean=zeros, variance=ones, count=torch.zeros(()))
@@ -90,11 +90,11 @@ class Network(nn.Module):
 
 
 class Composed(nn.Module):
-    """A policy of three parts, which classes derived from it keep under upstream's names.
+    """A policy of three parts. Derived classes register them under upstream's names.
 
     Args:
         encode: (n, D) float32 -> features (n, H).
-        network: from features and a state to both; None remembers nothing.
+        network: (features, state) -> (features, state); None for a policy without state.
         decode: features (..., H) -> outputs, values (...).
     """
 
@@ -105,14 +105,14 @@ class Composed(nn.Module):
         decode: Callable[[Tensor], tuple[Outputs, Tensor]],
     ) -> None:
         super().__init__()
-        self.normalization: Any = None  # of observations, once it is loaded
-        self.rescaling: Any = None  # low and high (a,) of continuous actions, likewise
-        self._parts = encode, network, decode  # in a tuple: keys know them by other names
+        self.normalization: Any = None  # statistics of observations, after loading
+        self.rescaling: Any = None  # low and high (a,) of actions, after loading
+        self._parts = encode, network, decode  # a tuple hides them from the state_dict
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As ``nn.Module.load_state_dict``; statistics and bounds in it are applied."""
+        """Load weights, and the statistics and bounds if there are any."""
         device = next(self.parameters()).device
         if (low := state_dict.get("rescaling.low")) is not None:
             ones = torch.ones(len(low))
@@ -122,7 +122,10 @@ class Composed(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
     def encode(self, observations: Tensor) -> Tensor:
-        """(n, D), any dtype -> features (n, H); normalised first if there are statistics."""
+        """Return features (n, H) of observations (n, D), any dtype.
+
+        Observations are normalized if statistics were loaded.
+        """
         seen = observations.to(next(self.parameters()).dtype)
         if self.normalization is not None:
             moments = self.normalization.observations
@@ -131,7 +134,10 @@ class Composed(nn.Module):
         return self._parts[0](seen)
 
     def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """(..., H) -> outputs, values (...); actions in the environment's units, if rescaled."""
+        """Return outputs and values (...) of features (..., H).
+
+        Actions are rescaled if bounds were loaded.
+        """
         outputs, values = self._parts[2](h)
         if self.rescaling is not None:  # see checkpoint/rescaling.py
             (mean, logstd), low, high = outputs, self.rescaling.low, self.rescaling.high
@@ -140,14 +146,18 @@ class Composed(nn.Module):
         return outputs, values
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Zeros: the state of n agents before their first step."""
+        """Return zeros: the state of n agents before their first step."""
         network = self._parts[1]
         return network.initial_state(n, device) if network else ()
 
     def forward(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
-        """Observations (S, T, D), any dtype -> outputs, values (S, T), state; None is zeros."""
+        """Compute T steps of observations (S, T, D), any dtype; state None means zeros.
+
+        Returns:
+            Outputs, values (S, T), state after the last step.
+        """
         h = self.encode(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
         before, network = state or self.initial_state(len(h), h.device), self._parts[1]
         h, after = network(h, before) if network else (h, before)
@@ -156,7 +166,11 @@ class Composed(nn.Module):
     def step(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
-        """Observations (n, D), any dtype -> outputs, values (n,), next state; None is zeros."""
+        """Compute one step of observations (n, D), any dtype; state None means zeros.
+
+        Returns:
+            Outputs, values (n,), next state.
+        """
         h = self.encode(observations)
         before, network = state or self.initial_state(len(h), h.device), self._parts[1]
         h, after = network.step(h, before) if network else (h, before)
@@ -166,18 +180,18 @@ class Composed(nn.Module):
 def _with_deviations(
     outputs: Tensor, value: Tensor, logstd: Tensor | None
 ) -> tuple[Outputs, Tensor]:
-    """Logits, or means and log standard deviations (..., a); values (..., 1) without that axis."""
+    """Return logits, or means and log deviations (..., a); and values (...) from (..., 1)."""
     return outputs if logstd is None else (outputs, logstd.expand_as(outputs)), value.squeeze(-1)
 
 
 class Decoder(nn.Module):
-    """4.0's: a product for the actions and one for the value, both with bias.
+    """Decoder of 4.0: one linear layer for actions and one for the value, with biases.
 
     Args:
-        action: the heads.
-        hidden: H.
-        value: the key of the value's product.
-        others: further modules, whose keys come before the products'.
+        action: Action space.
+        hidden: Number of features H.
+        value: Key of the value's layer.
+        others: Further modules, registered before these layers.
     """
 
     decoder_logstd: Tensor | None  # (1, a)
@@ -195,13 +209,13 @@ class Decoder(nn.Module):
         self._products = tuple(products.values())
 
     def forward(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """(..., H) -> outputs, values (...)."""
+        """Return outputs and values (...) of features (..., H)."""
         actions, value = self._products
         return _with_deviations(actions(h), value(h), self.decoder_logstd)
 
 
 class Policy(Composed):
-    """4.0's: encoder, decoder, network."""
+    """Policy of 4.0: encoder, decoder, network."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, network: Network) -> None:
         super().__init__(encoder, network, decoder)
@@ -211,7 +225,7 @@ class Policy(Composed):
 
 
 class Wrapper(Composed):
-    """3.0's: a policy around one layer, whose modules are the wrapper's own."""
+    """Policy of 3.0 with one recurrent layer, whose modules are the wrapper's attributes."""
 
     def __init__(self, inputs: int, action: ActionSpec, hidden: int, network: Network) -> None:
         encoder = nn.Sequential(nn.Linear(inputs, hidden), nn.GELU())
@@ -226,7 +240,7 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class Extractor(nn.Module):
-    """Of Stable-Baselines3: features of actions, and of values."""
+    """Stable-Baselines3's feature networks of the actor and of the critic."""
 
     def __init__(self, inputs: int, hidden: int, layers: int, activation: str) -> None:
         super().__init__()
@@ -239,12 +253,12 @@ class Extractor(nn.Module):
         self.policy_net, self.value_net = sequence(), sequence()
 
     def forward(self, observations: Tensor) -> Tensor:
-        """(n, D) -> (n, 2H): features of actions, then of values."""
+        """Return features (n, 2H) of observations (n, D): the actor's, then the critic's."""
         return torch.cat([self.policy_net(observations), self.value_net(observations)], dim=-1)
 
 
 class ActorCritic(Composed):
-    """Stable-Baselines3's, without memory; what it computes, and its keys."""
+    """Stable-Baselines3's policy without state: the same function and keys."""
 
     log_std: Tensor | None  # (a,)
 
@@ -265,10 +279,10 @@ class ActorCritic(Composed):
 
 
 def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
-    """The module of a policy of any dialect but native, with fresh weights.
+    """Return the module of a policy with initial weights. The native dialect has no module.
 
     Raises:
-        UserError: PufferLib has no class for a part of it.
+        UserError: If PufferLib has no class for a part of the policy.
     """
     if fault := torch_fault(policy):
         raise UserError(fault, "convert it to the torch dialect first")

@@ -62,7 +62,7 @@ class EncoderClass:
 
 @dataclass(frozen=True)
 class EncoderForms:
-    """The forms of an encoder in other programs. A form is None if a program has no such encoder.
+    """Forms of an encoder in other programs. None means that a program lacks the encoder.
 
     Args:
         onnx: (graph, encoder, observations) -> features: adds nodes to an ``onnx_graph.Graph``.
@@ -70,8 +70,8 @@ class EncoderForms:
         puffer3: (tensor's name) -> its key in PufferLib 3.0's wrapper.
         sb3: (tensor's name) -> its key in a sequence of Stable-Baselines3's policy.
         mark: start of tensor names that only this encoder has; empty for the default encoder.
-        to_dialect: (encoder, weights, dialect) -> both in another dialect; None if all dialects
-            have the same encoder.
+        to_dialect: (encoder, weights, dialect) -> both in another dialect; None for an encoder
+            that all dialects share.
     """
 
     onnx: Callable[[Any, Any, str], str] | None = None

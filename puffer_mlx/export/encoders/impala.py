@@ -30,7 +30,7 @@ def _onnx_block(graph: Any, block: str, x: str) -> str:
 
 
 def _torch_key(name: str) -> str:
-    """Modules of a sequence: the blocks, flattening, ReLU, and the product."""
+    """Return the key of a tensor in the sequence of blocks, flattening, ReLU and linear layer."""
     for ours, theirs in (("blocks.", "network."), ("linear.", "network.5."), ("res", "res_block")):
         name = name.replace(ours, theirs)
     return name

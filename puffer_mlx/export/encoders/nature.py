@@ -22,7 +22,7 @@ def _onnx(graph: Any, encoder: Any, x: str) -> str:
 
 
 def _torch_key(name: str) -> str:
-    """Modules of a sequence: each convolution and its ReLU, flattening, and the product."""
+    """Return the key of a tensor in the sequence of convolutions, ReLUs and linear layer."""
     if name.startswith("linear."):
         return name.replace("linear", "network.7")
     _, i, part = name.split(".")

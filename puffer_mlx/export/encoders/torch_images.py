@@ -19,7 +19,7 @@ class ImageEncoder(nn.Module):
         self.network = network
 
     def forward(self, observations: Tensor) -> Tensor:
-        """(n, D) float32 -> (n, H)."""
+        """Return features (n, H) of observations (n, D) float32."""
         images = observations.reshape(-1, *self.shape).permute(0, 3, 1, 2)
         return self.network(images / 255)
 
@@ -38,7 +38,7 @@ class Residual(nn.Module):
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, C, h, w), unchanged shape."""
+        """Return features (n, C, h, w) of the same shape as x."""
         return x + self.conv1(functional.relu(self.conv0(functional.relu(x))))
 
 
@@ -52,6 +52,6 @@ class ConvSequence(nn.Module):
         self.res_block1 = Residual(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, I, h, w) -> (n, C, ceil(h / 2), ceil(w / 2))."""
+        """Return features (n, C, ceil(h / 2), ceil(w / 2)) of x (n, I, h, w)."""
         x = functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)
         return self.res_block1(self.res_block0(x))

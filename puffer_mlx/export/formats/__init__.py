@@ -1,7 +1,7 @@
-"""Every kind of file that policies are exported to and imported from.
+"""File formats for export and import.
 
-Each is a file of this folder, or a folder, with its object: ``FORMAT``, of a class derived from
-``FileFormat``. That is all there is to a new one: no table names them, they are found by listing.
+Each format is a module or package in this folder. It defines ``FORMAT``, an object of a class
+derived from ``FileFormat``. Listing the folder finds all formats, so there is no table to update.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from puffer_mlx.export.file_format import FileFormat
 
 
 def by_name() -> dict[str, FileFormat]:
-    """All formats by their names, in the order of the folder's files."""
+    """Return all formats by name, sorted by module name."""
     names = sorted(
         module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"
     )
@@ -24,10 +24,10 @@ def by_name() -> dict[str, FileFormat]:
 
 
 def chosen(name: str, **options: Any) -> FileFormat:
-    """A format, with a caller's options.
+    """Return a format with a caller's options.
 
     Raises:
-        UserError: there is none of that name, or it has no such option.
+        UserError: If the format or an option doesn't exist.
     """
     formats = by_name()
     if name not in formats:
@@ -42,10 +42,10 @@ def chosen(name: str, **options: Any) -> FileFormat:
 
 
 def by_suffix(path: Path) -> FileFormat:
-    """The format of a file that is to be written, by its name.
+    """Return the format of a new file by its suffix.
 
     Raises:
-        UserError: none has that suffix.
+        UserError: If no format has that suffix.
     """
     every = by_name().values()
     named = [file for file in every if path.suffix in file.suffixes]
@@ -57,14 +57,14 @@ def by_suffix(path: Path) -> FileFormat:
 
 
 def recognise(path: Path, head: bytes) -> FileFormat:
-    """The format of a file: by its first bytes where they tell it, else by its name.
+    """Return the format of a file, by its first bytes or else by its suffix.
 
     Args:
-        path: the file.
-        head: its first bytes.
+        path: The file.
+        head: First bytes of the file.
 
     Raises:
-        UserError: it has none of the formats.
+        UserError: If no format fits.
     """
     every = by_name().values()
     by_content = [file for file in every if file.begins and head.startswith(file.begins)]

@@ -1,8 +1,8 @@
-"""PufferLib's flat file, which its CUDA backend reads and writes (``checkpoint/flat_files.py``).
+"""PufferLib's flat file for its CUDA backend (``checkpoint/flat_files.py``).
 
-It tells nothing of its policy: one of the native dialect, whose sizes make as many numbers as it
-has, or of 3.0's, whose files are read too. The networks that may be in it have the forms ``flat``
-and ``puffer3`` (``policy/networks/__init__.py``).
+The file doesn't describe its policy. It has the native dialect, with sizes that match the number of
+values, or 3.0's dialect (read only). Supported networks have the forms ``flat`` and ``puffer3``
+(``policy/networks/__init__.py``).
 """
 
 import warnings
@@ -34,11 +34,11 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish, relative
 
 BUILDS = {"bf16": flat_files.BF16, "float": flat_files.FLOAT}
-SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a file's size may mean
+SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers to try for a file's size
 
 
 class Loss(NamedTuple):
-    """Something that the file lacks: a refusal and its hint, or a note where it was agreed to."""
+    """A loss of the format: an error message and its hint, and the note if the loss is accepted."""
 
     fault: str
     hint: str
@@ -69,11 +69,11 @@ class Bin(FileFormat):
     """The flat file.
 
     Args:
-        alignment: of tensors, by the build of PufferLib that reads or wrote it:
+        alignment: Alignment of the PufferLib build that reads or wrote the file,
             ``flat_files.BF16`` or ``FLOAT``.
-        whole: write all of what PufferLib keeps the tensors in: see ``flat_files.save_bin``.
-        lossy: write it even if it lacks numbers, or what observations are normalised by or
-            actions rescaled to.
+        whole: True to write the entire array, as in ``flat_files.save_bin``.
+        lossy: True to accept missing values, missing normalization statistics and missing bounds
+            of rescaled actions.
     """
 
     alignment: int = flat_files.BF16
@@ -109,11 +109,11 @@ class Bin(FileFormat):
     )
 
     def fault(self, policy: Policy) -> str | None:
-        """Whatever isn't of upstream's native policy."""
+        """Return the reason if a part isn't in PufferLib's native policy, or None."""
         return flat_files.part_fault(policy)
 
     def losses(self, contents: Contents) -> list[str]:
-        """Statistics, bounds, and the last numbers where there is room between tensors."""
+        """Return notes on missing statistics, bounds, and last values."""
         lacking = [RAW] if normalization.normalises(contents.memory) else []
         lacking += [UNITS] if contents.bounds else []
         short = None if self.whole else flat_files.bin_fault(contents.policy, self.alignment)
@@ -124,7 +124,7 @@ class Bin(FileFormat):
         return [loss.note for loss in lacking]
 
     def write(self, contents: Contents, path: Path) -> None:
-        """One tensor after the other."""
+        """Write all tensors to one array."""
         flat_files.save_bin(
             contents.policy,
             contents.weights,
@@ -135,11 +135,11 @@ class Bin(FileFormat):
         )
 
     def notes(self, contents: Contents) -> list[str]:
-        """PufferLib masks actions itself; 5.0 zeroes states, 4.0 never does."""
+        """Return notes on resets. PufferLib masks actions; 5.0 resets states, 4.0 never does."""
         return [f"{note}; PufferLib 5.0 does, 4.0 never" for note in reset_note(contents)]
 
     def write_beside(self, contents: Contents, path: Path) -> list[str]:
-        """The statistics, where ``import.py`` and ``--load-model-path`` find them."""
+        """Write the statistics to a file where ``import.py`` and ``--load-model-path`` look."""
         if not normalization.normalises(contents.memory):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
@@ -148,46 +148,47 @@ class Bin(FileFormat):
         return [f"puffer_mlx reads their statistics from {relative(beside)}"]
 
     def read(self, path: Path) -> PolicyFile:
-        """Only what is the same of every such file; its numbers are read by ``weights``."""
+        """Return the settings that all flat files share. ``weights`` reads the values."""
         flat = names_of("flat")
-        network = {"torch.network": flat[0]} if len(flat) == 1 else {}  # or the configuration tells
+        # With several networks, the configuration decides.
+        network = {"torch.network": flat[0]} if len(flat) == 1 else {}
         return PolicyFile(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
 
     def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> Settings:
-        """Hidden size and layers, where the configuration's don't make as many numbers."""
+        """Return hidden size and layers if the configured ones don't fit the file."""
         return sizes_of(source.path, spec, config)
 
     def dialect(self, source: PolicyFile, asked: str) -> str:
-        """3.0's files are read where that dialect is asked for."""
+        """Return ``puffer3`` if requested, else ``native``."""
         return asked if asked == "puffer3" else "native"
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Numbers taken apart by the policy's shapes."""
+        """Return the file's values in the policy's shapes."""
         return flat_files.read_bin(source.path, policy.init(mx.random.key(0)), self.alignment)
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """By our own reader."""
-        with warnings.catch_warnings(action="ignore"):  # numbers are missing, as was asked for
+        """Return the outputs of our reader."""
+        with warnings.catch_warnings(action="ignore"):  # the caller accepted missing values
             return super().run(source, policy, observations)
 
 
 def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
-    """The sizes of a file's policy as settings, where the configuration's don't fit.
+    """Return a policy's sizes as settings, or {} if the configured ones fit the file.
 
     Raises:
-        UserError: no sizes make a policy of so many numbers, or several do.
+        UserError: If no sizes or several sizes fit the file.
     """
     size = path.stat().st_size
     A, D = spec.action.logits, spec.observation_size
     old = config.policy.dialect == "puffer3"
 
     def products(H: int) -> list[int]:
-        """Numbers of the tensors before the network's."""
+        """Return the number of values in each tensor before the network."""
         return [H * D, (A + 1) * H, *([spec.action.heads] if spec.action.continuous else [])]
 
     def lengths(H: int, L: int) -> set[int]:
-        """Numbers in the forms of a file."""
-        if old:  # 3.0's: products with biases, and one layer
+        """Return the possible numbers of values in a file."""
+        if old:  # 3.0: linear layers with biases, one network layer
             before = H * D + H + A * H + A + H + 1
             wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
             return {before + sum(sizes(H).values()) for sizes in wrapped} if L == 1 else set()
@@ -222,7 +223,7 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
 
 
 def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
-    """Hidden sizes and layers with at most so many numbers."""
+    """Yield hidden sizes and layers of networks with at most ``numbers`` values."""
     for H in SIZES[0]:
         for L in SIZES[1]:
             if numbers < min(map(sum, _networks(H, L))):
@@ -231,7 +232,7 @@ def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
 
 
 def _networks(H: int, L: int) -> list[list[int]]:
-    """Numbers of each tensor, for every network that a flat file may hold."""
+    """Return the number of values in each tensor, for every network that a flat file may hold."""
     return [list(forms.flat(H, L).values()) for forms in FORMS.values() if forms.flat]
 
 

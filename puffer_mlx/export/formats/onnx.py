@@ -1,18 +1,17 @@
-"""A policy's step as an ONNX graph, and the weights out of such a file.
+"""Write one policy step as an ONNX graph, and read the weights of such a file.
 
 | input, output | shape, float32 | |
 | --- | --- | --- |
 | ``observation`` | (n, D) | raw; bytes as 0 to 255; images flat: height, width, channel |
 | the network's state, if it has one: ``state``, or ``h`` and ``c`` | (L, n, H) | zeros at first |
-| ``logits`` | (n, A) | of discrete actions, the heads one after the other |
-| ``mean``, ``logstd`` | (n, a) | of continuous ones, in the environment's units |
+| ``logits`` | (n, A) | discrete actions, concatenated heads |
+| ``mean``, ``logstd`` | (n, a) | continuous actions, in the environment's units |
 | ``value`` | (n,) | |
 | the next state: ``next_state``, or ``next_h`` and ``next_c`` | (L, n, H) | |
 
-The graph is written node by node rather than traced from PyTorch: the initialisers are our weights,
-bit for bit under our names, so a file can be read back, and PyTorch need not be there. A policy of
-normalised observations begins with the nodes that normalise them, and one whose actions are
-rescaled ends with those that do so.
+The graph is built node by node instead of traced from PyTorch. Its initializers are our weights
+with the same names and bits, so files can be imported again and PyTorch isn't needed. Normalization
+of observations and rescaling of actions are part of the graph.
 """
 
 import contextlib
@@ -52,7 +51,7 @@ Weights = Any
 
 @dataclass(frozen=True)
 class Onnx(FileFormat):
-    """The graph of one step."""
+    """ONNX graph of one step."""
 
     name = "onnx"
     suffixes = (".onnx",)
@@ -65,7 +64,7 @@ class Onnx(FileFormat):
     foreign = True
 
     def fault(self, policy: Policy) -> str | None:
-        """Classes of the user's own."""
+        """Return the reason if a part is a custom class, or None."""
         parts: dict[str, Any] = {"encoder": encoder_forms, "network": export_forms_of}
         for name, forms in parts.items():
             part = getattr(policy, name)
@@ -75,21 +74,21 @@ class Onnx(FileFormat):
         return None
 
     def write(self, contents: Contents, path: Path) -> None:
-        """Weights, statistics and metadata in the graph."""
+        """Write the graph with weights, statistics and metadata."""
         properties = metadata(contents.checkpoint, contents.policy)
         save_onnx(contents.policy, contents.weights, path, properties, contents.memory)
 
     def notes(self, contents: Contents) -> list[str]:
-        """The graph is of a step's outputs, and of nothing before or after it."""
+        """Return notes, also on resets and masks: these aren't part of the graph."""
         return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
     def read(self, path: Path) -> PolicyFile:
-        """Only files that puffer_mlx wrote."""
+        """Read a file that puffer_mlx wrote; others are rejected."""
         need(self.extra, "onnx")
         return with_metadata(path, self, *read_onnx(path))
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """By onnxruntime."""
+        """Return the outputs of onnxruntime."""
         need(self.extra, "onnxruntime")
         state = policy.initial_state(observations.shape[1])
         return run_onnx(source.path, observations, stacked_state(policy, state))
@@ -108,15 +107,15 @@ def save_onnx(
     """Write the graph of one step.
 
     Args:
-        policy: what the weights are of; ``Onnx.fault`` has nothing against it.
-        weights: its weights.
-        path: the file.
-        properties: goes into the model's properties.
-        memory: the statistics that observations are normalised by, if they are. The graph uses mean
-            and variance; the count, for training on, is one of the properties.
+        policy: Policy for which ``Onnx.fault`` returns None.
+        weights: Weights of the policy.
+        path: File to write.
+        properties: Properties of the model.
+        memory: Normalization statistics of observations. The graph uses mean and variance; the
+            count, for resuming, becomes a property.
 
     Raises:
-        OSError: the file can't be written.
+        OSError: If the file can't be written.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -163,7 +162,7 @@ def save_onnx(
 def _features(
     graph: Graph, policy: Policy, observation: str, states: list[str]
 ) -> tuple[list[str], list[str]]:
-    """The actor's features, and those of values if they have some of their own; next states."""
+    """Return features of the actor (and of a separate value network), and next states."""
     add_encoder: Any = encoder_forms(policy.encoder).onnx
     add_network: Any = export_forms_of(policy.network).onnx
     prefixes = ("", "critic.") if policy.separate_value else ("",)
@@ -179,10 +178,10 @@ def _features(
 
 
 def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The tensors of a file that ``save_onnx`` wrote, by our names, and its metadata.
+    """Return the tensors of a file of ``save_onnx`` by our names, and its metadata.
 
     Raises:
-        UserError: it isn't an ONNX file, or not one of ours, or not all of it.
+        UserError: If the file isn't ONNX, isn't ours, or is incomplete.
     """
     from onnx import numpy_helper
 
@@ -198,7 +197,7 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     if odd := [name for name, array in tensors.items() if array.dtype != np.float32]:
         raise UserError(f"{path}: {odd[0]} doesn't hold float32 numbers", DAMAGED)
     if COUNT in properties:
-        with contextlib.suppress(ValueError):  # without a count, the statistics aren't whole
+        with contextlib.suppress(ValueError):  # a missing count is reported later
             tensors[COUNT] = np.array(float(properties[COUNT]))
     return tensors, properties
 
@@ -206,11 +205,11 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def _parsed(path: Path, data: bytes) -> Any:
     """Return the model in a file's bytes, checked by onnx.
 
-    Tensors may name other files, which onnx and onnxruntime look for in the working directory.
+    External tensors are rejected: onnx and onnxruntime would look for their files in the working
+    directory.
 
     Raises:
-        UserError: It isn't an ONNX file, or is damaged, or a tensor names another file; ours never
-            do.
+        UserError: If the file isn't ONNX, is damaged, or has external tensors.
     """
     import onnx
     from onnx import TensorProto
@@ -226,13 +225,13 @@ def _parsed(path: Path, data: bytes) -> Any:
             )
     with read_by("onnx", path):
         onnx.checker.check_model(model)
-        # Names that aren't UTF-8 are bytes to protobuf, and pass.
+        # Raises for names that aren't UTF-8, which protobuf returns as bytes.
         [each.name.encode() for each in _tensors(model)]
     return model
 
 
 def _tensors(message: Any) -> Iterator[Any]:
-    """Every tensor of a model, wherever it is: of the graph, of nodes, of graphs within them."""
+    """Yield every tensor of a model, in the graph, in nodes, and in nested graphs."""
     from google.protobuf.message import Message
     from onnx import TensorProto
 
@@ -249,15 +248,15 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     """Run a file step by step with onnxruntime.
 
     Args:
-        path: of ``save_onnx``.
+        path: File of ``save_onnx``.
         observations: (T, S, D), any dtype.
-        state: before the first step, by name, each (L, S, H).
+        state: State before the first step: arrays (L, S, H) by name.
 
     Returns:
-        Outputs by name, each (T, S, ...), the last state among them under the state's own names.
+        Outputs (T, S, ...) by name, and the last state under the names in ``state``.
 
     Raises:
-        UserError: The graph isn't one that ``save_onnx`` writes.
+        UserError: If the graph isn't one that ``save_onnx`` writes.
     """
     import onnxruntime
 

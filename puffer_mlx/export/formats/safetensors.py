@@ -1,4 +1,4 @@
-"""Weights under our names, and what they are of: as a checkpoint's, but a file of its own."""
+"""Safetensors files with weights under our names and metadata about the policy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from puffer_mlx.export.metadata import metadata, with_metadata
 
 @dataclass(frozen=True)
 class Safetensors(FileFormat):
-    """Every policy, classes of the user's own too."""
+    """Safetensors file. It can hold every policy, including custom classes."""
 
     name = "safetensors"
     suffixes = (".safetensors",)
@@ -20,14 +20,14 @@ class Safetensors(FileFormat):
     holds = "everything, classes of your own too, and what it is a policy of"
 
     def write(self, contents: Contents, path: Path) -> None:
-        """With a checksum."""
+        """Write a file with a checksum."""
         properties = metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(
             contents.weights, path, properties, contents.memory, contents.bounds
         )
 
     def read(self, path: Path) -> PolicyFile:
-        """Of others' files, too, where the names are ours."""
+        """Read a file, also one of another program if it uses our names."""
         return with_metadata(path, self, *tensor_files.read(path))
 
 

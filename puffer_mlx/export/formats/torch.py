@@ -1,8 +1,7 @@
-"""A state_dict for PufferLib's torch classes, 4.0's or 3.0's, or Stable-Baselines3's.
+"""State dicts for the PyTorch classes of PufferLib 4.0, 3.0 or Stable-Baselines3.
 
-The classes, written anew, are in ``torch_modules.py``.
-
-Its keys and shapes tell the policy: dialect, encoder, network and sizes.
+``torch_modules.py`` has equivalent classes. Keys and shapes determine the dialect, encoder, network
+and sizes of the policy.
 """
 
 import io
@@ -40,13 +39,13 @@ from puffer_mlx.export.parity import NOTHING, Outputs
 from puffer_mlx.policy.networks.catalog import names_of
 from puffer_mlx.policy.policy import Policy
 
-SAFE_TORCH = (2, 6)  # before, weights_only=True didn't keep its promise: CVE-2025-32434
-OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # how files of torch.save before 1.6 begin
+SAFE_TORCH = (2, 6)  # earlier, weights_only=True could run code: CVE-2025-32434
+OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # first bytes of torch.save files before 1.6
 
 
 @dataclass(frozen=True)
 class Torch(FileFormat):
-    """The state_dict."""
+    """A state_dict."""
 
     name = "torch"
     suffixes = (".pt", ".pth", ".bin")  # PufferLib's torch backend names its files .bin
@@ -64,15 +63,15 @@ class Torch(FileFormat):
     foreign = True
 
     def fault(self, policy: Policy) -> str | None:
-        """Whatever PufferLib has no class for."""
+        """Return the reason if PufferLib has no class for a part, or None."""
         return torch_fault(policy)
 
     def write(self, contents: Contents, path: Path) -> None:
-        """The tensors, and the statistics as buffers."""
+        """Write the tensors, and the statistics as buffers."""
         save_torch(contents.policy, contents.weights, path, contents.memory)
 
     def notes(self, contents: Contents) -> list[str]:
-        """What the classes leave to others."""
+        """Return notes on what users of the classes must do."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
         if dialect_of(contents.policy) == "sb3":
@@ -82,26 +81,26 @@ class Torch(FileFormat):
         return notes + super().notes(contents)
 
     def read(self, path: Path) -> PolicyFile:
-        """Only tensors are taken: a file that would run code is refused."""
+        """Read the tensors. A file that would run code is rejected."""
         tensors = read_torch(path)
         return PolicyFile(path, self, tensors, detect_torch(path, tensors))
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Under our names, channels last."""
+        """Return the weights under our names, channels last."""
         try:
             return from_torch(policy, source.tensors)
         except UserError as error:
             raise UserError(f"{source.path}: {error.message}", error.hint) from None
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """By PyTorch, in classes like PufferLib's."""
+        """Return PyTorch's outputs, computed by equivalents of PufferLib's classes."""
         tensors = source.tensors | normalization.tensors_of(source.memory)
         tensors |= rescaling.tensors_of(source.bounds)
         return run_torch(policy, tensors, observations)
 
 
 def sb3_note(policy: Policy) -> str:
-    """How Stable-Baselines3's policy is made that has these tensors."""
+    """Return a note with Stable-Baselines3's arguments that create a matching policy."""
     from puffer_mlx.export.torch_modules import ACTIVATIONS
 
     encoder: Any = policy.encoder
@@ -115,10 +114,10 @@ def sb3_note(policy: Policy) -> str:
 def save_torch(
     policy: Policy, weights: Weights, path: Path, memory: normalization.Memory = NOTHING
 ) -> None:
-    """Write a state_dict for others' classes; the policy's dialect is any but native.
+    """Write a state_dict. The policy's dialect must not be native.
 
-    With the statistics of observations, or the bounds of actions, there are keys that upstream's
-    loader refuses, since it wouldn't apply them; ``torch_modules.make_module``'s do.
+    Upstream's loader rejects the keys of statistics and bounds, since it wouldn't apply them.
+    Modules of ``torch_modules.make_module`` apply them.
     """
     import torch
 
@@ -132,7 +131,7 @@ def save_torch(
     arrays = {**to_torch(policy, weights), **seen, **bounds}
     tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
     module.load_state_dict(tensors)
-    buffer = io.BytesIO()  # torch's own failures to write a file aren't OSErrors
+    buffer = io.BytesIO()  # torch doesn't raise OSError when writing fails
     torch.save(module.state_dict(), buffer)
     path.write_bytes(buffer.getvalue())
 
@@ -140,10 +139,10 @@ def save_torch(
 def run_torch(
     policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
 ) -> Outputs:
-    """The outputs of others' classes with a state_dict, of a policy of any dialect but native.
+    """Return the outputs of the PyTorch classes for a state_dict. The native dialect has none.
 
-    The second names of tensors may be missing; ``from_torch`` says what else is. Statistics among
-    the tensors are applied.
+    Second names of tensors may be missing; ``from_torch`` checks for other missing ones. Statistics
+    among the tensors are applied.
     """
     import torch
 
@@ -164,10 +163,10 @@ def run_torch(
 
 
 def read_torch(path: Path) -> Tensors:
-    """A state_dict as float32 arrays, keys as PufferLib's loader takes them.
+    """Return a state_dict as float32 arrays, with keys normalized as PufferLib's loader does.
 
     Raises:
-        UserError: it isn't one, or PyTorch is missing.
+        UserError: If the file isn't a state_dict, or PyTorch is missing.
     """
     need("torch", "torch")
     import torch
@@ -192,10 +191,10 @@ def read_torch(path: Path) -> Tensors:
     refuse_file(path, sum(FLOAT * w.numel() for w in loaded.values()))
     tensors, early = {}, early_keys()
     for key, w in loaded.items():
-        key = key.replace("module.", "").replace("_orig_mod.", "")  # of DDP and torch.compile
+        key = key.replace("module.", "").replace("_orig_mod.", "")  # added by DDP and torch.compile
         key = early.get(key, key)
         with read_by("PyTorch", path, hint):
-            tensors[key] = w.detach().float().numpy()  # not of sparse or quantized tensors
+            tensors[key] = w.detach().float().numpy()  # raises for sparse or quantized tensors
         if not np.isfinite(tensors[key]).all():
             raise UserError(f"{path}: {key} holds numbers that aren't finite", "it is damaged")
     return tensors

@@ -84,7 +84,7 @@ class Sb3Form:
 
 @dataclass(frozen=True)
 class NetworkForms:
-    """The forms of a network in other programs. A form is None if a program has no such network.
+    """Forms of a network in other programs. None means that a program lacks the network.
 
     Args:
         onnx: (graph, network, features, states) -> features and next states: adds one step's nodes

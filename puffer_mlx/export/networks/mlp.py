@@ -15,7 +15,7 @@ def modules(hidden: int, layers: int) -> dict[str, Any]:
 
 
 def apply(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
-    """Compute features (..., H) of one step or of several; the state is empty."""
+    """Return features (..., H) of one or several steps, and the empty state."""
     return module.net(h), state
 
 
