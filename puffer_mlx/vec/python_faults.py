@@ -146,8 +146,7 @@ def one_number(value: Any, what: str) -> Any:
 
 
 def one_flag(value: Any, what: str) -> Any:
-    """Return ``terminated`` or ``truncated`` as a scalar, as `one_number` does. None means False.
-    """
+    """Return ``terminated`` or ``truncated`` as a scalar, like `one_number`. None means False."""
     if value is None or isinstance(value, _SCALARS):
         return value or False
     array = _array(value)

@@ -92,8 +92,7 @@ def repository(folder: Path) -> Path | None:
 
 
 def our_headers(folder: Path) -> list[Path]:
-    """Return the folders with the contract of an environment's release, first on the include path.
-    """
+    """Return the folders with the contract of an environment's release, to be searched first."""
     include = environments_folder() / "include"
     return [include / "release_5", include] if folder_version(folder) == "5.0" else [include]
 
