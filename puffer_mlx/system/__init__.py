@@ -1,1 +1,1 @@
-"""What the machine gives: its compilers, BLAS and devices, files, signals and standard output."""
+"""The machine: compilers, BLAS, devices, files, signals and standard output."""

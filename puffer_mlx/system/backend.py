@@ -1,7 +1,7 @@
-"""The back-end that graphs are built for: the default device's, or one that isn't there.
+"""The back-end that graphs are built for: the default device's, or one without a device here.
 
-What MLX computes is a graph that is built first and evaluated later. Building a GPU's takes no GPU,
-so on any machine one can look at it: ``benchmarks/launches.py`` does.
+MLX builds a graph first and evaluates it later. Building a graph for a GPU needs no GPU, so any
+machine can inspect it, as ``benchmarks/launches.py`` does.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _foreign: _Foreign | None = None
 
 
 def backend(device: mx.Device | None = None) -> str:
-    """Return ``cpu``, ``metal`` or ``cuda``: what operations are built for on a device.
+    """Return the back-end of a device: ``cpu``, ``metal`` or ``cuda``.
 
     Args:
         device: None for the default device.
@@ -35,28 +35,28 @@ def backend(device: mx.Device | None = None) -> str:
 
 
 def gpu_backend() -> str:
-    """``metal`` or ``cuda``: which texts of kernels are taken, wherever they are launched."""
+    """Return the language of kernels, ``metal`` or ``cuda``."""
     if _foreign is not None:
         return _foreign.backend
     return "metal" if mx.metal.is_available() else "cuda"
 
 
 def stand_in() -> Kernel | None:
-    """What is called in place of a kernel, which no device here could run; None: the kernel."""
+    """Return the function called in place of kernels, or None to launch them."""
     return None if _foreign is None else _foreign.kernel
 
 
 @contextmanager
 def building_for(backend: str, kernel: Kernel) -> Iterator[None]:
-    """Within, operations are built for this back-end, in the whole process.
+    """Build operations for a back-end during the block, in the entire process.
 
-    Functions that are compiled within keep that graph: make them within, and call them nowhere
-    else.
+    Functions that are compiled in the block keep that graph: create them there, and don't call them
+    elsewhere.
 
     Args:
         backend: ``metal`` or ``cuda``.
-        kernel: called for each launch of a kernel, with its name and then the arguments by which
-            MLX's own kernels are called; returns its outputs.
+        kernel: Called for each launch of a kernel, with the kernel's name and the arguments of
+            MLX's kernels; returns the outputs.
     """
     global _foreign
     before, _foreign = _foreign, _Foreign(backend, kernel)

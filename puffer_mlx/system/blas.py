@@ -1,16 +1,16 @@
-"""Linux only: a fast BLAS in place of MLX's reference BLAS, chosen before MLX loads.
+"""Linux only: replace MLX's reference BLAS with a fast one, before MLX loads.
 
-MLX's wheels for Linux multiply matrices on the CPU with netlib's reference BLAS, about 15 times
-slower than the OpenBLAS that NumPy's wheels carry. The dynamic linker gives ``libmlx.so`` the first
-global ``cblas_sgemm`` it meets, so ``import puffer_mlx`` loads one before anything loads MLX:
+On Linux, MLX's wheels multiply matrices on the CPU with netlib's reference BLAS, about 15 times
+slower than the OpenBLAS in NumPy's wheels. The dynamic linker binds ``libmlx.so`` to the first
+global ``cblas_sgemm``, so ``import puffer_mlx`` loads one before MLX:
 
-1. one that is global already (``LD_PRELOAD``) stays;
+1. one that is global already (``LD_PRELOAD``);
 2. else NumPy's OpenBLAS, through a shim of the wheel or compiled once (``blas_shim.c``: NumPy
-   renames the functions and widens their integers);
+renames the functions and widens their integers);
 3. else the system's OpenBLAS;
-4. else MLX's own, with one line on standard error.
+4. else MLX's BLAS, with a warning on standard error.
 
-LAPACK stays MLX's in all but the third. On macOS MLX's products are Accelerate's, and stay so.
+LAPACK is MLX's, except in the third case. On macOS MLX uses Accelerate.
 """
 
 import contextlib
@@ -29,41 +29,41 @@ from typing import NamedTuple
 from puffer_mlx.system import mac, prebuilt
 from puffer_mlx.system.private_folders import cache_directory
 
-GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
+GEMMS = ("sgemm", "dgemm", "cgemm")  # CBLAS functions that libmlx.so imports
 SHIM = "blas_shim"
 _SOURCE = Path(__file__).with_name("blas_shim.c")
 
 
 def use_fast_blas() -> str:
-    """Give MLX the fastest BLAS to be had; the first call decides, and must precede MLX's import.
+    """Give MLX the fastest available BLAS. Call it before importing MLX; later calls do nothing.
 
-    Never raises for lack of one: without a compiler, a writable cache or an OpenBLAS, MLX keeps its
-    reference BLAS, and one line on standard error says why and what to do.
+    Without a compiler, a writable cache or an OpenBLAS, MLX uses its reference BLAS. A line on
+    standard error then gives the reason and a hint.
 
     Returns:
-        its name, for people: ``OpenBLAS 0.3.31 (NumPy's)``, ``Accelerate``, ``reference (slow)``.
+        Name of the BLAS: ``OpenBLAS 0.3.31 (NumPy's)``, ``Accelerate``, ``reference (slow)``.
     """
     return _choice()[0]
 
 
 def blas_name() -> str:
-    """The name that `use_fast_blas` returned."""
+    """Return the name from `use_fast_blas`."""
     return _choice()[0]
 
 
 def get_blas_threads() -> int:
-    """Threads OpenBLAS uses for one product; 0 where MLX's BLAS isn't an OpenBLAS."""
+    """Return OpenBLAS's number of threads for one product, 0 if MLX's BLAS isn't an OpenBLAS."""
     library = _choice()[1]
     return library.function("openblas_get_num_threads")() if library else 0
 
 
 def set_blas_threads(threads: int) -> None:
-    """Set the threads OpenBLAS uses for one product; no effect where it isn't an OpenBLAS.
+    """Set OpenBLAS's number of threads for one product; no effect on another BLAS.
 
-    NumPy's own products share the setting. Its default is ``OPENBLAS_NUM_THREADS``, else all cores.
+    NumPy shares the setting. Its default is ``OPENBLAS_NUM_THREADS``, else all cores.
 
     Args:
-        threads: at least 1.
+        threads: Number of threads, at least 1.
 
     Raises:
         ValueError: ``threads`` is below 1.
@@ -76,12 +76,12 @@ def set_blas_threads(threads: int) -> None:
 
 
 class Gemm(NamedTuple):
-    """A BLAS's product of float32 matrices, for a caller that has threads of its own.
+    """A BLAS's product of float32 matrices, for a caller with several threads.
 
     Attributes:
-        address: of ``cblas_sgemm`` (32-bit integers); 0: there is none to be had.
-        split: whether the caller should divide a product among its threads. Accelerate does that by
-            itself: its matrix unit belongs to all cores of a cluster.
+        address: Address of ``cblas_sgemm`` (32-bit integers), or 0.
+        split: True if the caller should divide a product among its threads. Accelerate divides
+            products itself: its matrix unit belongs to all cores of a cluster.
     """
 
     address: int
@@ -89,9 +89,9 @@ class Gemm(NamedTuple):
 
 
 def take_over_gemm() -> Gemm:
-    """The product of MLX's BLAS; an OpenBLAS computes on its caller's thread only from now on.
+    """Return the product of MLX's BLAS, and make an OpenBLAS compute on its caller's thread only.
 
-    Nothing is there, and nothing changed, where MLX's BLAS is neither OpenBLAS nor Accelerate.
+    If MLX's BLAS is neither OpenBLAS nor Accelerate, the address is 0 and nothing changes.
     """
     if mac.on_a_mac():
         return Gemm(mac.accelerate_gemm(), split=False)
@@ -103,7 +103,7 @@ def take_over_gemm() -> Gemm:
 
 @dataclass(frozen=True)
 class _OpenBlas:
-    """A loaded OpenBLAS, and how its functions are called: NumPy's says ``scipy_`` and ``64_``."""
+    """A loaded OpenBLAS, with prefix and suffix of its functions (NumPy: ``scipy_``, ``64_``)."""
 
     library: ctypes.CDLL
     prefix: str
@@ -114,7 +114,7 @@ class _OpenBlas:
 
     @property
     def config(self) -> str:
-        """OpenBLAS's own words: ``OpenBLAS 0.3.31 USE64BITINT DYNAMIC_ARCH ...``."""
+        """Return OpenBLAS's description: ``OpenBLAS 0.3.31 USE64BITINT DYNAMIC_ARCH ...``."""
         get_config = self.function("openblas_get_config")
         get_config.restype = ctypes.c_char_p
         return get_config().decode()
@@ -129,7 +129,7 @@ class _OpenBlas:
 
 @functools.cache
 def _choice() -> tuple[str, _OpenBlas | None]:
-    """MLX's BLAS: its name, and the library if it's an OpenBLAS."""
+    """Return the name of MLX's BLAS, and the library if it is an OpenBLAS."""
     if mac.on_a_mac():
         return "Accelerate", None
     process = ctypes.CDLL(None)
@@ -143,7 +143,7 @@ def _choice() -> tuple[str, _OpenBlas | None]:
         try:
             _forward(blas)
             return blas.named("NumPy's"), blas
-        except Exception as error:  # a UserError, or an OSError; RuntimeError: no home directory
+        except Exception as error:  # UserError, OSError, or RuntimeError without a home directory
             reason = str(error).partition("\n")[0]
     for path in (f"{sys.prefix}/lib/libopenblas.so.0", "libopenblas.so.0", "libopenblas.so"):
         blas = _load(path)
@@ -164,7 +164,7 @@ def _reference(reason: str, hint: str) -> tuple[str, None]:
 
 
 def _numpy_openblas() -> Iterator[_OpenBlas]:
-    """The OpenBLAS in NumPy's wheel; NumPy from conda or a distribution has none."""
+    """Yield the OpenBLAS in NumPy's wheel. NumPy from conda or a distribution has none."""
     spec = importlib.util.find_spec("numpy")
     if spec and spec.origin:
         libraries = Path(spec.origin).parents[1] / "numpy.libs"
@@ -174,8 +174,8 @@ def _numpy_openblas() -> Iterator[_OpenBlas]:
 
 
 def _load_after(libraries: Path, path: str) -> _OpenBlas | None:
-    """The same, after what it needs: NumPy 1.26's doesn't say where its libgfortran is."""
-    for needed in "libquadmath", "libgfortran":  # the latter needs the former
+    """Load NumPy 1.26's OpenBLAS after its dependencies, which it can't find. Return it."""
+    for needed in "libquadmath", "libgfortran":  # libgfortran needs libquadmath
         for library in libraries.glob(f"{needed}*.so*"):
             with contextlib.suppress(OSError):
                 ctypes.CDLL(str(library))
@@ -183,7 +183,7 @@ def _load_after(libraries: Path, path: str) -> _OpenBlas | None:
 
 
 def _load(path: str) -> _OpenBlas | None:
-    """The OpenBLAS at ``path``, its symbols kept local; None if there's none."""
+    """Load the OpenBLAS at ``path`` with local symbols. Return None if there is no OpenBLAS."""
     try:
         return _recognise(ctypes.CDLL(path))
     except OSError:
@@ -191,7 +191,7 @@ def _load(path: str) -> _OpenBlas | None:
 
 
 def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
-    """The library as an OpenBLAS, None if it's another."""
+    """Return the library as an OpenBLAS, or None for another library."""
     needed = ["openblas_get_config", *(f"cblas_{name}" for name in GEMMS)]
     for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
         if all(hasattr(library, f"{prefix}{name}{suffix}") for name in needed):
@@ -206,13 +206,13 @@ def _forward(blas: _OpenBlas) -> None:
     for name in GEMMS:
         target = ctypes.cast(blas.function(f"cblas_{name}"), ctypes.c_void_p)
         ctypes.c_void_p.in_dll(shim, f"puffer_mlx_{name}").value = target.value
-    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # only now that its targets are set
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # after its targets are set
 
 
 def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
-    """The package's, if it is for this machine; else the cache's, which a compiler makes here.
+    """Return the shim of the package if it fits this machine, else the compiled one in the cache.
 
-    Nothing that compiles is imported where there is one: every import of puffer_mlx comes here.
+    Imports the compiler only if needed: every import of puffer_mlx calls this function.
     """
 
     def load(path: Path) -> tuple[Path, ctypes.CDLL]:
@@ -230,7 +230,7 @@ def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
 
 
 def compile_shim(integer: str, again: bool = False) -> Path:
-    """Compile what forwards MLX's calls to an OpenBLAS with integers of that C type."""
+    """Compile the shim that forwards MLX's calls to an OpenBLAS with integers of a C type."""
     from puffer_mlx.system.compiler import compile_shared
 
     flags = ["-O2", f"-DBLAS_INT={integer}"]
@@ -238,12 +238,12 @@ def compile_shim(integer: str, again: bool = False) -> Path:
 
 
 def _kept(integer: str) -> Path:
-    """Where the compiled one is; its name needs no question to the compiler, which takes time."""
+    """Return the path of the compiled shim. Doesn't call the compiler, which takes time."""
     machine = sys.platform, platform.machine(), os.environ.get("CC", "")
     digest = prebuilt.hash_of(*shim_for(integer).values(), *machine)
     return cache_directory() / f"{SHIM}-{digest}.so"
 
 
 def shim_for(integer: str) -> dict[str, str]:
-    """What a compiled shim belongs to."""
+    """Return the versions that a compiled shim depends on."""
     return {"integers": integer, "sources": prebuilt.hash_of(_SOURCE.read_bytes())}

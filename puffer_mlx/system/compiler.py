@@ -1,11 +1,10 @@
-"""Compile C and C++ sources on first use, and keep the result for the next time.
+"""Compile C and C++ sources on first use, and cache the result.
 
-A shared library, or a program, is named by a hash of everything that decides its contents:
-sources, headers, flags, the compiler's version and the platform. It is written under another name,
-synced and renamed, so a killed process leaves no half library; those that need the same one at the
-same time wait for the first, which compiles it. Beside it lies a hash of what was written: a
-library that is cut off or damaged may end the process that loads it, so it is compiled again
-instead.
+The name of a library or program contains a hash of everything that decides its contents: sources,
+headers, flags, the compiler's version and the platform. The file is written under another name,
+synced and renamed, so a killed process leaves no partial library. Processes that need the same
+library at the same time wait for the first one, which compiles it. A second file has the library's
+hash: loading a damaged library may crash the process, so it is compiled again instead.
 """
 
 import functools
@@ -32,10 +31,10 @@ from puffer_mlx.system.private_folders import cache_directory
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
-_TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, of a missing library
-NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
+_TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, missing library
+NOTICE_SECONDS = 1.0  # a longer compilation is announced
 _RELEASE = Path("/etc/os-release")
-_COMMANDS = {  # by ID, or a word of ID_LIKE: the command, packages for C, further ones for C++
+_COMMANDS = {  # ID or a word of ID_LIKE: (command, packages for C, packages for C++)
     "debian": ("apt install", "gcc libc6-dev", "g++ python3-dev"),
     "fedora": ("dnf install", "gcc", "gcc-c++ python3-devel"),
     "suse": ("zypper install", "gcc", "gcc-c++ python3-devel"),
@@ -47,18 +46,18 @@ _PerSource = Mapping[Path, Sequence[str]]
 
 
 class Kind(NamedTuple):
-    """What a compiler is to make."""
+    """Kind of file that a compiler makes."""
 
     suffix: str
     flags: tuple[str, ...]
 
 
 SHARED = Kind(".so", ("-fPIC", "-shared"))
-OBJECT = Kind(".o", ("-fPIC", "-c"))  # of one source, for the flags of a library
+OBJECT = Kind(".o", ("-fPIC", "-c"))  # one source, with a library's flags
 
 
 def source_files(folder: Path) -> list[Path]:
-    """All C and C++ sources and headers below a folder, sorted."""
+    """Return all C and C++ sources and headers below a folder, sorted."""
     return sorted(p for p in folder.rglob("*") if p.suffix in _SOURCE_SUFFIXES and p.is_file())
 
 
@@ -77,28 +76,28 @@ def compile_shared(
 ) -> Path:
     """Return a shared library made from ``sources``, compiling it only if the cache has none.
 
-    Several sources are compiled at the same time, as many as there are cores.
+    Several sources are compiled at the same time, one per core.
 
     Args:
-        name: what it is, for messages and as the beginning of the file's name.
-        sources: the files to compile, in order.
-        flags: compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``; libraries,
-            and what begins with ``-l`` or ``-Wl``, are put behind the sources.
+        name: Name of the library, for messages and the beginning of the file name.
+        sources: Files to compile, in order.
+        flags: Compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``. Libraries and
+            flags that begin with ``-l`` or ``-Wl`` are put after the sources.
         compiler: ``cc`` or ``c++``; ``$CC`` and ``$CXX`` take precedence and may contain arguments.
-        depends: further files the result depends on (headers).
-        include: folders where ``#include "..."`` looks. Only what is in ``depends`` decides, not
-            where it lies: a copy of this package compiles nothing anew.
-        usually: how long it takes, in words, for whoever waits.
-        again: compile it even if the cache has one.
-        further: flags of single sources, behind ``flags``; taken where there are several sources.
-        kept: the library's path below ``cache_directory()``; None: a hash names it.
-        kind: how the file is called and made, where it is to be something else.
+        depends: Further files the result depends on (headers).
+        include: Folders searched for ``#include "..."``. The hash contains the files of
+            ``depends``, not their location, so a copy of this package compiles nothing again.
+        usually: Usual duration as text, for a user who waits.
+        again: Compile even if the cache has the library.
+        further: Flags of single sources, after ``flags``; used if there are several sources.
+        kept: Path of the library below ``cache_directory()``. None: named by a hash.
+        kind: Suffix and flags of the result.
 
     Returns:
         The library's path below ``cache_directory()``.
 
     Raises:
-        UserError: a source is missing, there is no compiler, it fails, or the cache can't be
+        UserError: A source is missing, there is no compiler, it fails, or the cache can't be
             written.
     """
     further = further or {}
@@ -106,7 +105,7 @@ def compile_shared(
     digest = hashlib.sha256()
     of_sources = [flag for source in sources for flag in further.get(source, ())]
     for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags, *of_sources):
-        digest.update(part.encode(errors="surrogateescape") + b"\0")  # a path needn't be UTF-8
+        digest.update(part.encode(errors="surrogateescape") + b"\0")  # paths may be invalid UTF-8
     for path in (*sources, *depends):
         try:
             content = path.read_bytes()
@@ -135,7 +134,7 @@ def _command(compiler: str) -> list[str]:
     """Return a compiler's command: the words of ``$CC`` or ``$CXX`` if set, else its name.
 
     Raises:
-        UserError: the variable has no words, or a quote that isn't closed.
+        UserError: The variable has no words, or an unclosed quote.
     """
     variable = {"cc": "CC", "c++": "CXX"}.get(compiler, "")
     text = os.environ.get(variable) or compiler
@@ -150,13 +149,13 @@ def _command(compiler: str) -> list[str]:
 
 
 class CompilerError(UserError):
-    """A compiler refused a source.
+    """Error of a compiler in a source.
 
     Args:
-        name: of the library.
-        command: the compiler's.
-        status: with which it ended.
-        lines: its errors.
+        name: Name of the library.
+        command: Command of the compiler.
+        status: Exit status.
+        lines: Error messages.
     """
 
     def __init__(self, name: str, command: list[str], status: int, lines: list[str]) -> None:
@@ -172,14 +171,15 @@ _compiled_now: set[Path] = set()  # by this process
 
 
 def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _T:
-    """Compile something and load it; what was in the cache and can't be loaded, compile again.
+    """Compile something and load it. Compile again if a cached file can't be loaded.
 
     Args:
-        compile: what ``compile_shared`` returns, with ``again=True`` the second time.
-        load: its errors are OSError, ImportError or UserError.
+        compile: Returns the result of ``compile_shared``; called with ``again=True`` the second
+            time.
+        load: Loads a library; raises OSError, ImportError or UserError.
 
     Raises:
-        UserError: as ``compile_shared``, and what ``load`` raises of a library made just now.
+        UserError: As in ``compile_shared``, or ``load`` failed for a newly compiled library.
     """
     path = compile()
     try:
@@ -192,7 +192,7 @@ def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _
 
 @contextmanager
 def _announced(name: str, more: str) -> Iterator[None]:
-    """Say that something is compiled, once that takes long, and how long it took."""
+    """Print that a compilation takes long, and its duration at the end."""
     began, shown = time.monotonic(), threading.Event()
 
     def tell() -> None:
@@ -213,7 +213,7 @@ def _announced(name: str, more: str) -> Iterator[None]:
 
 @functools.cache
 def _identity(command: tuple[str, ...]) -> str:
-    """What ``compiler --version`` prints."""
+    """Return the output of ``compiler --version``."""
     try:
         return subprocess.run(
             [*command, "--version"], capture_output=True, text=True, check=True
@@ -227,7 +227,7 @@ def _identity(command: tuple[str, ...]) -> str:
 
 
 def _why(error: OSError | subprocess.CalledProcessError) -> str:
-    """In words; those of a program that could be run: macOS has one that isn't the compiler."""
+    """Return an error as text. Include a program's output: macOS's ``cc`` may be a placeholder."""
     if isinstance(error, OSError):
         return str(error)
     lines = [line for line in (error.stderr or "").splitlines() if line.strip()]
@@ -235,7 +235,7 @@ def _why(error: OSError | subprocess.CalledProcessError) -> str:
 
 
 def _make_folder(name: str, folder: Path) -> None:
-    """Make the cache's folder, if it isn't there, and see that it can be written to."""
+    """Make the cache's folder if it is missing, and check that it can be written to."""
     try:
         private_folders.make(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -281,9 +281,9 @@ def _compile(
 
 
 def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None:
-    """Call a compiler, several times at once; UserError with its first errors if a call fails."""
+    """Run several calls of a compiler at once. Raise a UserError with the first errors."""
     running: list[subprocess.Popen[str]] = []
-    lock, ended = threading.Lock(), False  # a thread may be starting a call while others are ended
+    lock, ended = threading.Lock(), False  # A thread may start a call while others are ended.
 
     def errors_of(call: Sequence[str]) -> tuple[int, list[str]]:
         environment = {**os.environ, "LC_ALL": "C"}
@@ -305,7 +305,7 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             done = [*pool.map(errors_of, calls)]
-        except BaseException:  # Ctrl-C, of this process alone
+        except BaseException:  # Ctrl-C sent to this process only
             pool.shutdown(wait=False, cancel_futures=True)
             with lock:
                 ended = True
@@ -319,7 +319,7 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
 
 
 def _publish(partial: Path, library: Path) -> None:
-    """Rename, hash last: until it is there, and on the disk, the library doesn't count."""
+    """Rename the library, then its hash: without a hash on the disk the library isn't used."""
     digest = file_digest(partial).encode()
     try:
         sync(partial)
@@ -336,10 +336,10 @@ def _publish(partial: Path, library: Path) -> None:
 
 
 def compiler_hint(cpp: bool = False) -> str:
-    """How to get a C compiler: ``xcode-select --install``, or ``apt install gcc libc6-dev``.
+    """Return the command that installs a C compiler, such as ``apt install gcc libc6-dev``.
 
     Args:
-        cpp: a C++20 compiler and Python's headers instead.
+        cpp: Install a C++20 compiler and Python's headers instead.
     """
     what = "a C++20 compiler and Python's headers" if cpp else "a C compiler"
     if sys.platform == "darwin":
@@ -353,7 +353,7 @@ def compiler_hint(cpp: bool = False) -> str:
 
 
 def _distribution() -> list[str]:
-    """ID and ID_LIKE of the system's description; empty if it has none."""
+    """Return ID and ID_LIKE of the operating system, empty without a description."""
     try:
         lines = _RELEASE.read_text(errors="replace").splitlines()
     except OSError:

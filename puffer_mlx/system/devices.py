@@ -1,9 +1,9 @@
-"""Which device computes what, how arrays get from one to the other, and one lock.
+"""Devices: select one, copy arrays between CPU and GPU, and lock the default.
 
 MLX's default *device* is one variable of the process, which ``with mx.stream(s)`` sets. Operations
-take the device that is the default while they are built, and so do the fused forms
-(``ops/implementation.py``). Where two threads build graphs for two devices, each does so while it
-holds ``building``; evaluating needs no lock, since a graph knows its streams.
+use the default device at the time they are built, and so do fused forms
+(``ops/implementation.py``). If two threads build graphs for two devices, each must hold
+``building`` meanwhile. Evaluation needs no lock, since a graph contains its streams.
 """
 
 import os
@@ -21,15 +21,15 @@ from puffer_mlx.system.backend import gpu_backend, stand_in
 from puffer_mlx.system.private_folders import cache_directory, refuse_full, temporary
 
 building = threading.RLock()
-_pid: int | None = None  # of the process that computes with MLX
-CUBIN = ".cubin"  # of a file with a kernel that NVRTC compiled
+_pid: int | None = None  # process that computes with MLX
+CUBIN = ".cubin"  # suffix of kernels compiled by NVRTC
 
 
 def select_device(name: str) -> mx.Device:
     """Make ``auto``, ``cpu`` or ``gpu`` MLX's default device and return it.
 
     Raises:
-        UserError: a GPU was asked for, and this MLX has none.
+        UserError: ``gpu`` was requested, and this MLX has no GPU.
     """
     if name == "gpu" and not has_gpu():
         raise UserError(
@@ -43,10 +43,10 @@ def select_device(name: str) -> mx.Device:
 def refuse_forked() -> None:
     """Refuse to compute in a process that was forked from one that computed with MLX.
 
-    MLX's streams are threads, which a forked process doesn't have: it would wait for them forever.
+    MLX's streams are threads, which a forked process doesn't have. It would wait for them forever.
 
     Raises:
-        UserError: If this is such a process.
+        UserError: This is such a process.
     """
     global _pid
     pid = os.getpid()
@@ -61,15 +61,15 @@ def refuse_forked() -> None:
 
 
 def kernels_note() -> str:
-    """A line for a first start, on which kernels are compiled for this device; else empty.
+    """Return a line for a first start while kernels are compiled for this device, else "".
 
     Raises:
-        UserError: there is no room for them.
+        UserError: The disk has no space for them.
     """
     if mx.metal.is_available():
-        return ""  # they come with it
+        return ""  # Metal's kernels come with MLX
     on_gpu = mx.default_device() == mx.gpu
-    compiles = on_gpu or shutil.which("g++")  # without g++ there are none
+    compiles = on_gpu or shutil.which("g++")  # no kernels without g++
     ours = on_gpu and any(cache_directory().glob(f"*{CUBIN}"))
     if ours or kernels_folder().is_dir() or not compiles:
         return ""
@@ -80,19 +80,19 @@ def kernels_note() -> str:
 
 
 def kernels_folder() -> Path:
-    """Where MLX keeps what it compiled for the default device; Metal keeps its kernels itself."""
+    """Return MLX's folder of compiled kernels for the default device, except Metal's."""
     on_gpu = mx.default_device() == mx.gpu
     folder = temporary() / "mlx" / version("mlx") / ("ptx" if on_gpu else "cpu")
     return Path((os.environ.get("MLX_PTX_CACHE_DIR") if on_gpu else None) or folder)
 
 
 def has_gpu() -> bool:
-    """Whether this build of MLX has a GPU here."""
+    """Return True if this build of MLX can use a GPU here."""
     return mx.is_available(mx.gpu)
 
 
 def device_memory() -> int:
-    """Bytes of the GPU's memory; 0 where there is no GPU, or MLX doesn't say."""
+    """Return the bytes of the GPU's memory, 0 without a GPU or if MLX doesn't report them."""
     if not has_gpu():
         return 0
     facts = mx.device_info(mx.gpu)
@@ -102,20 +102,21 @@ def device_memory() -> int:
 def training_memory() -> int:
     """Return the bytes of memory of the GPU that trains, MLX's default device.
 
-    0 if it shares the machine's memory, or a CPU trains.
+    Returns 0 if the GPU shares the machine's memory, or a CPU trains.
     """
     return 0 if unified() or mx.default_device() == mx.cpu else device_memory()
 
 
 def kind(device: mx.Device) -> str:
-    """``cpu`` or ``gpu``."""
+    """Return ``cpu`` or ``gpu``."""
     return "gpu" if device == mx.gpu else "cpu"
 
 
 def unified() -> bool:
-    """Whether CPU and GPU compute on the same memory: on Apple silicon, and where there is no GPU.
+    """Return True if CPU and GPU share memory: on Apple silicon, and without a GPU.
 
-    Elsewhere a GPU has its own. What both read, a rollout say, is the host's then.
+    Elsewhere a GPU has separate memory, and arrays that both read, such as a rollout, are on the
+    host.
     """
     if stand_in() is not None:
         return gpu_backend() == "metal"
@@ -123,10 +124,10 @@ def unified() -> bool:
 
 
 def for_cpu(tree: Any) -> Any:
-    """Arrays of the GPU as the CPU may read them, for as long as it likes.
+    """Return arrays of the GPU for lasting use by the CPU.
 
-    Where memory is unified these are the arrays themselves. Elsewhere they are copies: MLX moves an
-    array that the host touches to the host for good, and the GPU would read it from there.
+    With unified memory they are the arrays themselves, elsewhere copies. MLX moves an array that
+    the host reads to the host permanently, and the GPU would then read it from there.
     """
     if unified():
         return tree
@@ -137,9 +138,9 @@ def for_cpu(tree: Any) -> Any:
 
 
 def for_gpu(tree: Any) -> Any:
-    """Arrays of the host as a GPU reads them fastest: copies in its own memory, if it has one.
+    """Return arrays of the host for fast use by the GPU: copies in its memory, if it is separate.
 
-    Not evaluated: the copy is made when it is first needed.
+    The copies aren't evaluated: they are made on first use.
     """
     if unified():
         return tree

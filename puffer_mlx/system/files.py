@@ -1,4 +1,4 @@
-"""Files are published by rename: a reader sees the old file or the whole new one."""
+"""Files are published by rename: a reader sees the old file or the complete new one."""
 
 import contextlib
 import errno
@@ -23,16 +23,16 @@ def publish(path: Path | str, named: bool = False) -> Iterator[Path]:
 
     Args:
         path: The file; missing folders are made.
-        named: True if the user named this file. What it links to is written then, and a device or
-            a pipe gets the text. Other links are replaced: a run's folder may be a stranger's, and
-            its links may lead anywhere.
+        named: True if the user named this file. Then links are followed, and a device or a pipe
+            gets the text. Otherwise links are replaced: a run's folder may come from another user,
+            and its links may lead anywhere.
 
     Yields:
         The temporary path, with the suffix of ``path``.
 
     Raises:
         UserError: The folder can't be made or the file can't be written (no permission, disk full,
-            ...). What was at ``path`` before is still there, and no temporary file is left.
+            ...). The old file is unchanged, and no temporary file is left.
     """
     path = Path(path)
     if named and (stream := _stream(path)):
@@ -48,7 +48,7 @@ def publish(path: Path | str, named: bool = False) -> Iterator[Path]:
 
 
 def _stream(path: Path) -> BinaryIO | None:
-    """Open a device, a pipe, or what standard output goes to; None if ``path`` is another file."""
+    """Open a device, a pipe or the target of standard output. Return None for other files."""
     with _reporting(path):
         if not path.exists() or path.is_dir():
             return None
@@ -61,12 +61,12 @@ def _stream(path: Path) -> BinaryIO | None:
 
 
 def to_write(name: str) -> Path:
-    """Return the absolute path of a file that will be written later; its folder may be made then.
+    """Return the absolute path of a file that will be written later; may make its folder.
 
-    It is absolute because an environment may change the working directory until then.
+    The path is absolute because an environment may change the working directory.
 
     Raises:
-        UserError: It couldn't be written now.
+        UserError: The file couldn't be written now.
     """
     path = Path(name).absolute()
     with _reporting(path):
@@ -86,14 +86,13 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
     """Fill a folder under a temporary name, and rename it when the block ends without an error.
 
     Args:
-        path: where the folder is to be; missing folders above it are made. One that is there
-            already is replaced.
+        path: The folder; missing folders above it are made. An existing folder is replaced.
 
     Yields:
         The temporary folder.
 
     Raises:
-        UserError: as ``publish``.
+        UserError: As in ``publish``.
     """
     with _replacing(Path(path), folder=True) as temporary:
         yield temporary
@@ -103,7 +102,7 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _replacing(path: Path, folder: bool) -> Iterator[Path]:
-    """A temporary file or folder that is written meanwhile, and then is at ``path``."""
+    """Yield a temporary file or folder, and rename it to ``path`` after the block."""
     temporary = None
     try:
         with _reporting(path):
@@ -130,7 +129,7 @@ def _replacing(path: Path, folder: bool) -> Iterator[Path]:
 def remove_folder(path: Path) -> None:
     """Remove a folder in one step: a reader sees all of it, or nothing.
 
-    Of a link to a folder only the link is removed.
+    If the path is a link to a folder, only the link is removed.
     """
     if path.is_symlink():
         path.unlink()
@@ -141,7 +140,7 @@ def remove_folder(path: Path) -> None:
 
 
 def publish_link(path: Path, target: str) -> None:
-    """Make, or move, a symbolic link."""
+    """Make or move a symbolic link."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)
     with _reporting(path):
@@ -153,7 +152,8 @@ def open_file(path: Path | str) -> BinaryIO:
     """Open a file for reading bytes.
 
     Raises:
-        OSError: it can't be opened, or is none: a FIFO may never begin, a device never end.
+        OSError: The file can't be opened or isn't a regular one: reading a FIFO may block forever,
+            and a device may be endless.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     kind = os.fstat(handle).st_mode
@@ -166,11 +166,16 @@ def open_file(path: Path | str) -> BinaryIO:
 
 
 def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str:
-    """A text file of a size that a person may have written, ``most`` bytes; ``errors`` of decoding.
+    """Return the text of a file of at most ``most`` bytes.
+
+    Args:
+        path: The file.
+        errors: Handling of decoding errors, as in ``bytes.decode``.
+        most: Largest size in bytes; files written by people are smaller.
 
     Raises:
-        OSError: it can't be read, or is larger.
-        UnicodeDecodeError: it isn't UTF-8.
+        OSError: The file can't be read or is larger.
+        UnicodeDecodeError: The file isn't UTF-8.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -181,25 +186,25 @@ def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str
 
 @contextlib.contextmanager
 def locked(folder: Path, what: str) -> Iterator[bool]:
-    """Hold a folder for this process during a block, against others that do the same.
+    """Lock a folder for this process during a block.
 
-    The lock is the kernel's, on a file ``.lock`` in the folder: it ends with the process, however
-    that ends.
+    The lock is the kernel's, on a file ``.lock`` in the folder. It ends with the process, even if
+    that is killed.
 
     Args:
-        folder: exists.
-        what: it is, for messages.
+        folder: Existing folder.
+        what: Kind of folder, for messages.
 
     Yields:
-        Whether it is held; False where there are no locks (some network file systems).
+        True if the lock is held, False on file systems without locks (some network file systems).
 
     Raises:
-        UserError: another process holds it, or the folder can't be written to.
+        UserError: Another process holds the lock, or the folder can't be written to.
     """
     path = folder / ".lock"
     with contextlib.ExitStack() as stack:
         try:
-            if path.is_symlink():  # no lock of ours; it may lead to somebody's file
+            if path.is_symlink():  # not our lock; may lead to another user's file
                 path.unlink()
             handle = stack.enter_context(_locked_file(path, 0o666, fcntl.LOCK_NB))
             if handle is not None:
@@ -216,10 +221,10 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Run a block while no other process runs one for the same file; wait for those that do.
+    """Run a block while no other process runs one for the same file; wait for the others.
 
-    The lock is the kernel's, on a file that is there meanwhile: it ends with the process, however
-    that ends. Where there are no locks, or the file can't be made, nobody waits.
+    The lock is the kernel's, on a temporary file. It ends with the process, even if that is killed.
+    Without locks, or if the file can't be made, the block runs at once.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -229,12 +234,17 @@ def alone(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
-    """A file that is there while this process holds its lock: its handle, None without locks.
+    """Yield the handle of a locked file, which is removed after the block; None without locks.
+
+    Args:
+        path: The file.
+        mode: Permissions of a new file.
+        how: ``LOCK_NB`` to fail instead of waiting.
 
     Raises:
-        BlockingIOError: another process holds it, and ``how`` is ``LOCK_NB``; its text is what that
-            has written.
-        OSError: the file can't be made.
+        BlockingIOError: Another process holds the lock. The error's text is the contents of the
+            file.
+        OSError: The file can't be made.
     """
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
@@ -245,23 +255,23 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
             owner = os.read(handle, 20).decode(errors="replace")
             os.close(handle)
             raise BlockingIOError(owner) from None
-        except OSError:  # no locks here
+        except OSError:  # file system without locks
             held = False
-        except BaseException:  # Ctrl-C while it waits
+        except BaseException:  # Ctrl-C while waiting
             os.close(handle)
             raise
-        if not held or _is_still(path, handle):  # else its holder has just removed it
+        if not held or _is_still(path, handle):  # else its holder has removed it
             break
         os.close(handle)
     try:
         yield handle if held else None
     finally:
-        path.unlink(missing_ok=True)  # before it is let go: whoever waits sees that it is gone
+        path.unlink(missing_ok=True)  # before unlocking, so that waiting processes notice
         os.close(handle)
 
 
 def _is_still(path: Path, handle: int) -> bool:
-    """Whether a path is the file that was opened."""
+    """Return True if a path is still the file that was opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except FileNotFoundError:
@@ -273,7 +283,7 @@ def reading(path: Path | str, hint: str = "check the path, and who may read it")
     """Report OSErrors of a block that reads a path.
 
     Raises:
-        UserError: instead of them.
+        UserError: In place of an OSError.
     """
     try:
         yield
@@ -290,13 +300,13 @@ def shown(path: Path | str) -> str:
 
 def relative(path: Path) -> str:
     """Return a path for a message, relative if it is inside the working directory."""
-    with contextlib.suppress(OSError, ValueError):  # the directory was removed, or is another one
+    with contextlib.suppress(OSError, ValueError):  # the directory was removed or replaced
         return str(path.relative_to(Path.cwd()))
     return str(path)
 
 
 def sync(path: Path) -> None:
-    """Have a file, or a folder's names, be on the disk."""
+    """Write a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -318,11 +328,11 @@ def write_hint(path: Path, error: OSError, options: str) -> str:
 
     Args:
         path: The file.
-        error: What was raised.
-        options: The options that choose another folder.
+        error: The raised error.
+        options: Options that choose another folder.
     """
     for folder in (path, *path.parents):
-        if os.path.islink(folder) and not os.path.exists(folder):  # raise nothing, unlike Path's
+        if os.path.islink(folder) and not os.path.exists(folder):  # unlike Path, raises nothing
             return f"mount its disk: {folder} is a link to {folder.readlink()}, which isn't there"
     space = "free some space, or " if error.errno in NO_SPACE else ""
     return f"{space}choose a folder you can write to ({options})"
@@ -341,7 +351,7 @@ def _umask() -> int:
 
 
 def shipped(name: str) -> Path:
-    """The folder ``configs`` or ``envs``: inside the installed package, or beside it."""
+    """Return the folder ``configs`` or ``envs``, inside the installed package or beside it."""
     package = Path(__file__).resolve().parents[1]
     inside = package / name
     return inside if inside.is_dir() else package.parent / name

@@ -1,4 +1,4 @@
-"""Objects of the user's own, named ``module:name`` in the configuration; names like a wrong one."""
+"""Objects of the user, named ``module:name`` in the configuration; suggestions for wrong names."""
 
 import ast
 import importlib
@@ -19,26 +19,26 @@ SUCCESSOR = (
     " and step observation, reward, terminated, truncated, info"
 )
 
-_folders: dict[str, Path] = {}  # the working directory in which a name was read
+_folders: dict[str, Path] = {}  # working directory in which a name was read
 
 
 def to_install(error: ModuleNotFoundError) -> str:
-    """How to put it right that a module is missing."""
+    """Return the hint for a missing module."""
     if (error.name or "").partition(".")[0] == "gym":
         return SUCCESSOR
     return f"pip install {error.name}, or what it is called there"
 
 
 def note_folder(name: str) -> None:
-    """Note that a name was read in the working directory, which an environment may change later."""
+    """Record the working directory in which a name was read, since an environment may change it."""
     if _is_in(Path.cwd(), name):
         _folders[name] = Path.cwd()
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder in which a name's relative path or module is looked for.
+    """Return the folder in which a name's relative path or module is searched.
 
-    It is the working directory, or if that lacks it, the one in which the name was read.
+    It is the working directory, or, if the name isn't there, the one in which the name was read.
     """
     here = Path.cwd()
     return here if _is_in(here, name) else _folders.get(name, here)
@@ -54,7 +54,7 @@ def _is_in(folder: Path, name: str) -> bool:
 
 
 def add_to_path(folder: Path) -> None:
-    """Let modules of a folder be imported, after those that are installed."""
+    """Append a folder to the import path, after installed modules."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -63,11 +63,11 @@ def load_object(name: str) -> Any:
     """Return the object that ``module:name`` or ``path/to/file.py:name`` names.
 
     Modules of the working directory are found, too. A file is imported by its stem, with its folder
-    on the path, so that it can import its neighbours. If it has relative imports, it is imported as
-    a module of its package. Child processes find it by the same name.
+    on the path, so that it can import files beside it. If it has relative imports, it is imported
+    as a module of its package. Child processes find it by the same name.
 
     Raises:
-        UserError: there is no such module, file or name, or importing it fails.
+        UserError: The module, file or name doesn't exist, or importing it fails.
     """
     module, colon, attribute = name.rpartition(":")
     relative = module.startswith(".") and not module.endswith(".py")
@@ -95,9 +95,9 @@ def _import(name: str, module: str, folder: Path) -> ModuleType:
     except ImportError as error:
         hint = f"is {module}.py in this folder, or installed?"
         if isinstance(error, ModuleNotFoundError) and error.name not in _itself(module):
-            hint = to_install(error)  # the module is there, and imports one that isn't
+            hint = to_install(error)  # the module exists and imports a missing one
         raise UserError(f"{name}: {error}", hint) from None
-    except SystemExit as error:  # a script whose last line runs it
+    except SystemExit as error:  # a script that runs when imported
         raise UserError(
             f"{name}: {module} ended the program when it was imported: SystemExit: {error}",
             'put what it runs below if __name__ == "__main__":',
@@ -127,7 +127,7 @@ def _module_of(file: Path) -> tuple[Path, str]:
     """
     try:
         nodes = ast.walk(ast.parse(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):  # importing it reports them
+    except (OSError, SyntaxError, ValueError):  # the import reports the error
         nodes = iter(())
     levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
     folder, names = file.parent, [file.stem]
@@ -137,18 +137,18 @@ def _module_of(file: Path) -> tuple[Path, str]:
 
 
 def _itself(module: str) -> list[str]:
-    """A dotted name and those of the packages it is in."""
+    """Return a dotted name and the names of its parent packages."""
     parts = module.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """The few names that are most like one, as a hint: ``a, b or c``; empty if none is.
+    """Return the names most similar to a wrong one as a hint, ``a, b or c``, or "".
 
     Args:
-        name: as it was written.
-        names: that there are.
-        prefix: before each, as it is to be written.
+        name: The wrong name.
+        names: Existing names.
+        prefix: Text before each name in the hint.
     """
     close = [prefix + each for each in get_close_matches(name, sorted(names), n=3, cutoff=0.6)]
     return " or ".join(filter(None, [", ".join(close[:-1]), *close[-1:]]))

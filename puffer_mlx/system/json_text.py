@@ -1,4 +1,4 @@
-"""JSON that every reader takes: it has no NaN and no infinity. And numbers read from any JSON."""
+"""Strict JSON, without NaN and infinity; checks of numbers read from JSON."""
 
 import json
 import math
@@ -11,17 +11,20 @@ LARGEST = 2**63 - 1
 
 
 def is_count(value: Any, most: int = LARGEST) -> TypeGuard[int]:
-    """Whether this is a whole number from 0 on; true and false are none."""
+    """Return True for an integer from 0 to ``most``; booleans don't count."""
     return type(value) is int and 0 <= value <= most
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
-    """Whether this is a number that is neither NaN nor infinite, nor larger than any counter."""
+    """Return True for a finite number that isn't larger than any counter."""
     return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
 def record_of(line: str) -> dict[str, float | None] | None:
-    """Return a log's line as a record of numbers (None: not finite); None if it is no record."""
+    """Return a log's line as a record of numbers, or None for other lines.
+
+    A number that isn't finite is None.
+    """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -33,12 +36,12 @@ def record_of(line: str) -> dict[str, float | None] | None:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """A value as JSON; numbers in it that aren't finite, however deep, are null."""
+    """Return a value as JSON, with null for numbers that aren't finite at any depth."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def write_json(record: Any, path: Path, indent: int | None = 1) -> None:
-    """Write a record to a file that the user named, all of it or none."""
+    """Write a record to a file that the user named, completely or not at all."""
     with publish(path, named=True) as temporary:
         temporary.write_text(json_text(record, indent) + "\n")
 

@@ -1,7 +1,7 @@
-"""What only a Mac has: cores of two kinds, Accelerate, and command buffers for its GPU.
+"""Macs only: performance cores, Accelerate, and the GPU's command buffers.
 
-Everywhere else these functions find nothing and change nothing. They are tested with stand-ins for
-the C library and for Accelerate, and were not run on a Mac. Imports neither MLX nor NumPy.
+On other systems these functions find nothing and change nothing. They are tested with substitutes
+for the C library and Accelerate, and were not run on a Mac. Imports neither MLX nor NumPy.
 """
 
 import ctypes
@@ -11,29 +11,29 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 ACCELERATE = "/System/Library/Frameworks/Accelerate.framework/Accelerate"
-# The function that MLX's wheel for macOS takes from there, and its name before macOS 13.3. Both
-# take 32-bit integers.
+# Function that MLX's wheel for macOS imports, and its name before macOS 13.3. Both take 32-bit
+# integers.
 _SGEMM = ("cblas_sgemm$NEWLAPACK", "cblas_sgemm")
 
-# MLX hands a command buffer to the GPU after 40 operations or 40 MB (50 on Max and Ultra chips).
-# Each costs about 20 µs, and a minibatch has hundreds of operations.
+# MLX submits a command buffer to the GPU after 40 operations or 40 MB (50 on Max and Ultra chips).
+# A submission takes about 20 µs, and a minibatch has hundreds of operations.
 COMMAND_BUFFERS = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
-# Bytes of memory, between Macs with 8 GB and 16: what a command buffer refers to stays until it is
-# done.
+# Bytes of memory, between Macs with 8 GB and 16. Arrays of a command buffer aren't freed until it
+# is done.
 _ENOUGH = 12 << 30
 
 
 def on_a_mac() -> bool:
-    """Whether this is macOS."""
+    """Return True on macOS."""
     return platform.system() == "Darwin"
 
 
 def sysctl(name: str, library: Any = None) -> int | None:
-    """A number that macOS's kernel tells, ``hw.memsize`` say; None if it doesn't know that name.
+    """Return a number from macOS's kernel, or None for an unknown name.
 
     Args:
-        name: of an integer of 32 or 64 bits.
-        library: the C library; the process's own if None.
+        name: Name of an integer of 32 or 64 bits, such as ``hw.memsize``.
+        library: C library. None: the process's.
     """
     read = (library or ctypes.CDLL(None)).sysctlbyname
     value, size = ctypes.c_int64(0), ctypes.c_size_t(8)  # 32 bits fill the lower half
@@ -42,18 +42,18 @@ def sysctl(name: str, library: Any = None) -> int | None:
 
 
 def performance_cores(library: Any = None) -> int | None:
-    """A Mac's fast cores, without the efficiency cores; None elsewhere and where all are alike.
+    """Return a Mac's number of performance cores, or None elsewhere and for equal cores.
 
-    Work that is split evenly over both kinds ends when the slow ones are through.
+    Work divided evenly over both kinds of cores waits for the efficiency cores.
     """
     return (sysctl("hw.perflevel0.logicalcpu", library) or None) if on_a_mac() else None
 
 
 def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
-    """The address of Accelerate's ``cblas_sgemm`` (32-bit integers); 0 where it can't be had.
+    """Return the address of Accelerate's ``cblas_sgemm`` (32-bit integers), or 0.
 
     Args:
-        load: opens a library by its path, raising OSError.
+        load: Opens a library by its path; raises OSError.
     """
     try:
         library = load(ACCELERATE)
@@ -65,9 +65,9 @@ def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
 
 
 def set_command_buffers(environment: MutableMapping[str, str] = os.environ) -> None:
-    """On a Mac with more than 8 GB, let MLX's command buffers hold more; before MLX loads.
+    """Enlarge MLX's command buffers on a Mac with more than 8 GB. Call it before MLX loads.
 
-    What the environment says already stays.
+    Variables that are set already are unchanged.
     """
     if on_a_mac() and (sysctl("hw.memsize") or 0) >= _ENOUGH:
         for name, value in COMMAND_BUFFERS.items():

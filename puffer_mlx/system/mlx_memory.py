@@ -1,9 +1,9 @@
-"""Memory that MLX uses: how much freed memory it keeps, and where CPU and GPU share some.
+"""MLX's memory: limit of the cache of freed buffers, and host memory that a GPU reads.
 
-CUDA only: memory that the CPU writes and the GPU reads stays at the host. MLX moves a buffer that
-the host touches into managed memory, whose pages then wander between CPU and GPU at every change of
-the reader. A rollout changes the reader at every step. Told to leave the pages at the host and map
-them for the GPU, the driver moves nothing (measurement: ``benchmarks/RESULTS.md``).
+CUDA only: memory that the CPU writes and the GPU reads should stay on the host. MLX moves a buffer
+that the host touches into managed memory, whose pages migrate between CPU and GPU whenever the
+reader changes. In a rollout that is every step. The driver migrates nothing if it is advised to
+leave the pages on the host and map them for the GPU (measurement: ``benchmarks/RESULTS.md``).
 """
 
 import ctypes
@@ -12,24 +12,28 @@ import functools
 import mlx.core as mx
 import psutil
 
-CPU_DEFAULT = 32 << 20  # bytes: MLX 0.32's own limit on a CPU
+CPU_DEFAULT = 32 << 20  # bytes: MLX 0.32's default limit on a CPU
 BYTES = 2 << 30
-METAL_SHARE = 4  # on Metal at least BYTES, and at most this part of the machine's memory
+METAL_SHARE = 4  # Metal: at least BYTES, at most 1/4 of the machine's memory
 _PREFERRED_LOCATION, _ACCESSED_BY = 3, 5  # cudaMemoryAdvise
 _DEVICE, _HOST = 1, 2  # cudaMemLocationType
 
 
 @functools.cache
 def choose_cache_limit() -> None:
-    """Set the limit of freed buffers that suits training, once in a process.
+    """Set the cache limit of freed buffers for training, once in a process.
 
-    MLX's CPU backend keeps 32 MiB, beyond which every temporary array is allocated and page-faulted
-    anew: twice the time of a training pass; so here it keeps 2 GiB. On Metal it keeps nearly all
-    memory, which is everybody's there: a quarter of it, but 2 GiB at least. With CUDA its limit
-    stays.
+    | device | MLX's limit | limit set here |
+    | --- | --- | --- |
+    | CPU | 32 MiB | 2 GiB |
+    | Metal | nearly all memory | a quarter of the memory, at least 2 GiB |
+    | CUDA | MLX's | unchanged |
 
-    A limit that the program set before (``mx.set_cache_limit``) stays on a CPU, and on Metal where
-    it is the smaller one. ``Trainer`` and ``evaluate`` call this when they begin.
+    With 32 MiB every temporary array is allocated and page-faulted again, which doubles the time of
+    a training pass. On Metal all programs share the memory.
+
+    A limit that the program set before (``mx.set_cache_limit``) stays on a CPU, and on Metal if it
+    is smaller. ``Trainer`` and ``evaluate`` call this when they begin.
     """
     before = mx.set_cache_limit(BYTES)
     wanted = before
@@ -46,7 +50,7 @@ class _Location(ctypes.Structure):
 
 @functools.cache
 def _advise():
-    """CUDA 13's cudaMemAdvise, or None; CUDA 12's has another signature, and there pages wander."""
+    """Return CUDA 13's cudaMemAdvise, or None. CUDA 12's has another signature and isn't used."""
     if not mx.cuda.is_available():
         return None
     try:
@@ -58,7 +62,7 @@ def _advise():
 
 
 def keep_on_host(address: int, nbytes: int) -> None:
-    """Advise the driver about an MLX array's host memory; harmless where it doesn't apply."""
+    """Advise the driver to leave an MLX array on the host; no effect without CUDA 13."""
     advise = _advise()
     if advise is not None and mx.default_device() == mx.gpu:
         advise(address, nbytes, _PREFERRED_LOCATION, _Location(_HOST, 0))

@@ -1,7 +1,7 @@
-"""Standard output and error that may be lost: a closed pipe or terminal, a full disk.
+"""Standard output and error that may fail: a closed pipe or terminal, a full disk.
 
-Python raises where something happens to be printed: in the middle of the work, and as the fault of
-an environment that prints. Here what can't be shown isn't shown, and is no one's fault.
+Python raises at the failing print: in the middle of the work, or as an error of an environment that
+prints. These streams discard the text instead.
 """
 
 import errno
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PIPE_STATUS = 128 + signal.SIGPIPE  # what a shell gives for a program whose reader has left
+PIPE_STATUS = 128 + signal.SIGPIPE  # a shell's status of a program whose reader has left
 
 
 class Lost(BaseException):
     """Standard output can't be written, and the program has nothing else to do.
 
-    Not an ``Exception``: code that prints (an environment, say) has done nothing wrong.
+    Not an ``Exception``, because it is no error of the code that prints, such as an environment.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -29,43 +29,43 @@ class Lost(BaseException):
 
     @property
     def unread(self) -> bool:
-        """Whether the reader has left: no fault either, as in ``bench.py | head``."""
+        """True if the reader has left, which is no error: ``bench.py | head``."""
         return self.error.errno == errno.EPIPE
 
 
 class Output:
-    """A text stream; from its first fault on it takes everything and shows nothing.
+    """Text stream that discards everything after its first error.
 
     Args:
-        stream: where to write.
-        lost: is told of the fault, once.
+        stream: Stream to write to.
+        lost: Called once with the error.
     """
 
     def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
         self.stream, self.lost = stream, lost
         self.fault: OSError | None = None
-        self._writing: set[int] = set()  # threads that are in the middle of it
+        self._writing: set[int] = set()  # threads that are writing
         self._after: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def write(self, text: str) -> int:
-        """Write, if that can be done; the number of characters either way."""
+        """Write the text unless the stream has failed. Return the number of characters."""
         self._attempt(self.stream.write, text)
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """``write`` each."""
+        """Write each line."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Have written what was written, if that can be done."""
+        """Flush the stream unless it has failed."""
         self._attempt(self.stream.flush)
 
     def _attempt(self, what: Callable[..., Any], *arguments: Any) -> None:
         if self.fault:
             return
         thread = threading.get_ident()
-        if thread in self._writing:  # a signal came in the middle, and its handler prints
+        if thread in self._writing:  # a signal's handler prints during a write
             self._after.append((what, arguments))
             return
         self._writing.add(thread)
@@ -82,10 +82,10 @@ class Output:
             self._writing.discard(thread)
 
     def _discard(self) -> None:
-        """Have the null device take what is still buffered: Python writes that when it ends."""
+        """Redirect buffered text to the null device, since Python flushes it at exit."""
         try:
             target = self.stream.fileno()
-        except (OSError, ValueError, AttributeError):  # no file
+        except (OSError, ValueError, AttributeError):  # not a file
             return
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, target)
@@ -110,10 +110,10 @@ def _ignore(_: OSError) -> None:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """A program's standard output, which raises ``Lost``, and standard error, which never raises.
+    """Guard a program's streams: standard output raises ``Lost``, standard error never raises.
 
-    Closed ones become the null device, lest the next file that is opened takes their place. What
-    the terminal's encoding lacks is shown as a question mark.
+    Closed streams become the null device, so that the next opened file doesn't replace them.
+    Characters that the terminal's encoding lacks are shown as a question mark.
     """
     for name in "stdout", "stderr":
         if getattr(sys, name) is None:
@@ -133,7 +133,7 @@ def guarded() -> Iterator[None]:
 
 
 def never_raise() -> None:
-    """Let this process's standard output and error never raise, from now on."""
+    """Make this process's standard output and error never raise again."""
     for name in "stdout", "stderr":
         if getattr(sys, name) is not None:
             _encode_anything(getattr(sys, name))
@@ -142,10 +142,10 @@ def never_raise() -> None:
 
 @contextmanager
 def going_on(lost: Callable[[OSError], str]) -> Iterator[None]:
-    """Below ``guarded``: let lost output raise nothing, since the work matters more.
+    """Discard lost output in a block below ``guarded`` without raising, so that the work continues.
 
     Args:
-        lost: is told of it once, and returns a line for standard error.
+        lost: Called once with the error; returns a line for standard error.
     """
     out, err = sys.stdout, sys.stderr
 
@@ -163,7 +163,7 @@ def going_on(lost: Callable[[OSError], str]) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """Print a line that matters: on standard error where standard output is lost."""
-    sys.stdout.flush()  # which may tell that it is
+    """Print an important line; on standard error if standard output is lost."""
+    sys.stdout.flush()  # the flush may find that it is lost
     lost = isinstance(sys.stdout, Output) and sys.stdout.fault
     print(line, file=sys.stderr if lost else sys.stdout, flush=True)

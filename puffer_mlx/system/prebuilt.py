@@ -29,10 +29,10 @@ class Prebuilt(NamedTuple):
     """A library in the list of a wheel.
 
     Args:
-        name: name of the library, for example ``cpu_ops``.
-        file: name of its file.
+        name: Name of the library, for example ``cpu_ops``.
+        file: Name of the file.
         level: CPU level, a key of ``LEVELS``.
-        made_for: versions that must be the same here, for example ``{"MLX": "0.32.4"}``.
+        made_for: Versions that must be the same here, for example ``{"MLX": "0.32.4"}``.
         sha256: SHA-256 of the file.
     """
 

@@ -1,11 +1,11 @@
-"""Folders that code is loaded from: this user's, and not writable by others.
+"""Folders that code is loaded from: owned by this user, and not writable by others.
 
-Whoever can write to such a folder, or to one above it, can have this process run what they like.
-Where the usual place isn't safe a folder of this user's own in the temporary directory takes its
-place, and one line says so.
+Users who can write to such a folder, or to one above it, can make this process run any code. If the
+usual folder isn't safe, a private folder in the temporary directory replaces it, with a warning.
 
-MLX keeps what it compiles for CPUs and CUDA in ``mlx`` in the temporary directory, which belongs to
-whoever was first there; nobody else can write to it, and all trust it.
+MLX caches compiled code for CPUs and CUDA in ``mlx`` in the temporary directory. That folder
+belongs to the first user who made it, and only that user can write to it, but all users load code
+from it.
 """
 
 import atexit
@@ -19,24 +19,24 @@ import sys
 import tempfile
 from pathlib import Path
 
-_TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # where C++ looks for it, in this order
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # C++'s search order
 _SHARED = ("/tmp", "/var/tmp")
-ROOM = 1 << 20  # bytes, of a kernel's source and library
+ROOM = 1 << 20  # bytes, for a kernel's source and library
 
 
 def fault(path: Path) -> str:
-    """Why code in a folder can't be trusted; empty if it can.
+    """Return the reason why code in a folder can't be trusted, or "".
 
-    Every folder above it counts too, also those that symbolic links lead through, as far as they
-    exist: they must be this user's or root's, and others mustn't write to them. Where the sticky
-    bit is set, as in /tmp, they may: what is in there is only its owner's.
+    The folder, all folders above it, and those that symbolic links lead through must belong to this
+    user or root. Others must not write to them, except to parents with the sticky bit, such as
+    /tmp, where only owners can replace files. Missing folders don't count.
     """
     path = Path(os.path.abspath(path))
     real = Path(os.path.realpath(path))
     for folder in dict.fromkeys((*reversed(path.parents), path, *reversed(real.parents), real)):
         try:
             status, itself = os.stat(folder), os.lstat(folder)  # a link's owner may change it
-        except OSError:  # what isn't there, or can't be read, is met by whoever uses it
+        except OSError:  # reported on use if missing or unreadable
             continue
         for owner in itself.st_uid, status.st_uid:
             if owner not in (os.getuid(), 0):
@@ -48,7 +48,10 @@ def fault(path: Path) -> str:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Whether somebody but its owner, and root, may write; a group of one's own is nobody else."""
+    """Return True if users other than the owner and root may write.
+
+    A group with this user as its only member doesn't count.
+    """
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _own_group(status.st_gid)
@@ -74,10 +77,10 @@ def _name(uid: int) -> str:
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those missing above it, that only this user can enter.
+    """Make a folder, and missing ones above it, with access for this user only.
 
     Raises:
-        OSError: it can't be made.
+        OSError: The folder can't be made.
     """
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
@@ -86,14 +89,14 @@ def make(folder: Path) -> None:
 
 @functools.cache
 def private() -> Path | None:
-    """A folder of this user's own in the temporary directory; None if none can be had.
+    """Return this user's private folder in the temporary directory, or None on failure.
 
-    The same in every process, ``puffer_mlx-UID``, unless somebody else has made it: then one that
-    is removed when the process ends.
+    It is ``puffer_mlx-UID`` in every process. If another user has made that folder, it is a new one
+    that is removed when the process ends.
     """
     try:
         usual = tempfile.gettempdir()
-    except OSError:  # no folder can be written to
+    except OSError:  # no writable folder
         return None
     for base in dict.fromkeys(map(Path, (usual, *_SHARED))):
         folder = base / f"puffer_mlx-{os.getuid()}"
@@ -120,18 +123,18 @@ def private() -> Path | None:
 
 @functools.cache
 def trusted(folder: Path, what: str, remedy: str) -> Path:
-    """The folder; where it can't be trusted, one of this user's own, and a line says so.
+    """Return a folder, or a private one with a warning if the folder can't be trusted.
 
     Args:
-        folder: need not be there.
-        what: is kept in it.
-        remedy: how to have it kept where one wants.
+        folder: The folder; it may be missing.
+        what: Contents of the folder, plural, for messages.
+        remedy: Hint on how to choose another folder.
     """
     wrong = fault(folder)
     if not wrong:
         return folder
     other = private()
-    if other is None:  # then nothing here is safe, and this folder not less than others
+    if other is None:  # all folders are unsafe, so use this one
         other, instead = folder, "but there is no other place"
     else:
         other = other / folder.name
@@ -141,13 +144,13 @@ def trusted(folder: Path, what: str, remedy: str) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where compiled libraries are kept.
+    """Return the cache folder of compiled libraries; it may be missing.
 
-    ``$PUFFER_MLX_CACHE``, else the user's cache folder: ``~/Library/Caches/puffer_mlx`` on macOS,
-    ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere. It may not exist yet.
+    It is ``$PUFFER_MLX_CACHE``, else the user's cache folder: ``~/Library/Caches/puffer_mlx`` on
+    macOS, ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere.
 
-    Where others could put a library of theirs it is a folder of this user's own in the temporary
-    directory instead, and one line says so.
+    If other users could put libraries there, a private folder in the temporary directory replaces
+    it, with a warning.
     """
     remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
     return trusted(_chosen_cache(), "compiled libraries", remedy)
@@ -163,17 +166,17 @@ def _chosen_cache() -> Path:
 
 
 def temporary() -> Path:
-    """The temporary directory as C++, and so MLX, finds it."""
+    """Return the temporary directory as C++, and so MLX, finds it."""
     return Path(next((os.environ[n] for n in _TEMPORARY if os.environ.get(n)), _SHARED[0]))
 
 
 def keep_mlx_private() -> None:
-    """Have MLX keep what it compiles where only this user can write.
+    """Make MLX cache compiled code where only this user can write.
 
-    It looks for the temporary directory in the environment, each time it compiles something. One
-    that is this user's already stays. Else a variable names a private one: ``TEMPDIR``, which C++
-    obeys but Python and most programs don't; but ``TMPDIR`` where one of the others is set, as it
-    precedes them. Python's own choice, ``tempfile``'s, stays in this process.
+    MLX reads the temporary directory from the environment at each compilation. If it belongs to
+    this user, nothing changes. Otherwise ``TEMPDIR`` is set to a private folder: C++ uses that
+    variable, Python and most programs don't. ``TMPDIR`` is set instead if a variable that precedes
+    ``TEMPDIR`` is set. Python's ``tempfile`` is unchanged in this process.
     """
     usual = temporary()
     if not fault(usual) and usual.is_dir() and os.access(usual, os.W_OK):
@@ -187,16 +190,16 @@ def keep_mlx_private() -> None:
         )
         return
     others = any(os.environ.get(name) for name in _TEMPORARY[:3])
-    os.environ["TMPDIR" if others else "TEMPDIR"] = str(folder)  # private() has asked tempfile
+    os.environ["TMPDIR" if others else "TEMPDIR"] = str(folder)  # private() has called tempfile
 
 
 def refuse_full() -> None:
-    """Refuse a temporary directory that has no room for a kernel that MLX compiles.
+    """Raise an error if the temporary directory has no space for a kernel that MLX compiles.
 
     Raises:
-        UserError: nothing can be written there.
+        UserError: The directory can't be written.
     """
-    from puffer_mlx.errors import UserError  # here alone: the whole package imports this file
+    from puffer_mlx.errors import UserError  # local: all of the package imports this file
 
     folder = temporary() / "mlx"
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))

@@ -1,31 +1,31 @@
-"""How this program was started, for help and for messages that say what to type next."""
+"""The command that started this program, for help and for hints on what to type next."""
 
 import shlex
 import sys
 from pathlib import Path
 
-COMMAND = "puffer-mlx"  # what the wheel installs
+COMMAND = "puffer-mlx"  # installed by the wheel
 
 
 def python(*words: str) -> list[str]:
-    """The words that start this Python anew.
+    """Return the words that start this Python again.
 
-    Files of the working folder are none of its modules: a ``random.py`` would be imported for the
-    library's own. ``import_string`` finds those that the configuration names.
+    ``-P`` removes the working directory from the import path, where a ``random.py`` would replace
+    the standard library's. ``import_string`` finds modules named by the configuration.
     """
     return [sys.executable, "-P", *words]
 
 
 def of_package(*words: str) -> list[str]:
-    """The words of this package's command in a process of its own."""
+    """Return the words that start this package's command in a new process."""
     return python("-m", "puffer_mlx", *words)
 
 
 def command(name: str) -> str:
-    """What a person types for a subcommand, in the way that started this program.
+    """Return the command to type for a subcommand, in the form that started this program.
 
-    ``puffer-mlx train``, ``python -m puffer_mlx train`` or ``python scripts/train.py``; the first
-    in a notebook and in a program of somebody else's, too. ``list`` has no script.
+    The forms are ``puffer-mlx train``, ``python -m puffer_mlx train`` and ``python
+    scripts/train.py``. Notebooks and other programs get the first one. ``list`` has no script.
     """
     path = Path(sys.argv[0])
     if path.name == "__main__.py" and path.parent.name == "puffer_mlx":
@@ -37,7 +37,7 @@ def command(name: str) -> str:
 
 
 def typed() -> str:
-    """The whole command line that started this program, as it can be typed again."""
+    """Return the command line that started this program, to be typed again."""
     path = Path(sys.argv[0])
     if path.name == COMMAND:
         return shlex.join([COMMAND, *sys.argv[1:]])

@@ -1,17 +1,17 @@
-"""Signals that end a program: the first politely, a second for certain.
+"""Signals that end a program: the first one gently, the second one for certain.
 
-Python runs a signal's handler in the main thread between two of its own instructions. A main thread
-that is inside an environment's C code, or MLX's, comes to that late or never. So signals are also
-written to a pipe (``signal.set_wakeup_fd``) that a thread of its own reads; whichever of the two is
-there first takes them.
+Python runs a signal's handler in the main thread, between two bytecode instructions. While the main
+thread is in C code of an environment or MLX, the handler runs late or never. So signals are also
+written to a pipe (``signal.set_wakeup_fd``) that a watching thread reads. Either of the two handles
+them, whichever is first.
 
-| signal | below ``gently`` (train.py) | else |
+| signal | inside ``gently`` (train.py) | elsewhere |
 | --- | --- | --- |
 | the first | the work is asked to stop | KeyboardInterrupt |
 | the second | KeyboardInterrupt; ``GRACE`` seconds later rescue and exit | exit |
 
-Below ``gently`` that holds for Ctrl-C, SIGTERM and SIGHUP (a closed terminal; not under nohup),
-else for Ctrl-C. SIGHUP is never the second: shells send it again, and nobody is there to insist.
+Inside ``gently`` this applies to Ctrl-C, SIGTERM and SIGHUP (a closed terminal; not under nohup),
+elsewhere to Ctrl-C. SIGHUP never counts as the second signal, because shells send it again.
 """
 
 import os
@@ -25,36 +25,36 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
-TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
-AGAIN = 1.0  # seconds in which one is the same that the handler came too early for
-PATIENCE = 0.5  # seconds until a main thread that hasn't answered is taken to be in C code
-GRACE = 2.0  # seconds that the main thread has to end after a second signal
-RESCUE = 20.0  # seconds that saving may take after that
-SAYING = 5.0  # seconds to say what was saved, to whoever reads that
-LOOKS = 0.5  # seconds between two looks at whether the parent is still there
-ORPHANED = 30.0  # seconds that a command has to end after its parent
-ENDS_WITH = "PUFFER_MLX_ENDS_WITH"  # the number of the process that a command ends with
+TOGETHER = 0.05  # seconds in which signals count as one: ``timeout`` sends two
+AGAIN = 1.0  # seconds in which a signal sent again counts as the same
+PATIENCE = 0.5  # seconds without an answer until the main thread counts as in C code
+GRACE = 2.0  # seconds for the main thread to end after a second signal
+RESCUE = 20.0  # seconds to save afterwards
+SAYING = 5.0  # seconds to print the result of saving; the reader may be slow
+LOOKS = 0.5  # seconds between two checks for the parent
+ORPHANED = 30.0  # seconds for a command to end after its parent
+ENDS_WITH = "PUFFER_MLX_ENDS_WITH"  # ID of the process that a command ends with
 ASKING = "stopping after this epoch; again to stop at once"
 
 _CALM, _ASKED, _INTERRUPTED = range(3)
 
 
 class Watch:
-    """Takes signals; ``watched`` gives the process's.
+    """Handles signals; ``watched`` returns the process's instance.
 
     Attributes:
-        number: of the signal that counted last; 0: none came.
+        number: Number of the last signal that counted, or 0.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        self.minded: list[int] = []  # signals that it handles; others come through the pipe, too
+        self.minded: list[int] = []  # handled signals (the pipe gets others, too)
         self._state = _CALM
         self._ask: Callable[[], str | None] | None = None
         self._asking = ASKING
         self._rescue: Callable[[], str] | None = None
-        self._together = 0.0  # until when further signals are the same one
-        self._say_by: float | None = None  # when the thread says what the main thread hasn't
+        self._together = 0.0  # until when signals count as the same one
+        self._say_by: float | None = None  # when the thread prints for a blocked main thread
         self._deadline: float | None = None  # when the thread ends the process
         self._raise = self._late = self._closed = False
         self._lock = threading.RLock()  # the handler may interrupt itself
@@ -63,16 +63,16 @@ class Watch:
 
     @property
     def status(self) -> int:
-        """What a program ends with that a signal ended."""
+        """Exit status of a program that a signal ended."""
         return 128 + (self.number or signal.SIGINT)
 
     @property
     def forced(self) -> bool:
-        """Whether the process is to end soon, however that goes."""
+        """True if the process will be ended soon, even if it hangs."""
         return self._deadline is not None
 
     def open(self) -> None:
-        """Begin."""
+        """Start watching."""
         self._reader, self._writer = os.pipe()
         self._pipe = os.fstat(self._reader)
         for end in self._reader, self._writer:
@@ -82,17 +82,17 @@ class Watch:
 
     @property
     def is_broken(self) -> bool:
-        """Whether other code has closed its pipe, as what closes all descriptors does."""
+        """Return True if other code has closed the pipe, for example by closing all descriptors."""
         try:
             return not os.path.samestat(os.fstat(self._reader), self._pipe)
         except OSError:
             return True
 
     def close(self) -> None:
-        """End the thread, and leave signals to others."""
+        """End the thread and stop handling signals."""
         signal.set_wakeup_fd(self._before)
         self._closed = True
-        if self.is_broken:  # The thread is never woken, and the numbers may be other files' now.
+        if self.is_broken:  # other files may have these descriptors now
             return
         self._nudge()
         self._thread.join()
@@ -102,20 +102,20 @@ class Watch:
     def gently(
         self, ask: Callable[[], str | None] | None, rescue: Callable[[], str] | None
     ) -> None:
-        """See the module's ``gently``; None, None: no more."""
+        """Set the functions of the module's ``gently``, or None, None at its end."""
         with self._lock:
             self._ask, self._rescue = ask, rescue
 
     def came(self) -> bool:
-        """Whether a signal has come, handled or not."""
+        """Return True if a signal has arrived, handled or not."""
         self._take()
         return self.number != 0
 
     def handle(self, *_: object) -> None:
-        """The handler, in the main thread; maybe in the middle of a line that it prints.
+        """Handle a signal in the main thread, maybe in the middle of a line that it prints.
 
-        The watching thread may hold the lock and wait for that line's end, to print one of its own:
-        so this doesn't wait for the lock for long; then that thread has the signal come again.
+        The watching thread may hold the lock while it waits to print a line. So this waits only
+        briefly for the lock; if that fails, the thread sends the signal again.
         """
         self._late = not self._take(BRIEFLY)
         self._nudge()
@@ -130,7 +130,7 @@ class Watch:
             return False
         try:
             for number in self._arrived():
-                if number in self.minded:  # not a window's new size, say
+                if number in self.minded:  # not SIGWINCH, for example
                     self._count(number)
         finally:
             self._lock.release()
@@ -139,7 +139,7 @@ class Watch:
     def _arrived(self) -> bytes:
         try:
             return os.read(self._reader, 4096)
-        except OSError:  # somebody else has taken them
+        except OSError:  # already read
             return b""
 
     def _count(self, number: int) -> None:
@@ -159,9 +159,9 @@ class Watch:
         self._together = now + TOGETHER
 
     def _announce(self, show: Callable[[str], object]) -> None:
-        """Say that the work was asked to stop: from then on another signal is the second."""
+        """Print that the work was asked to stop. After that, another signal is the second."""
         if not self._lock.acquire(timeout=BRIEFLY):
-            return  # whoever has it looks again
+            return  # its holder checks again
         mine, self._say_by = self._say_by is not None, None
         self._lock.release()
         if mine:
@@ -169,8 +169,8 @@ class Watch:
             show(f"\n{self._asking}")
 
     def _nudge(self) -> None:
-        """Have the thread look at what the main thread has taken."""
-        with suppress(OSError):  # it is full, or closed
+        """Wake the thread to check signals that the main thread has taken."""
+        with suppress(OSError):  # full or closed
             os.write(self._writer, b"\0")
 
     def _watch(self) -> None:
@@ -190,7 +190,7 @@ class Watch:
                     self._exit()
 
     def _exit(self) -> None:
-        """End the process from this thread: the main one doesn't."""
+        """End the process from this thread, since the main thread doesn't."""
         done = threading.Event()
 
         def save() -> None:
@@ -199,32 +199,32 @@ class Watch:
                 line = rescue() if rescue else ""
             finally:
                 done.set()
-            print(line, end="\n" if line else "", flush=True)  # may wait for a reader without end
+            print(line, end="\n" if line else "", flush=True)  # may block forever
 
         helper = threading.Thread(target=save, daemon=True)
         helper.start()
         if done.wait(RESCUE):
             helper.join(SAYING)
         if os.isatty(1):
-            os.write(1, b"\x1b[?25h")  # show the cursor, which a dashboard hides
+            os.write(1, b"\x1b[?25h")  # show the cursor, hidden by the dashboard
         _write("stopped")
         os._exit(self.status)
 
 
 def _write(line: str) -> None:
-    """A line on standard error, whatever the main thread holds."""
+    """Write a line on standard error, even if the main thread holds its lock."""
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
 
 def in_main_thread() -> bool:
-    """Whether this thread is the one in which handlers of signals run."""
+    """Return True in the thread that runs signal handlers."""
     return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
 def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
-    """Have a handler get signals during a block, instead of ``watched``.
+    """Handle signals with ``handler`` instead of ``watched`` during a block.
 
     Outside the main thread this does nothing.
     """
@@ -242,13 +242,13 @@ def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
 
 
 def ends_with_this() -> dict[str, str]:
-    """Return the variables of a command that is to end when this process does, even by SIGKILL."""
+    """Return the variables for a command that must end when this process does, even by SIGKILL."""
     return {ENDS_WITH: str(os.getpid())}
 
 
 def end_with_parent() -> None:
-    """Have this command end when its parent does, if that started it with ``ends_with_this``."""
-    if parent := os.environ.pop(ENDS_WITH, None):  # not for what this process starts
+    """End this command when its parent ends, if it was started with ``ends_with_this``."""
+    if parent := os.environ.pop(ENDS_WITH, None):  # not inherited by children
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
@@ -261,16 +261,16 @@ def _follow(parent: str) -> None:
 
 
 class Interrupts:
-    """Turns the first signal into a KeyboardInterrupt, which a block can hold back; counts others.
+    """Turns the first signal into a KeyboardInterrupt, which a block can hold back; counts signals.
 
     Attributes:
-        count: signals so far; those that come together are one.
+        count: Number of signals; those that arrive together count as one.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._is_held = self._is_due = False
-        self._together = 0.0  # time until which further signals are the same one
+        self._together = 0.0  # until when signals count as the same one
 
     def signal(self, number: int, *_: object) -> None:
         """Handle a signal."""
@@ -302,7 +302,7 @@ class Interrupts:
 
 @contextmanager
 def interrupting(*numbers: int) -> Iterator[Interrupts]:
-    """Have ``Interrupts`` handle signals during a block, except those that are ignored."""
+    """Handle signals with ``Interrupts`` during a block, except ignored ones."""
     interrupts = Interrupts()
     minded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
     with handled_by(interrupts.signal, *minded):
@@ -314,9 +314,9 @@ _active: Watch | None = None
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Watch for Ctrl-C: the module's table. Below another ``watched``, and in another thread: that.
+    """Watch for Ctrl-C, as in the module's table. Nested blocks and other threads share one Watch.
 
-    The process is still ended for certain after this, if a second signal came below ``gently``.
+    After a second signal inside ``gently``, the process is ended even after this block.
     """
     global _active
     if _active is not None or not in_main_thread():
@@ -335,13 +335,13 @@ def watched() -> Iterator[Watch]:
 
 @contextmanager
 def gently(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator[Watch]:
-    """Let the first signal ask for an end, and the second one interrupt.
+    """Ask for an end at the first signal, and interrupt at the second.
 
     Args:
-        ask: called once, in any thread: the work is to end soon. It may return what is said of that
-            instead of ``ASKING``.
-        rescue: called in another thread after a second signal, if the main thread doesn't end: save
-            what can be saved; returns a line that says so.
+        ask: Called once, in any thread, to end the work soon. May return a message to print instead
+            of ``ASKING``.
+        rescue: Called in another thread if the main thread doesn't end after a second signal. Saves
+            what can be saved, and returns a line about it.
     """
     with watched() as watch:
         if not in_main_thread():
@@ -351,7 +351,8 @@ def gently(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator
         try:
             with ExitStack() as stack:
                 for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
-                    # Of what a shell has its background jobs ignore, but not nohup's.
+                    # Background jobs of a shell ignore signals, so override them, except nohup's
+                    # SIGHUP.
                     override = number != signal.SIGHUP
                     stack.enter_context(_handled(watch, number, override))
                 yield watch

@@ -1,4 +1,4 @@
-"""What ``--version`` prints: all that a bug report needs."""
+"""Output of ``--version``: everything that a bug report needs."""
 
 import importlib.metadata
 import os
@@ -12,17 +12,17 @@ from puffer_mlx.system.blas import blas_name, get_blas_threads
 
 
 def machine() -> dict[str, str]:
-    """What a run ran on, by name: versions and devices, host, cores, memory. Imports MLX."""
+    """Return the machine of a run: versions, devices, host, cores, memory. Imports MLX."""
     memory = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
     more = {"host": platform.node(), "cores": str(os.cpu_count()), "memory": memory}
     return {**_facts(), **more}
 
 
 def version_text() -> str:
-    """Versions and devices, one per line. Imports MLX.
+    """Return versions and devices, one per line. Imports MLX.
 
     Returns:
-        lines of a name and a value: puffer_mlx, Python, MLX, device, BLAS, platform.
+        Lines of a name and a value: puffer_mlx, Python, MLX, device, BLAS, platform.
     """
     return "\n".join(f"{name:<10}  {text}" for name, text in _facts().items())
 
@@ -49,9 +49,9 @@ def _device(device) -> str:
 
 
 def _mlx_version() -> str:
-    """MLX's version and the wheels of its backend: two of them overwrite each other's files."""
+    """Return MLX's version and its back-end wheels; two of them overwrite each other's files."""
     mlx = importlib.metadata.distribution("mlx")
-    folder = Path(str(mlx.locate_file("")))  # by names alone: reading all metadata takes 0.5 s
+    folder = Path(str(mlx.locate_file("")))  # by names only: reading all metadata takes 0.5 s
     wheels = sorted(
         path.name.partition("-")[0].replace("_", "-") for path in folder.glob("mlx_*.dist-info")
     )

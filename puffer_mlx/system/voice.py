@@ -1,4 +1,4 @@
-"""How much a program says: what is usual; with -q only what matters; with -v also what it chose."""
+"""Verbosity: usual output, with -q important lines only, with -v also automatic choices."""
 
 import shutil
 import sys
@@ -14,7 +14,7 @@ _level = USUAL
 
 @contextmanager
 def speaking(level: int) -> Iterator[None]:
-    """Say so much meanwhile, in this process."""
+    """Set the verbosity of this process during a block."""
     global _level
     before, _level = _level, level
     try:
@@ -24,30 +24,30 @@ def speaking(level: int) -> Iterator[None]:
 
 
 def level() -> int:
-    """How much is said: ``QUIET``, ``USUAL`` or ``VERBOSE``."""
+    """Return the verbosity: ``QUIET``, ``USUAL`` or ``VERBOSE``."""
     return _level
 
 
 def is_quiet() -> bool:
-    """Whether only what matters is to be said."""
+    """Return True if only important lines are printed."""
     return _level == QUIET
 
 
 def note(*lines: str | None, error: bool = False) -> None:
-    """Print lines that are good to know, if there are any; ``error``: on standard error."""
+    """Print useful lines, unless quiet; ``error`` prints to standard error."""
     stream = sys.stderr if error else sys.stdout
     for line in filter(None, () if is_quiet() else lines):
         print(_broken(line) if stream.isatty() else line, file=stream, flush=True)
 
 
 def _broken(line: str) -> str:
-    """A line as a terminal should show it, which itself would break words."""
+    """Wrap a line to the terminal's width at spaces, since the terminal would break words."""
     width = shutil.get_terminal_size().columns
     how: Any = {"break_long_words": False, "break_on_hyphens": False}
     return line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="  ", **how)
 
 
 def detail(line: str) -> None:
-    """Print what was chosen, and why, for those who ask for it."""
+    """Print an automatic choice and its reason, with -v only."""
     if _level == VERBOSE:
         print(line, flush=True)

@@ -15,7 +15,7 @@ class BackendChoice(NamedTuple):
     form: str  # ``vector``, ``sync`` or ``async``
     description: str  # of all groups, one line
     count: int  # instances of a group
-    num_envs: int | None  # environments of an instance, or None if that can't be chosen
+    num_envs: int | None  # environments of an instance; None: fixed
     workers: int  # processes of a group; 0 if it steps in this process
 
 

@@ -1,8 +1,8 @@
 """The contract of a vectorised environment. NumPy only.
 
-N agents live in Q groups of n = N / Q; group q owns agents ``[q * n, (q + 1) * n)``. A group is
-stepped on its own and asynchronously, so a policy can act for one while others step. Results don't
-depend on the interleaving.
+N agents form Q groups of n = N / Q; group q has agents ``[q * n, (q + 1) * n)``. Groups step
+independently and asynchronously, so a policy can act for one while others step. The order doesn't
+change the results.
 """
 
 from collections.abc import Callable
@@ -181,7 +181,7 @@ class KnowsSeats(Protocol):
 
 
 class VecEnv(Protocol):
-    """N agents that step together. Created reset-able, closed once.
+    """N agents that step together. Reset before the first step; close once.
 
     Attributes:
         spec: Observations and actions of one agent.
@@ -192,10 +192,10 @@ class VecEnv(Protocol):
             ``TERMINATED`` (value 0) or ``TRUNCATED`` (value estimated by the policy); in other rows
             it is 0. The row has the reward of the last action, and the action chosen from it is
             ignored. The next row is the first of the next episode, with terminal 1 and reward 0.
-            Without such rows ``Rows.finals`` is None. An absent agent, until its environment is
-            reset, has rows of zeros, terminal 1 and ``TERMINATED``: nothing is learned from them.
+            Without such rows ``Rows.finals`` is None. An absent agent has rows of zeros, terminal 1
+            and ``TERMINATED`` until its environment is reset: nothing is learned from them.
         unread: Parameters that the environment didn't read.
-        description: How environments are stepped, one line.
+        description: One line on how environments are stepped.
     """
 
     spec: EnvSpec
@@ -236,10 +236,13 @@ class VecEnv(Protocol):
         ...
 
     def state(self) -> np.ndarray | None:
-        """Return the state of all environments, (bytes,) uint8, or None if it can't be saved.
+        """Return the state of all environments, or None for environments without saved states.
 
-        Waits for steps in progress. It contains the episodes that ``log`` hasn't reported,
+        Waits for steps in progress. The state contains the episodes that ``log`` hasn't reported,
         but not the last rows, which belong to the caller.
+
+        Returns:
+            (bytes,) uint8, for ``restore``.
         """
         ...
 

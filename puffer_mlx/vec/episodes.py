@@ -22,16 +22,16 @@ _RESERVED = ("n", "env")  # names that records use
 
 
 class EpisodeTracker:
-    """Tracks where the episodes of one group of agents end.
+    """Track where the episodes of one group of agents end.
 
     Args:
         n: Number of agents.
-        finals: Whether an episode's last observation has a separate row (``VecEnv.finals``). The
+        finals: True if an episode's last observation has a separate row (``VecEnv.finals``). The
             next row is then the first of the next episode, and that step only resets.
 
     Attributes:
         over: (n,) bool, True where an episode ended in the last step.
-        any_over: Whether any episode ended in the last step.
+        any_over: True if any episode ended in the last step.
     """
 
     def __init__(self, n: int, finals: bool) -> None:
@@ -50,7 +50,7 @@ class EpisodeTracker:
     def write(
         self, terminated: np.ndarray, truncated: np.ndarray, out: Rows
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Add a step's ends, and write ``terminals`` and ``finals`` of its rows.
+        """Add the episode ends of a step, and write ``terminals`` and ``finals`` of its rows.
 
         Args:
             terminated: (n,) bool.
@@ -59,7 +59,7 @@ class EpisodeTracker:
 
         Returns:
             (n,) bool, True where an episode ended; and (n,) bool, True where the step only reset,
-            or None if it did so for no agent.
+            or None for a step without resets.
         """
         before = self.over
         any_before = self.any_over

@@ -41,16 +41,16 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     """Return the environments of a configuration.
 
     Args:
-        config: Names the environment and gives its parameters, agents and buffers. Is changed: the
-            settings of its family are filled in, and agents and buffers from a file that don't fit
-            the environments are lowered, with a note (``config.fit.fit_agents``).
+        config: Configuration with the environment, its parameters, agents and buffers. Changed: the
+            settings of the environment's family are filled in. Agents and buffers from a file that
+            don't fit the environments are lowered, with a note (``config.fit.fit_agents``).
         threads: Most threads that step environments; there may be fewer
             (``config.fit.rollout_threads``).
-        render: Whether a Python environment shall be able to draw itself.
+        render: True to make a Python environment that can draw itself.
 
     Raises:
-        UserError: There is no such environment, it doesn't compile, its parameters are wrong, or
-            agents and buffers that were typed don't fit it.
+        UserError: The environment doesn't exist or doesn't compile, its parameters are wrong, or
+            agents and buffers from the command line don't fit it.
     """
     settle_family(config)
     return _make_settled(config, threads, render)
@@ -73,24 +73,24 @@ def _make_settled(config: Config, threads: int, render: bool = False) -> Environ
 def settle_family(config: Config) -> None:
     """Fill in the settings of the family of an environment in Python (``config.families``).
 
-    The family depends on the environment's spaces, so one environment is probed. Nothing happens if
-    the family is known: from a file, an option, or a run's own configuration.
+    The family depends on the environment's spaces, so one environment is probed. Does nothing if
+    the family is known from a file, an option, or a run's configuration.
 
     Args:
-        config: Is changed, except where a value was changed since it was read.
+        config: Configuration to change. Values that were changed since it was read stay.
 
     Raises:
-        UserError: As ``make``, or options don't fit the family's settings.
+        UserError: As in ``make``, or options don't fit the family's settings.
     """
     if undecided(config):
         take_family(config, find_family(config))
 
 
 def find_family(config: Config) -> str:
-    """Return the family of an environment in Python; makes as few environments as possible.
+    """Return the family of an environment in Python; make as few environments as possible.
 
     Raises:
-        UserError: as ``make``.
+        UserError: As in ``make``.
     """
     if not config.python:
         return family_of(look_up_spec(config))
@@ -99,10 +99,10 @@ def find_family(config: Config) -> str:
 
 
 def look_up_spec(config: Config) -> EnvSpec:
-    """Return what an agent of a configuration's environment sees and does.
+    """Return the observations and actions of one agent of a configuration's environment.
 
     Raises:
-        UserError: As ``make``.
+        UserError: As in ``make``.
     """
     if config.python:
         return _probed(config).layout.spec
@@ -117,10 +117,10 @@ def probe(config: Config) -> Iterator[Environments]:
     The working directory is restored afterwards, in case the environment changes it.
 
     Args:
-        config: Names the environment; its family need not be settled.
+        config: Configuration with the environment. Its family may be unset.
 
     Raises:
-        UserError: As ``make``.
+        UserError: As in ``make``.
     """
     with contextlib.chdir("."), _few(config) as environments:
         yield environments
@@ -152,12 +152,12 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
 
 
 def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
-    """Return the factory of a Python environment, which was probed.
+    """Return the factory of a Python environment, after probing it.
 
     Args:
-        config: Names the environment.
-        render: Whether environments shall be able to draw themselves.
-        measure: Measure the duration of a step, too.
+        config: Configuration with the environment.
+        render: True to make environments that can draw themselves.
+        measure: True to measure the duration of a step.
 
     Raises:
         UserError: The environment can't be made.

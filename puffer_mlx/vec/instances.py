@@ -122,13 +122,13 @@ class Probe:
 
     Args:
         spaces: Observation and action space of one agent.
-        agents: Agents of one instance.
-        environments: Environments of one instance, which share its agents.
-        masked: True if it reports which actions are legal.
+        agents: Number of agents of one instance.
+        environments: Number of environments of one instance, which share its agents.
+        masked: True if it reports legal actions.
         next_step: True if a vectorised form begins an episode in the step after the last one.
         packed: Dtype of the packed observations of PufferLib's emulation, or None.
         buffered: Spaces of the arrays that PufferLib's environments write into.
-        step_seconds: Duration of a step, or None if it wasn't measured.
+        step_seconds: Measured duration of a step, or None.
     """
 
     spaces: tuple[Any, Any]
@@ -160,7 +160,7 @@ class EnvFactory:
 
     Attributes:
         agents: Agents of one instance, after ``probe``; also ``environments`` and ``layout``.
-        finals: See ``VecEnv.finals``.
+        finals: True if an episode's last observation has a separate row (``VecEnv.finals``).
         shows_last: True if last observations are reported beside the rows.
         unread: Keywords without effect, each with the reason.
         vectorised: True if instances are the environment's vectorised form.
@@ -197,9 +197,9 @@ class EnvFactory:
 
         Args:
             seed: Seed of its random generator.
-            count: Environments in the instance, or None if that can't be chosen.
+            count: Number of environments in the instance; None for the fixed number.
             buffers: Arrays of its agents.
-            number: Number of the instance, for messages.
+            number: Index of the instance, for messages.
 
         Raises:
             UserError: The environment can't be made.
@@ -279,7 +279,7 @@ class EnvFactory:
         return self._key() in _PROBES
 
     def _key(self) -> Any:
-        """Return the cache's key, or None if a keyword is an object that may change."""
+        """Return the key of the cache, or None for keywords that contain mutable objects."""
         if not _is_plain(self.keywords):
             return None
         arguments = repr(sorted(self.keywords.items())), self.render, self.vectorised

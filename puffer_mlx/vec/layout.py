@@ -8,9 +8,9 @@
 | MultiBinary | its bits | a head of 2 for each bit |
 | Dict, Tuple | their parts, in Gymnasium's order | their parts, all discrete or all continuous |
 
-That is the order of ``gymnasium.spaces.flatten``, except that an image that comes as (channels,
-height, width) is turned to (height, width, channels). Images among the parts of a Dict or Tuple are
-left as they are; ``EnvSpec.image_parts`` says where, for an encoder.
+The order is that of ``gymnasium.spaces.flatten``, except that an image of (channels, height, width)
+is transposed to (height, width, channels). Images among the parts of a Dict or Tuple aren't
+transposed; ``EnvSpec.image_parts`` lists them for an encoder.
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ class Layout:
             out: (n, D), ``spec.observation_dtype`` or ``exact_dtype``; written in place.
 
         Raises:
-            UserError: observations don't have the shape or kind that the space promised.
+            UserError: Observations don't have the shape or dtype of the space.
         """
         for leaf in self._observations:
             values = batch
@@ -126,8 +126,8 @@ class Layout:
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
         """Return a function that writes an observation of one agent into its row, (D,).
 
-        It raises a ``Fault`` if one isn't what the space promises: shapes and kinds are looked at,
-        and choices, but no bounds.
+        The function raises a ``Fault`` if the observation has a wrong shape, dtype or choice. It
+        doesn't check bounds.
         """
         targets = [
             (leaf, leaf.path, leaf.space.shape, leaf.space.dtype, leaf.writer(row))
@@ -155,14 +155,14 @@ class Layout:
         return write
 
     def restore(self, rows: Any) -> Any:
-        """The parts that rows are made of, nested as the space is.
+        """Return the observations in rows, nested as the space is.
 
         Args:
-            rows: (n, D), a NumPy array or one of MLX: it is sliced, reshaped and transposed.
+            rows: (n, D), an array of NumPy or MLX. It is sliced, reshaped and transposed.
 
         Returns:
             The argument of ``write``, with the dtype of ``rows``: an array, or nested dicts and
-            tuples of arrays. Discrete and MultiDiscrete parts stay one-hot, (n, choices).
+                tuples of arrays. Discrete and MultiDiscrete parts stay one-hot, (n, choices).
         """
         if self._single:
             return self._observations[0].restore(rows)
@@ -194,7 +194,7 @@ class Layout:
         ]
 
     def _chosen(self, rows: np.ndarray) -> dict[Path, np.ndarray]:
-        """The actions of each part of the space, (n, ...)."""
+        """Return the actions of each part of the space, (n, ...)."""
         return {
             head.path: head.convert(rows[:, head.start : head.start + len(head.sizes)])
             for head in self._heads
@@ -238,7 +238,7 @@ def saved_layout(spec: EnvSpec) -> Layout | None:
         for layout in layouts:
             if layout.spec == spec and layout.spec.image_parts == spec.image_parts:
                 return layout
-        for layout in layouts:  # an old checkpoint knows of no images among other parts
+        for layout in layouts:  # old checkpoints have no image parts
             if layout.spec == spec:
                 return layout
         fault = "they are another environment's"

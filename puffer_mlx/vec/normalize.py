@@ -52,8 +52,8 @@ def normalise(
     Args:
         rows: (..., D) float32.
         mean: (D,) float64.
-        scale: (D,) float64, the inverse of a deviation.
-        exact: (..., D) float64, the rows without rounding, or None if ``rows`` are exact.
+        scale: (D,) float64, 1 / standard deviation.
+        exact: (..., D) float64, the rows without rounding. None: ``rows`` are exact.
     """
     np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
@@ -210,7 +210,7 @@ class Normalized:
         self._frozen = frozen
 
     def _recall(self, parts: dict[str, Moments], memory: dict[str, np.ndarray]) -> None:
-        """Restore some of the statistics, all of which must be in ``memory``."""
+        """Restore some of the statistics; ``memory`` must contain all of them."""
         current = self.memory()
         names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
         shapes = {name: getattr(memory.get(name), "shape", None) for name in names}
@@ -306,7 +306,7 @@ class Normalized:
 
 
 def _absent_mask(out: Rows) -> np.ndarray | None:
-    """Return (n,) bool, True for absent agents, or None if all are present."""
+    """Return (n,) bool, True for absent agents; None: all are present."""
     if out.finals is None or not out.finals.any():
         return None
     away = (out.finals > 0) & (out.terminals > 0)
@@ -314,5 +314,5 @@ def _absent_mask(out: Rows) -> np.ndarray | None:
 
 
 def _or_masks(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
-    """Return the elementwise OR of two (n,) bool masks; None means all False."""
+    """Return the elementwise OR of two (n,) bool masks. None means all False."""
     return others if some is None else some if others is None else some | others

@@ -1,12 +1,12 @@
 """The environments in Python of one group of agents: stepped here, or by a pool of processes.
 
-``SingleProcess`` and ``Workers`` are alike. Agents and instances are numbered through over the
+``SingleProcess`` and ``Workers`` have the same methods. Agents and instances are numbered across
 processes, so both give the same rows.
 
 Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
-the trainer answers, and end when it ends. Each writes to shared memory which environment it is
-stepping, so that one that dies or hangs can be named. A hanging one is asked where it is. After
-``close`` no process is left.
+the trainer handles, and end when it ends. Each writes the index of the environment it is stepping
+to shared memory, for messages about one that dies or hangs. A hanging process is asked for its
+traceback. ``close`` ends all processes.
 """
 
 import multiprocessing
@@ -44,10 +44,10 @@ from puffer_mlx.vec.processes import (
 )
 from puffer_mlx.vec.python_faults import Fault, describe
 
-_STARTING = 60.0  # seconds at least that a process may take to start and make its environments
-_MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
-_CLOSE_TIMEOUT = 3.0  # seconds that environments have to close
-_SHUTDOWN_TIMEOUT = 1.0  # seconds that a process has to end, or to say where it hangs
+_STARTING = 60.0  # minimum seconds for a process to start and make its environments
+_MAKING = 4.0  # times vec.timeout: imports are slow when all processes start at once
+_CLOSE_TIMEOUT = 3.0  # seconds for environments to close
+_SHUTDOWN_TIMEOUT = 1.0  # seconds for a process to end, or to report where it hangs
 _WHY_DEAD = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
@@ -213,7 +213,7 @@ class Workers:
 
     def render(self) -> Any:
         """Return the first environment's picture, or the ``UserError`` with the reason."""
-        with suppress(OSError):  # it is dead, as is said when it doesn't answer
+        with suppress(OSError):  # dead; ``answer`` reports it
             self._pipes[0].send(("picture", ()))
         return self._receive(0)
 
@@ -222,13 +222,13 @@ class Workers:
         return float(self._busy.sum())
 
     def close(self) -> None:
-        """Ask all processes to end, then kill those that don't. None is left when this returns."""
+        """Ask all processes to end, and kill those that don't."""
         self._end()
 
     def _wait_at_most(self, seconds: float) -> None:
-        """Let reading from a process fail after some time (BlockingIOError).
+        """Make reading from a process fail after some seconds (BlockingIOError).
 
-        ``poll`` before each would do, at the price of a tenth of a round trip.
+        Calling ``poll`` before each read would take a tenth of a round trip.
         """
         self._timeout = seconds
         whole = int(seconds)
@@ -306,7 +306,7 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 def open_group(
     shapes: Shapes, workers: int, timeout: float, **arguments: Any
 ) -> SingleProcess | Workers:
-    """The environments of a group; they step in this process if there are no ``workers``."""
+    """Return the environments of a group. They step in this process if ``workers`` is 0."""
     if workers:
         return Workers(shapes, workers=workers, timeout=timeout, **arguments)
     return SingleProcess(shapes, **arguments)
@@ -332,7 +332,7 @@ def _work(
     try:
         registered, made = pickle.loads(sent)
         factory = pickle.loads(made)
-        registries.receive(registered)  # in place of what was registered by importing modules
+        registries.receive(registered)  # replaces environments registered by imports
         instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
         while (task := pipe.recv())[0] != "close":
@@ -341,7 +341,7 @@ def _work(
                 pipe.send_bytes(_NOTHING)
             else:
                 pipe.send(result)
-    except EOFError:  # the trainer is gone
+    except EOFError:  # the trainer has ended
         pass
     except BaseException as error:  # also if the factory can't be read, or a result can't be sent
         known = isinstance(error, Fault | UserError)
@@ -376,7 +376,7 @@ def _bytes(shape: Sequence[int], dtype: Any) -> int:
 
 
 def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, np.ndarray]:
-    """Buffers in shared memory; of each process the instance at work, and seconds in steps."""
+    """Return buffers in shared memory, and each process's current instance and seconds in steps."""
     arrays = {
         key: np.frombuffer(memory[key], dtype).reshape(shape)
         for key, (shape, dtype) in shapes.items()

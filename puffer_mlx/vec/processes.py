@@ -37,14 +37,14 @@ def cores() -> int:
 
 
 def allow_children(pipe: Connection, start_method: str) -> None:
-    """Let this process, a daemon, have child processes, which an environment may need.
+    """Let this daemon process have child processes, which an environment may need.
 
-    On Linux, what its main thread forks ends when this process ends. It keeps no copy of the pipe,
-    whose end tells the parent that this process died.
+    On Linux, processes forked by its main thread end with this process. They don't inherit the
+    pipe: its closed end tells the parent that this process ended.
 
     Args:
-        pipe: this process's end of the pipe.
-        start_method: of ``multiprocessing`` in the parent, where environments expect to be.
+        pipe: Child end of the pipe.
+        start_method: Start method of ``multiprocessing`` in the parent.
     """
     multiprocessing.current_process().daemon = False  # the parent still ends it as a daemon
     multiprocessing.set_start_method(start_method, force=True)
@@ -66,15 +66,15 @@ def allow_children(pipe: Connection, start_method: str) -> None:
 
 @contextmanager
 def starting_children() -> Iterator[None]:
-    """Let child processes start without importing what they don't need.
+    """Start child processes without imports that they don't need.
 
-    ``multiprocessing`` would run the main script again in each child. The children need nothing
-    from it (what it defines is pickled by value), it may import MLX, which costs half a second, and
-    it may lack ``if __name__ == "__main__"``. A Python that ``multiprocessing`` starts also has the
-    working folder first on its path, where a ``random.py`` would replace Python's own.
+    ``multiprocessing`` would run the main script again in each child. Children don't need it,
+    because its objects are pickled by value. It may import MLX, which takes half a second, and may
+    lack ``if __name__ == "__main__"``. ``multiprocessing`` also puts the working directory first on
+    the path, where a ``random.py`` would replace the standard library's.
 
     ``FOR_PARENT`` is blocked in the new processes: in a child until ``begin_child``, in the fork
-    server and in the resource tracker for good.
+    server and the resource tracker permanently.
     """
     main, safe = sys.modules["__main__"], os.environ.get(SAFE_PATH)
     sys.modules["__main__"] = ModuleType("__main__")

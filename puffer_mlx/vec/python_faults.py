@@ -38,10 +38,11 @@ class Fault(Exception):
     """Failure of an environment; can be sent between processes.
 
     Args:
-        what: What happened, as in "failed in step"; "" if the caller knows it.
+        what: Event, for example "failed in step"; "" if the caller knows it.
         text: Details, such as ``describe`` of an exception, or "".
-        index: Index of the environment in its group; None if the caller knows it, or ``UNKNOWN``.
-        hint: Hint, if the usual one doesn't fit.
+        index: Index of the environment in its group, ``UNKNOWN``, or None for a caller that knows
+            it.
+        hint: Hint that replaces the usual one.
     """
 
     def __init__(self, what: str, text: str, index: int | None = None, hint: str = "") -> None:
@@ -80,7 +81,7 @@ def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
     """Return an environment's exception as a ``Fault``.
 
     Args:
-        what: What happened, as in "failed in step".
+        what: Event, for example "failed in step".
         error: The exception.
         index: Index of the environment.
     """
@@ -106,7 +107,7 @@ def failing(what: str, index: int | None = None) -> Iterator[None]:
 
 
 def form_fault(method: str, result: Any, index: int | None = None) -> Fault | None:
-    """Return the fault of a result of ``step`` or ``reset``, or None if its form is right.
+    """Return the fault in a result of ``step`` or ``reset``; None: the result is valid.
 
     Args:
         method: ``step`` or ``reset``.
@@ -145,7 +146,7 @@ def one_number(value: Any, what: str) -> Any:
 
 
 def one_flag(value: Any, what: str) -> Any:
-    """Return ``terminated`` or ``truncated`` as a scalar, as `one_number` does; None is False."""
+    """Return ``terminated`` or ``truncated`` as a scalar, like `one_number`. None means False."""
     if value is None or isinstance(value, _SCALARS):
         return value or False
     array = _array(value)
@@ -178,7 +179,7 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
 
 
 def all_flags(values: Any, what: str, n: int) -> np.ndarray:
-    """Return one truth value for each of n environments, as `all_numbers`; None is False."""
+    """Return one truth value for each of n environments, as `all_numbers`. None means False."""
     return np.zeros(n, bool) if values is None else all_numbers(values, what, n)
 
 

@@ -23,10 +23,10 @@ _SEEDS = 2**32  # Gymnasium takes none beyond
 class PythonVec:
     """N agents of environments in Python, in Q groups; implements ``ScoredVec``.
 
-    Instances write rows. Where an episode's last observation has a row (``finals``), the next step
-    begins the next episode; else the step that ends an episode begins the next one.
+    Instances write rows. If an episode's last observation has a row (``finals``), the next step
+    begins the next episode. Otherwise the step that ends an episode also begins the next one.
 
-    | form | steps |
+    | backend | steps |
     | --- | --- |
     | vector | all environments of a group at once, in their vectorised form |
     | sync | one instance after the other, in this process |
@@ -37,22 +37,22 @@ class PythonVec:
 
     Args:
         factory: Makes the instances.
-        total_agents: N, a multiple of Q and of the agents of an instance.
-        num_buffers: Q.
+        total_agents: Number of agents N, a multiple of Q and of the agents of an instance.
+        num_buffers: Number of groups Q.
         seed: Seed of environment 0.
         backend: ``vector``, ``sync``, ``async`` or ``auto``.
         timeout: Seconds after which the process of an environment counts as hanging.
         num_threads: Most processes, and threads that may act for the policy in ``collect``.
 
     Attributes:
-        factory: The same.
-        layout: How observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
-            back.
+        factory: Factory of the instances.
+        layout: Layout of observations and actions in rows; ``layout.restore`` returns Dicts and
+            Tuples.
 
     Raises:
         UserError: The environment can't be made, fails, or has a space that rows can't hold; or the
             backend isn't possible.
-        Misfit: Its agents don't add up to N.
+        Misfit: The agents of the instances don't add up to N.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ class RowShapes:
     """Shapes and dtypes of rows of n agents. Checking takes a microsecond.
 
     Args:
-        spec: of the environment.
-        n: agents.
+        spec: Observations and actions of one agent.
+        n: Number of agents.
     """
 
     def __init__(self, spec: EnvSpec, n: int) -> None:
@@ -122,8 +122,8 @@ def check_picture(name: str, picture: Any) -> np.ndarray:
 
 
 def not_finite(rows: np.ndarray) -> np.ndarray | None:
-    """Return a mask of the numbers that aren't finite, or None if all are finite."""
-    # Nearly always one number is enough; the sum of huge numbers may overflow, hence the rest.
+    """Return a mask of the non-finite numbers, or None for rows without any."""
+    # The sum is usually enough. It may overflow for huge numbers, so check those one by one.
     if math.isfinite(np.vdot(rows, rows)):
         return None
     bad = np.logical_not(np.isfinite(rows))

@@ -1,4 +1,4 @@
-"""The parts of observation and action spaces: their columns in a row, and the heads of actions."""
+"""Parts of observation and action spaces: their columns in a row, and the heads of actions."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from puffer_mlx.spec import MAX_LOGITS, ActionSpec, rescaling
 from puffer_mlx.vec.spaces import Path, choices_of, kind_of, leaves
 
 SMALLEST, UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
-CHANNELS_LAST = "channels_last"  # attribute of a Box whose images are known to have them last
+CHANNELS_LAST = "channels_last"  # attribute of a Box whose images have channels last
 
 
 class ObservationPart(NamedTuple):
@@ -22,10 +22,10 @@ class ObservationPart(NamedTuple):
     start: int
     stop: int
     space: Any
-    image: tuple[int, ...]  # (height, width, channels), if it is one
+    image: tuple[int, ...]  # (height, width, channels) of an image
     channels_first: bool  # of an image's columns
     write: Callable[[Any, np.ndarray], None]  # (n, ...) values into (n, stop - start) columns
-    restore: Callable[[Any], Any]  # the other way; for arrays of MLX too
+    restore: Callable[[Any], Any]  # the inverse; also for arrays of MLX
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
         """Return a function that writes one value into its columns of a row (D,)."""
@@ -74,16 +74,15 @@ def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
 
 
 def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], bool]:
-    """Return how the images of a Box are read.
+    """Return the layout of the images of a Box.
 
     Args:
         space: A Box.
-        channels: ``vec.image_channels``: channels come first if the first dimension is the smallest
-            one, with ``UP_TO_4`` only if it is also at most 4; else they come last.
+        channels: ``vec.image_channels``: channels come first if the first dimension is the
+            smallest, with ``UP_TO_4`` only if it is also at most 4; else they come last.
 
     Returns:
-        Height, width and channels, () if it holds no images of bytes; and whether channels come
-        first.
+        (height, width, channels), or () without images of bytes; and True if channels come first.
     """
     shape = tuple(int(n) for n in space.shape)
     if space.dtype != np.uint8 or len(shape) != 3 or not all(shape):
@@ -95,7 +94,7 @@ def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], boo
 
 
 def _copy(values: Any, out: np.ndarray) -> None:
-    """Numbers as they are, flat."""
+    """Copy numbers, flattened."""
     values = np.asarray(values)
     if values.shape != out.shape:
         values = values.reshape(out.shape)
@@ -103,7 +102,7 @@ def _copy(values: Any, out: np.ndarray) -> None:
 
 
 def _turn(values: Any, out: np.ndarray) -> None:
-    """Images with their channels first."""
+    """Copy images with channels first, transposed to channels last."""
     _, channels, height, width = values.shape
     np.copyto(out.reshape(-1, height, width, channels), values.transpose(0, 2, 3, 1))
 
@@ -143,11 +142,17 @@ class ActionPart(NamedTuple):
     sizes: tuple[int, ...]
     space: Any
     convert: Callable[[np.ndarray], np.ndarray]  # (n, len(sizes)) float32 into (n, ...) of its type
-    bounds: tuple[tuple[float, float], ...]  # what -1 and 1 are, for each of ``sizes``
+    bounds: tuple[tuple[float, float], ...]  # values of -1 and 1, for each of ``sizes``
 
 
 def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[ActionPart]:
-    """The parts of an action, each with its heads; ``rescale``: -1 to 1 is a Box's low to high."""
+    """Yield the parts of an action with their heads.
+
+    Args:
+        name: Name of the environment, for messages.
+        space: Action space of one agent.
+        rescale: Map -1 to 1 to the bounds of a Box.
+    """
     start = 0
     for path, part, kind in leaves(name, space, "action"):
         bounds = ()
@@ -183,7 +188,7 @@ def _count(name: str, space: Any, logits: int) -> int:
 
 
 def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
-    """The heads of all parts, which are of one kind."""
+    """Return the heads of all parts, which must be all discrete or all continuous."""
     sizes = tuple(size for part in parts for size in part.sizes)
     _count(name, "of several parts", sum(sizes))
     if not sizes:
@@ -201,7 +206,7 @@ def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
 def _chosen(
     sizes: tuple[int, ...], starts: tuple[int, ...], space: Any
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Choices of the heads that have some, the only one of the others."""
+    """Return a function from choices of heads to actions; a head with one choice is filled in."""
     dtype, shape = np.dtype(space.dtype), tuple(space.shape)
     open_ = [i for i, size in enumerate(sizes) if size > 1]
     whole = len(open_) == len(sizes)
@@ -237,9 +242,9 @@ def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
 def _clipped(
     space: Any, bounds: tuple[tuple[float, float], ...]
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Numbers moved from -1 to 1 to ``bounds``, then within the bounds of a Box.
+    """Return a function that maps -1 to 1 to ``bounds`` and clips to the bounds of a Box.
 
-    Infinite bounds let everything pass.
+    Infinite bounds don't clip.
     """
     dtype, shape = np.dtype(space.dtype), tuple(int(n) for n in space.shape)
     low, high = np.asarray(space.low), np.asarray(space.high)

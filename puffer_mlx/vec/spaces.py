@@ -137,7 +137,7 @@ def _space(data: dict[str, Any], most: int) -> Any:
 
 
 class _ReadSpace(SimpleNamespace):
-    """A space read from a file; its class, a subclass, is named after the space's kind."""
+    """Space read from a file. A subclass is named after the kind of space."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _read_space, (type(self).__name__, vars(self))

@@ -1,22 +1,21 @@
 """Wrappers of Gymnasium's environments: section [wrap], and those of some families.
 
-Section [wrap] asks for wrappers in this order, the innermost first, which is that of Gymnasium's
-``AtariPreprocessing`` and of the field: ``StickyAction``, ``TimeLimit``, ``GrayscaleObservation``,
-``ResizeObservation``, ``ClipReward``, ``FrameStackObservation``. What comes out of the last ones is
-made an image again, (height, width, channels): a grey one has a channel, stacked ones have those of
-all frames, the oldest first.
+Section [wrap] applies wrappers in the order of Gymnasium's ``AtariPreprocessing``, the innermost
+first: ``StickyAction``, ``TimeLimit``, ``GrayscaleObservation``, ``ResizeObservation``,
+``ClipReward``, ``FrameStackObservation``. The result is an image again, (height, width, channels).
+A grey image has one channel. Stacked images have the channels of all frames, the oldest first.
 
-An ID of Atari's games has arguments of its own for most of this, which its vectorised form takes:
-the preset becomes these arguments. Others' vectorised forms can't be wrapped.
+An Atari ID has arguments for most of these steps, and its vectorised form takes them. The preset is
+translated to these arguments. Vectorised forms of other environments can't be wrapped.
 
-| family | what an agent sees |
+| family | observation |
 | --- | --- |
-| Atari, ``ALE/*`` | as in ale-py's vectorised form, where its arguments are given |
-| ``MiniGrid-*`` | the image, (7, 7, 3) codes, without the mission, which is a text, and direction |
+| Atari, ``ALE/*`` | as in ale-py's vectorised form with the same arguments |
+| ``MiniGrid-*`` | the image, (7, 7, 3) codes, without the mission text and the direction |
 
-Atari's vectorised form takes arguments that a single game doesn't (``stack_num``,
-``reward_clipping`` ...). A single game is needed too, to draw it, say; Gymnasium's wrappers do then
-what the form does, to the bit.
+Atari's vectorised form has arguments that a single game lacks (``stack_num``, ``reward_clipping``
+...). Drawing, for example, needs a single game; Gymnasium's wrappers then give the same
+observations and rewards to the bit.
 """
 
 from collections.abc import Callable, Mapping

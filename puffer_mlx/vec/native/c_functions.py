@@ -1,7 +1,7 @@
-"""The C functions of an environment's library: their declarations, arguments and arrays.
+"""Declarations of the C functions of an environment library, and their arguments.
 
-The C side is ``envs/src/vec.h``, which lists the functions, and ``envs/include/vecenv.h``, the
-contract of environments (of PufferLib 5.0: ``release_5/pufferenv.h`` beside it).
+``envs/src/vec.h`` lists the functions. ``envs/include/vecenv.h`` is the contract of environments of
+PufferLib 4.0, ``release_5/pufferenv.h`` beside it that of 5.0.
 """
 
 import ctypes
@@ -17,8 +17,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
 
-ABI = 11  # PUFFER_ABI in envs/src/vec.h
-TEXT_BYTES = 4096  # of a message
+ABI = 11  # PUFFER_ABI of envs/src/vec.h
+TEXT_BYTES = 4096  # bytes, of a message
 _MAX_LOG_KEYS = 256
 FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 
@@ -60,7 +60,7 @@ _TYPES = {
     "S": ctypes.POINTER(ctypes.c_char_p),
     "K": ctypes.POINTER(Keywords),
 }
-_FUNCTIONS = {  # the result's type and the arguments'; rows are pppp, a message's memory is pz
+_FUNCTIONS = {  # (result, arguments); "pppp" are rows, "pz" the buffer of a message
     "create": "piiiuKKpipz",
     "environments": "ip",
     "seats": "ippp",
@@ -92,10 +92,10 @@ _FUNCTIONS = {  # the result's type and the arguments'; rows are pppp, a message
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a compiled environment, and declare its functions.
+    """Load a compiled environment and declare its functions.
 
     Raises:
-        UserError: it can't be loaded, or lacks a function.
+        UserError: The library can't be loaded or lacks a function.
     """
     try:
         library = ctypes.CDLL(os.fspath(path))
@@ -113,7 +113,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that can be converted to a float."""
+    """Return the entries that can be converted to a float."""
     result = {}
     for key, value in values.items():
         with suppress(TypeError, ValueError):
@@ -122,12 +122,12 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
-    """Parameters as the C side takes them.
+    """Convert parameters to the struct that C functions take.
 
     Args:
-        values: by name.
-        texts: of PufferLib 5.0: what is no number is passed on, too, as its text and the number 0.
-            Without, it is left out, as 4.0 does.
+        values: Parameters by name.
+        texts: Pass values that aren't numbers as their text and the number 0, as PufferLib 5.0
+            does. Otherwise skip them, as 4.0 does.
     """
     floats = numbers(values)
     names = list(values if texts else floats)
@@ -143,7 +143,7 @@ def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
 
 
 def as_text(value: Any) -> str:
-    """A parameter's value as a file of PufferLib 5.0 would have it."""
+    """Return a parameter's value as a file of PufferLib 5.0 would contain it."""
     if isinstance(value, bool | int | float):
         return f"{float(value):.17g}"
     if isinstance(value, list | tuple):
@@ -152,10 +152,15 @@ def as_text(value: Any) -> str:
 
 
 def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
-    """Call a function of the library that fills keys and values, those of a log.
+    """Call a library function that fills the keys and values of a log. Return them.
+
+    Args:
+        name: Name of the environment, for messages.
+        function: Function of the library.
+        arguments: Its first arguments.
 
     Raises:
-        UserError: there are more than 256 keys; ``name`` is the environment's.
+        UserError: The log has more than 256 keys.
     """
     keys = (ctypes.c_char_p * _MAX_LOG_KEYS)()
     values = (ctypes.c_double * _MAX_LOG_KEYS)()
@@ -168,14 +173,14 @@ def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
 
 
 def shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
-    """Shapes of observations, of rewards and terminals, and of masks, for n agents."""
+    """Return the shapes of observations, of rewards and terminals, and of masks, for n agents."""
     return (n, spec.observation_size), (n,), (n, spec.mask_size)
 
 
 def addresses(
     out: Rows, spec: EnvSpec, expected: tuple[tuple[int, ...], ...]
 ) -> tuple[int | None, ...]:
-    """Addresses of the arrays of ``out``, of the shapes that ``shapes`` returns."""
+    """Return the addresses of the arrays of ``out``, which must have the shapes from ``shapes``."""
     observations, vector, masks = expected
     return (
         address(out.observations, observations, spec.observation_dtype, "observations"),
@@ -188,17 +193,17 @@ def addresses(
 def address(
     array: Any, shape: tuple[int, ...], dtype: np.dtype, what: str, written: bool = True
 ) -> int:
-    """Address of a NumPy array, C-contiguous, faster than by ``array.ctypes.data``.
+    """Return the address of a C-contiguous NumPy array, faster than ``array.ctypes.data``.
 
     Args:
-        array: or None, which is an error.
-        shape: that it must have.
-        dtype: that it must have.
-        what: it is, for messages.
-        written: whether C writes to it; if not, it may be read-only.
+        array: The array; None is an error.
+        shape: Expected shape.
+        dtype: Expected dtype.
+        what: Name of the array, for messages.
+        written: True if C writes to the array. False accepts read-only arrays.
 
     Raises:
-        ValueError: it isn't what it must be.
+        ValueError: The array has another shape or dtype, isn't C-contiguous, or is read-only.
     """
     if array is not None and array.shape == shape and array.dtype == dtype:
         try:

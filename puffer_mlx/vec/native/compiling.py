@@ -1,4 +1,4 @@
-"""Compile a native environment's folder, and say what is wrong with it if that fails."""
+"""Compile a native environment's folder and explain the errors."""
 
 import json
 import re
@@ -24,15 +24,15 @@ _FLAGS = [
     "-ffp-contract=off",  # fused multiply-add would change trajectories
     "-fvisibility=hidden",
     "-pthread",
-    "-Werror=implicit-function-declaration",  # a missing c_step is an error here, not when loading
-    "-Drand_r=puffer_rand_r",  # glibc's generator on every platform
+    "-Werror=implicit-function-declaration",  # report a missing c_step now, not when loading
+    "-Drand_r=puffer_rand_r",  # use glibc's generator on every platform
     *(f"-D{name}=puffer_{name}" for name in ("rand", "srand", "exit", "abort", "fopen")),
-    *(f"-D{name}=puffer_exit" for name in ("_exit", "_Exit")),  # all of them: src/host.h
+    *(f"-D{name}=puffer_exit" for name in ("_exit", "_Exit")),  # all flags: src/host.h
     "-lm",
 ]
 _PLAIN = [flag for flag in _FLAGS if flag != "-lm"]
-_HEARS = ("host.c", "vec.c")  # of the stepper's sources those that an environment's flags change
-_ELSEWHERE = (  # what the compiler says, what that means, what to do
+_HEARS = ("host.c", "vec.c")  # sources of the stepper that depend on an environment's flags
+_ELSEWHERE = (  # (compiler's message, its meaning, a hint)
     (
         r"pufferenv\.h",
         "that header is of PufferLib 5.0, where an environment is NAME.h, without a binding.c",
@@ -54,8 +54,8 @@ _ELSEWHERE = (  # what the compiler says, what that means, what to do
         "install clang and set CC=clang",
     ),
 )
-# As raylib's are: CamelCase, but for the constants of its enumerations. Other words in capitals are
-# an environment's own macros.
+# Names in raylib's style: CamelCase, and the constants of its enumerations. Other words in capitals
+# are macros of an environment.
 _PREFIXES = (
     "BLEND BONE CAMERA CUBEMAP FLAG FONT GAMEPAD GESTURE KEY LOG MATERIAL_MAP MOUSE NPATCH"
     " PIXELFORMAT RL SHADER TEXTURE"
@@ -72,16 +72,16 @@ _UNKNOWN = re.compile(
 
 
 def compile_environment(folder: Path | str, again: bool = False) -> Path:
-    """Compile an environment's folder, if that wasn't done before, and return the shared library.
+    """Compile an environment's folder unless the cache has it. Return the shared library.
 
     Args:
-        folder: in PufferLib 4.0's form, or 5.0's (``puffer_mlx.config.dialects``): ``binding.c`` or
-            NAME.h and what it includes is compiled, and nothing else; with raylib if it is
-            installed, see ``puffer_mlx.vec.native.raylib``.
-        again: even if it was done before.
+        folder: Folder in the form of PufferLib 4.0 or 5.0 (``puffer_mlx.config.dialects``). Only
+            ``binding.c`` or NAME.h and the files it includes are compiled. Raylib is linked if it
+            is installed (``puffer_mlx.vec.native.raylib``).
+        again: Compile even if the cache has the library.
 
     Raises:
-        UserError: it is no environment's folder, there is no compiler, or it fails.
+        UserError: The folder is no environment, there is no compiler, or compilation fails.
     """
     folder = Path(folder)
     unit = compiled_unit(folder)
@@ -89,7 +89,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     stepper = [*source_files(root / "include"), *source_files(root / "src")]
     headers = [*environment_files(folder), *stepper]
     asks = needs(folder)
-    objects = [  # once for all environments
+    objects = [  # shared by all environments
         compile_shared(f"stepper_{source.stem}", [source], _PLAIN, depends=stepper, kind=OBJECT)
         for source in sorted((root / "src").glob("*.c"))
         if source.name not in _HEARS
@@ -107,10 +107,10 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
 
 
 def compiled_unit(folder: Path | str) -> Path:
-    """The C file that is compiled of an environment, besides the stepper's own.
+    """Return the C file of an environment that is compiled together with the stepper.
 
     Raises:
-        UserError: it is no environment's folder.
+        UserError: The folder is no environment.
     """
     if folder_version(folder) == "5.0":
         return environments_folder() / "src" / "release_5" / "binding.c"
@@ -118,17 +118,17 @@ def compiled_unit(folder: Path | str) -> Path:
 
 
 def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str]:
-    """The compiler's and the linker's flags for ``compiled_unit`` and the stepper.
+    """Return compiler and linker flags for ``compiled_unit`` and the stepper.
 
     Args:
-        folder: the environment's.
-        asks: what ``needs(folder)`` returned, if that is known.
+        folder: Folder of the environment.
+        asks: Result of ``needs(folder)``, or None to compute it.
     """
     folder = Path(folder).resolve()
     asks = asks or needs(folder)
     include = environments_folder() / "include"
     flags = [*_FLAGS, _text_macro("PUFFER_FOLDER", folder)]
-    if folder_version(folder) == "5.0":  # whose assertions are checked
+    if folder_version(folder) == "5.0":  # keeps assertions
         flags.append(_text_macro("PUFFER_HEADER", folder / f"{folder.name}.h"))
     else:
         flags.append("-DNDEBUG")
@@ -150,7 +150,7 @@ def _text_macro(name: str, path: Path) -> str:
 
 
 def _older(folder: Path) -> UserError | None:
-    """What is wrong with a folder of what became PufferLib 4.0, before its release."""
+    """Return the error for a folder from before the release of PufferLib 4.0, or None."""
     binding = folder / "binding.c"
     text = binding.read_text(errors="replace") if binding.is_file() else ""
     if not _OLDER.search(text) or "OBS_TENSOR_T" in text:
@@ -164,7 +164,7 @@ def _older(folder: Path) -> UserError | None:
 
 
 def _missing(error: UserError, folder: Path) -> UserError | None:
-    """What to say of a file that an environment includes and that isn't there, like its data."""
+    """Return the error for a missing file that an environment includes, or None."""
     match = _NOT_THERE.search(error.message)
     if match is None:
         return None
@@ -178,7 +178,7 @@ def _missing(error: UserError, folder: Path) -> UserError | None:
 
 
 def _explained(error: UserError, asks: Needs, folder: Path) -> UserError:
-    """The compiler's error with what is behind it, if that is known."""
+    """Return the compiler's error with its cause added, if that is known."""
     message = error.message.replace("\u2018", "'").replace("\u2019", "'")
     for pattern, meaning, hint in _ELSEWHERE:
         if re.search(pattern, message):

@@ -1,8 +1,8 @@
-"""Native environments that a GPU steps itself: what it must know of them, and how they get there.
+"""Native environments that a GPU steps: their rules, and transfer of their structs.
 
-An environment whose ``binding.c`` defines MY_GPU has rules that compile for a GPU, too
-(``envs/include/vecenv.h``). Between two rollouts it is the bytes of its struct, wherever it is
-stepped, so it may go from one to the other.
+If an environment's ``binding.c`` defines MY_GPU, its rules also compile for a GPU
+(``envs/include/vecenv.h``). Between two rollouts the environment is only the bytes of its struct,
+so it can move between CPU and GPU.
 """
 
 import ctypes
@@ -20,23 +20,23 @@ WORD = 4  # bytes
 
 
 class GPURules(NamedTuple):
-    """An environment's rules, as a GPU's compiler needs them."""
+    """Rules of an environment, as a GPU's compiler needs them."""
 
     header: Path
-    struct: str  # its name
+    struct: str  # name of the struct
     masked: bool
-    words: int  # of the struct
-    log: int  # words before its log
-    logs: int  # words of its log
+    words: int  # in the struct
+    log: int  # words before the log
+    logs: int  # words in the log
 
 
 def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURules | None:
-    """The rules of a folder's environment; None if they compile for a CPU alone.
+    """Return the rules of a folder's environment, or None if they compile for a CPU only.
 
     Args:
-        folder: with its ``binding.c``.
-        library: what was compiled of it.
-        spec: what its agents see and do.
+        folder: Folder with ``binding.c``.
+        library: The compiled environment.
+        spec: Observations and actions of one agent.
     """
     counts = (ctypes.c_int * 3)()
     names = library.puffer_gpu_rules(counts)
@@ -49,15 +49,15 @@ def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURul
 
 
 class GPUSide:
-    """Environments' structs, to be stepped elsewhere for a while.
+    """Structs of environments, which a GPU may step between two steps on the CPU.
 
     Args:
-        rules: theirs.
-        library: their functions.
-        handle: of the environments.
-        spec: what their agents see and do.
-        agents: N.
-        environments: E.
+        rules: Rules of the environments.
+        library: Library of the environments.
+        handle: Handle of the open environments.
+        spec: Observations and actions of one agent.
+        agents: Number of agents N.
+        environments: Number of environments E.
     """
 
     def __init__(
@@ -74,21 +74,21 @@ class GPUSide:
         self._agents, self._environments = agents, environments
 
     def take(self) -> np.ndarray:
-        """All structs, (E, words) int32."""
+        """Return all structs, (E, words) int32."""
         structs = np.empty((self._environments, self.rules.words), np.int32)
         self._library.puffer_take_structs(self._handle.address(), structs.ctypes.data)
         return structs
 
     def give(self, structs: np.ndarray, actions: np.ndarray, rows: Rows) -> None:
-        """Go on from structs that were stepped elsewhere.
+        """Continue from structs that a GPU stepped.
 
         Args:
             structs: (E, words) int32.
-            actions: (N, heads) float32, the last.
-            rows: of N agents, what arrived with them.
+            actions: Last actions, (N, heads) float32.
+            rows: Rows of the last step, N agents.
 
         Raises:
-            ValueError: an array has another shape or dtype, or isn't C-contiguous.
+            ValueError: An array has another shape or dtype, or isn't C-contiguous.
         """
         N, spec = self._agents, self._spec
         shape, int32 = (self._environments, self.rules.words), np.dtype(np.int32)
@@ -98,6 +98,6 @@ class GPUSide:
         self._library.puffer_give_structs(self._handle.address(), structs_at, actions_at, *rows_at)
 
     def add_log(self, log: np.ndarray) -> None:
-        """What ``NativeVec.log`` reports next: sums of all logs, (logs,) float32."""
+        """Add the sums of all logs, (logs,) float32, to the next report of ``NativeVec.log``."""
         at = address(log, (self.rules.logs,), FLOAT32, "log", written=False)
         self._library.puffer_add_log(self._handle.address(), at)

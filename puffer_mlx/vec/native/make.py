@@ -1,4 +1,4 @@
-"""A native environment by its folder: found, compiled, loaded, and asked what it is."""
+"""Find, compile and load a native environment, and read its spec."""
 
 import ctypes
 import difflib
@@ -18,14 +18,14 @@ from puffer_mlx.vec.native.c_functions import ABI, TEXT_BYTES, keywords, load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.sources import environments_folder
 
-_MAX_COUNTS = 1 << 20  # environments whose agents are counted, to say how they could fit
+_MAX_COUNTS = 1 << 20  # environments whose agents are counted for the hint on sizes that fit
 
 
 def find_environment(name: str) -> Path:
-    """The folder of a native environment that comes with puffer_mlx.
+    """Return the folder of a native environment that comes with puffer_mlx.
 
     Raises:
-        UserError: there is none of this name; the message lists those there are.
+        UserError: No environment has this name. The message lists the names.
     """
     root = environments_folder()
     names = sorted(path.name for path in root.iterdir() if main_source(path))
@@ -40,16 +40,16 @@ def find_environment(name: str) -> Path:
 
 
 def open_environment(folder: Path | str) -> ctypes.CDLL:
-    """``load`` what ``compile_environment`` returns; again, if what the cache has can't be loaded.
+    """Compile and load an environment. Compile again if the cached library can't be loaded.
 
     Raises:
-        UserError: it can't be compiled, or loaded.
+        UserError: The environment can't be compiled or loaded.
     """
     return load_compiled(functools.partial(compile_environment, folder), load)
 
 
 def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
-    """What one agent of a folder's environment sees and does, according to its library."""
+    """Return the observations and actions of one agent, read from an environment's library."""
     name = Path(folder).resolve().name
     source = f"{name}.h" if folder_version(folder) == "5.0" else "binding.c"
     count = library.puffer_spec(None, 0)
@@ -92,26 +92,26 @@ def create(
     env: Mapping[str, Any],
     version: Version,
 ) -> tuple[int, set[str]]:
-    """Create a library's environments.
+    """Create the environments of a library.
 
     Args:
-        library: from ``open_environment``.
-        name: the environment's, for messages.
-        agents: N.
-        groups: Q.
-        threads: that step them.
-        seed: of environment 0, 32 bits.
-        vec: parameters for environments that create themselves.
-        env: the environment's own parameters.
-        version: of PufferLib, whose environments they are: 4.0 passes only numbers on.
+        library: Library from ``open_environment``.
+        name: Name of the environment, for messages.
+        agents: Number of agents N.
+        groups: Number of groups Q.
+        threads: Number of threads that step environments.
+        seed: Seed of environment 0, 32 bits.
+        vec: Parameters for environments that create themselves.
+        env: Parameters of the environment.
+        version: PufferLib's release; 4.0 passes only numbers.
 
     Returns:
-        Their address, which the library's other functions take, and keys of ``env`` that no
-        environment asked for.
+        The address of the environments, the first argument of the library's functions, and the keys
+        of ``env`` that no environment read.
 
     Raises:
-        UserError: keys are missing or have values that the environment refuses.
-        Misfit: the environments don't fill the groups exactly.
+        UserError: Keys are missing, or the environment rejects their values.
+        Misfit: The environments don't fill the groups exactly.
     """
     text = ctypes.create_string_buffer(TEXT_BYTES)
     counts = (ctypes.c_int * max(1, min(agents, _MAX_COUNTS)))()

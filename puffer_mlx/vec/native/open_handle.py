@@ -1,7 +1,7 @@
-"""The address of environments in C for as long as they are open, waiting for them, their end.
+"""Handle of open environments in C: wait for them, and close them.
 
-Python runs its signal handlers between two of its own instructions, so a call that waits for C code
-comes back every now and then, and is made again: Ctrl-C is heard though a step may never end.
+Python runs signal handlers only between two bytecode instructions. So a call that waits for C code
+returns regularly and is repeated, and Ctrl-C works even if a step never ends.
 """
 
 import ctypes
@@ -12,60 +12,60 @@ from typing import Any
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.c_functions import TEXT_BYTES
 
-SLICE_MS = 100  # from one look at signals to the next
-PATIENCE_MS = 500  # for a step under way when the caller does not want to wait any more
+SLICE_MS = 100  # milliseconds between two checks for signals
+PATIENCE_MS = 500  # timeout of a step in progress after an interrupt
 UNDER_WAY, OVER = -1, -2  # PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h
 
-ABANDONED: list[Any] = []  # what threads that don't end may still read and write
+ABANDONED: list[Any] = []  # objects that threads which never end may still access
 
 
 class OpenHandle:
-    """What ``create`` made, until it is closed.
+    """Address of environments that ``create`` made, until they are closed.
 
     Args:
-        library: their functions.
-        name: the environment's, for messages.
-        address: the first argument of those functions.
-        places: of ``held``.
+        library: Library of the environments.
+        name: Name of the environment, for messages.
+        address: First argument of the library's functions.
+        places: Number of entries in ``held``.
 
     Attributes:
-        held: arrays that C reads and writes while a step is under way: they stay alive.
+        held: Arrays that C accesses while a step is in progress; keeps them alive.
     """
 
     def __init__(self, library: ctypes.CDLL, name: str, address: int, places: int) -> None:
         self._address: int | None = address
         self.held: list[Any] = [None] * places
         self._library, self._name = library, name
-        self._patient = True  # with steps that don't end
+        self._patient = True  # True if steps don't end
 
     def address(self) -> int:
-        """The first argument of the library's functions.
+        """First argument of the library's functions.
 
         Raises:
-            RuntimeError: the environments are closed.
+            RuntimeError: The environments are closed.
         """
         if not self._address:
             raise RuntimeError(f"{self._name}: the environments are closed")
         return self._address
 
     def until_done(self, call: Callable[..., int], *arguments: Any) -> int:
-        """Call ``call(*arguments, milliseconds)`` until nothing is under way any more.
+        """Call ``call(*arguments, milliseconds)`` until no step is in progress. Return its result.
 
         Args:
-            call: returns ``UNDER_WAY``, ``OVER``, or what this returns.
-            arguments: its own.
+            call: Returns ``UNDER_WAY``, ``OVER``, or the result.
+            arguments: Arguments before the timeout.
 
         Raises:
-            UserError: an environment ended itself.
-            BaseException: what a signal handler raised. A step that ends soon is waited for first,
-                so that the environments can be used again, or closed.
+            UserError: An environment ended the process (exit, abort).
+            BaseException: A signal handler raised it. A step that ends soon is waited for first, so
+                that the environments can be used again or closed.
         """
         try:
             while (result := call(*arguments, SLICE_MS)) == UNDER_WAY:
                 pass
         except BaseException:
             self._patient = False
-            self._library.puffer_stop(self._address)  # nobody acts any more: the policy may go
+            self._library.puffer_stop(self._address)  # then the policy may be freed
             call(*arguments, PATIENCE_MS)
             raise
         if result == OVER:
@@ -73,14 +73,14 @@ class OpenHandle:
         return result
 
     def ended(self) -> UserError:
-        """What to raise when no step is possible any more."""
+        """Return the exception for environments that can't step any more."""
         text = ctypes.create_string_buffer(TEXT_BYTES)
         self._library.puffer_ended(self._address, text, len(text))
         message, _, hint = text.value.decode(errors="replace").partition("\n")
         return UserError(f"{self._name}: {message}", hint)
 
     def close(self) -> None:
-        """As ``NativeVec.close``."""
+        """Close the environments, as ``NativeVec.close`` does."""
         address, self._address = self._address, None
         if not address:
             return
@@ -97,7 +97,7 @@ class OpenHandle:
 
 
 def abandon(holder: Any, name: str) -> None:
-    """Keep an object for as long as the process lives, its end included, and say so."""
+    """Keep an object alive until the process exits, and print a warning."""
     ABANDONED.append(holder)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # also when the interpreter clears modules
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # even when the interpreter clears modules
     print(f"puffer_mlx: {name}: a step doesn't end; it is left to itself", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Where raylib is installed, the library that environments of PufferLib open their windows with.
+"""Find an installed raylib, the library that PufferLib's environments draw with.
 
-Nobody needs it to train: without it a stand-in takes its place, ``envs/include/raylib``.
+Training doesn't need raylib. Without it ``envs/include/raylib`` is used, which draws nothing.
 """
 
 import os
@@ -20,7 +20,7 @@ INSTALL = (
 )
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/usr")
 _SHARED = ".dylib" if sys.platform == "darwin" else ".so"
-_SYSTEM = (  # what a static libraylib.a needs besides
+_SYSTEM = (  # libraries that a static libraylib.a needs
     [word for name in ("Cocoa", "IOKit", "CoreVideo", "OpenGL") for word in ("-framework", name)]
     if sys.platform == "darwin"
     else ["-lGL", "-lX11", "-lm", "-lpthread", "-ldl", "-lrt"]
@@ -36,7 +36,7 @@ class Raylib(NamedTuple):
     library: Path
 
     def flags(self) -> list[str]:
-        """The compiler's and the linker's flags."""
+        """Return compiler and linker flags."""
         include = f"-I{self.header.parent}"
         if self.library.suffix == ".a":
             return [include, os.fspath(self.library), *_SYSTEM]
@@ -45,14 +45,17 @@ class Raylib(NamedTuple):
 
 
 def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
-    """The raylib to draw with, or None if there is none.
+    """Return the raylib to draw with, or None without an installed one.
 
-    In this order: ``$RAYLIB_PATH``, a folder with ``include`` and ``lib`` (or ``none``: use none);
-    folders ``raylib*`` in those of ``near``, where PufferLib's build.sh unpacks it; what
-    ``pkg-config`` knows; Homebrew's and the system's prefixes.
+    The search order is:
+
+    1. ``$RAYLIB_PATH``, a folder with ``include`` and ``lib``; ``none`` disables raylib;
+    2. folders ``raylib*`` in the folders of ``near``, where PufferLib's build.sh unpacks raylib;
+    3. ``pkg-config``;
+    4. the prefixes of Homebrew and of the system.
 
     Raises:
-        UserError: ``$RAYLIB_PATH`` is set, but there is no raylib.
+        UserError: ``$RAYLIB_PATH`` is set, but has no raylib.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -74,7 +77,7 @@ def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
 
 
 def _in_prefix(prefix: Path) -> Raylib | None:
-    """What is in prefix/include and prefix/lib, or in src of a built checkout of raylib."""
+    """Return the raylib in prefix/include and prefix/lib, or in src of a built checkout."""
     for include, libraries in (("include", ("lib", "lib64")), ("src", ("src",))):
         if raylib := _in_folders(prefix / include, [prefix / name for name in libraries]):
             return raylib

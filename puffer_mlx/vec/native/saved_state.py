@@ -1,12 +1,12 @@
-"""The state of environments as bytes that know what they belong to: nothing else loads them.
+"""Saved states of environments: bytes with a checksum and the identity of the environments.
 
 | bytes | meaning |
 | --- | --- |
-| 8 | ``PUFENV01``: what this is, and the version of the format |
-| 32 | SHA-256 of all that follows |
-| 8 | bytes of the text, a little-endian number |
-| ... | JSON: the identity, from keys to values; filled up with spaces to a multiple of 16 bytes |
-| ... | the environments' own bytes |
+| 8 | ``PUFENV01``: file type and version of the format |
+| 32 | SHA-256 of all following bytes |
+| 8 | length of the text in bytes, little-endian |
+| ... | JSON: the identity, a dictionary; padded with spaces to a multiple of 16 bytes |
+| ... | the state of the environments |
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from puffer_mlx.errors import UserError
 _MAGIC = b"PUFENV01"
 _HEAD = struct.Struct("<8s32sQ")
 _DIGEST = slice(8, 40)
-_ALIGNMENT = 16  # of the environments' bytes, as envs/src/vec.h wants them
+_ALIGNMENT = 16  # alignment of the state in bytes, required by envs/src/vec.h
 
 _DAMAGED = "the file is damaged or cut off; use another checkpoint"
 _OTHERWISE = (
@@ -33,14 +33,14 @@ Identity = Mapping[str, str | int]
 
 
 def pack(identity: Identity, body: np.ndarray) -> np.ndarray:
-    """Put in front of ``body`` (bytes,) uint8 what it belongs to.
+    """Prepend a header with the identity to a state.
 
     Args:
-        identity: whatever must be the same where ``body`` is read, under names a person knows.
-        body: the environments' own bytes.
+        identity: Values that must be equal where the state is loaded, by readable names.
+        body: State of the environments, (bytes,) uint8.
 
     Returns:
-        (bytes,) uint8: the same for the same arguments.
+        (bytes,) uint8, equal for equal arguments.
     """
     text = json.dumps(dict(identity)).encode()
     text = text.ljust(len(text) + -(_HEAD.size + len(text)) % _ALIGNMENT)
@@ -51,16 +51,16 @@ def pack(identity: Identity, body: np.ndarray) -> np.ndarray:
 
 
 def unpack(state: np.ndarray, identity: Identity, sources: Container[str] = ()) -> np.ndarray:
-    """Return a copy of what ``pack`` was given as ``body``, aligned for the C side.
+    """Return a copy of the ``body`` given to ``pack``, aligned for the C side.
 
     Args:
-        state: what ``pack`` returned.
-        identity: that of the environments which resume from it.
-        sources: further values of the identity's ``sources`` that are accepted.
+        state: Result of ``pack``.
+        identity: Identity of the environments that resume from the state.
+        sources: Further accepted values of the identity's ``sources``.
 
     Raises:
-        UserError: it is no state, is damaged, or belongs to something else; the message names the
-            first difference.
+        UserError: The bytes are no state, are damaged, or have another identity. The message names
+            the first difference.
     """
     if state.dtype != np.uint8 or state.ndim != 1 or bytes(state[: len(_MAGIC)]) != _MAGIC:
         raise UserError(

@@ -1,7 +1,7 @@
-"""The files of a native environment: which there are, what they are, and what they need.
+"""Files of a native environment: list them, hash them, and find what they need.
 
-An environment of PufferLib lies in ``REPOSITORY/ocean/NAME`` and may include what lies in the
-repository, its ``src`` and its ``vendor``, as the compiler is told there.
+An environment of PufferLib is in ``REPOSITORY/ocean/NAME``. It may include files of the
+repository's ``src`` and ``vendor``.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ _PROTECTS = re.compile(
     rb"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+(?:critical|atomic)|\bomp_\w*lock\b", re.MULTILINE
 )
 
-# Digests of the code of environments in envs/, and of earlier versions whose saved states that code
-# continues to the same bits.
+# Digests of the code of environments in envs/, each with earlier versions whose saved states the
+# code resumes to the same bits.
 CONTINUES = {
     "d3bb6d55d3d2d1c84cf27404": (
         "6465bad7beea387f7953f58e",
@@ -71,34 +71,34 @@ CONTINUES = {
 
 
 class Needs(NamedTuple):
-    """What the C files that are compiled ask for."""
+    """Properties of the compiled C files that decide how to compile them."""
 
-    raylib: bool  # they include one of its headers
-    random: bool  # they draw from the C library's generator, or raylib's
-    openmp: bool  # they protect what environments share with OpenMP
-    masks: bool = False  # of 5.0: they do something with action_mask
+    raylib: bool  # include one of raylib's headers
+    random: bool  # use the random generator of the C library or of raylib
+    openmp: bool  # use OpenMP to protect data shared by environments
+    masks: bool = False  # use action_mask (5.0)
 
 
 def environments_folder() -> Path:
-    """The folder ``envs`` that comes with puffer_mlx."""
+    """Return the folder ``envs`` of puffer_mlx."""
     return shipped("envs")
 
 
 def repository(folder: Path) -> Path | None:
-    """The folder that holds ``ocean``, if the environment lies in one."""
+    """Return the folder that contains ``ocean`` and the environment, or None."""
     folder = folder.resolve()
     above = list(folder.parents)[:4]
     return next((path.parent for path in above if path.name == "ocean"), None)
 
 
 def our_headers(folder: Path) -> list[Path]:
-    """Where the contract of an environment's release is, before anything else that is included."""
+    """Return the folders with the contract of an environment's release, to be searched first."""
     include = environments_folder() / "include"
     return [include / "release_5", include] if folder_version(folder) == "5.0" else [include]
 
 
 def include_folders(folder: Path) -> list[Path]:
-    """Where includes are looked for, besides beside the file and in ``our_headers``."""
+    """Return the include path after the file's folder and ``our_headers``."""
     folder = folder.resolve()
     root = repository(folder)
     inside = [] if root is None else [root, root / "src", root / "vendor"]
@@ -106,7 +106,7 @@ def include_folders(folder: Path) -> list[Path]:
 
 
 def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
-    """Files and what they include, directly or not, but for what ``our_headers`` has."""
+    """Return files and their direct and indirect includes, without those in ``our_headers``."""
     ours = [place.resolve() for place in our_headers(folder)]
     reached = {path.resolve() for path in begin}
     waiting, places = sorted(reached), include_folders(folder)
@@ -125,10 +125,10 @@ def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
 
 
 def environment_files(folder: Path | str) -> list[Path]:
-    """The sources and headers of an environment, by their paths relative to its folder.
+    """Return an environment's sources and headers, sorted by paths relative to its folder.
 
-    All in the folder, and what they include from elsewhere, directly or not: an environment may be
-    a few lines around another one. The stepper's own aren't among them.
+    Contains all sources in the folder and their direct and indirect includes from elsewhere: an
+    environment may be a few lines around another one. The stepper's files aren't included.
     """
     folder = Path(folder).resolve()
     files = _reached(source_files(folder), folder)
@@ -136,15 +136,15 @@ def environment_files(folder: Path | str) -> list[Path]:
 
 
 def sources_digest(folder: Path | str) -> str:
-    """Return a hash of an environment's code: of its files, wherever they are, without comments."""
+    """Return a hash of an environment's code. Comments and the location don't change it."""
     return resumable_digests(folder)[0]
 
 
 def resumable_digests(folder: Path | str) -> tuple[str, ...]:
-    """Return the digests of sources whose saved states an environment can continue.
+    """Return the digests of sources whose saved states an environment can resume.
 
-    The first is its own. The second is of all bytes of its files, comments included: states were
-    saved with that before, and so were those of earlier versions of shipped environments.
+    The first is the environment's digest. The second hashes all bytes of the files, comments
+    included, as older saved states did. Digests of earlier versions of shipped environments follow.
     """
     folder = Path(folder).resolve()
     code, whole = hashlib.sha256(), hashlib.sha256()
@@ -159,15 +159,15 @@ def resumable_digests(folder: Path | str) -> tuple[str, ...]:
 
 
 def without_comments(text: bytes) -> bytes:
-    """Return C text with continued lines joined and a space for each comment."""
+    """Return C text with continued lines joined and each comment replaced by a space."""
     text = _SPLICE.sub(b"", text.replace(b"\r\n", b"\n"))
     return _LITERAL_OR_COMMENT.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], text)
 
 
 def code_of(text: bytes) -> bytes:
-    """Return the tokens of C text: equal for texts that differ in comments and white space only.
+    """Return the tokens of C text, equal for texts that differ only in comments and white space.
 
-    Literals are kept as they are. A directive of the preprocessor ends with its line.
+    Literals are unchanged. A preprocessor directive ends with its line.
     """
     tokens: list[bytes] = []
     for line in without_comments(text).split(b"\n"):
@@ -180,10 +180,10 @@ def code_of(text: bytes) -> bytes:
 
 
 def needs(folder: Path | str) -> Needs:
-    """What the file of an environment that is compiled, and what it includes, asks for.
+    """Return the needs of an environment's compiled file and its includes.
 
     Raises:
-        UserError: it is no environment's folder.
+        UserError: The folder is no environment.
     """
     folder = Path(folder).resolve()
     version, main = folder_version(folder), main_source(folder)

@@ -1,8 +1,8 @@
-"""Native environments: PufferLib's folders of C, compiled on first use, stepped by a thread pool.
+"""Native environments: PufferLib's C folders, compiled on first use, stepped by a thread pool.
 
-The C side is ``envs/include/vecenv.h`` (4.0's contract), ``envs/include/release_5/pufferenv.h``
-(5.0's) and ``envs/src``. ctypes releases the interpreter lock during every call, so waiting never
-stops other Python threads.
+The C side is ``envs/include/vecenv.h`` (contract of 4.0), ``envs/include/release_5/pufferenv.h``
+(5.0) and ``envs/src``. ctypes releases the interpreter lock during every call, so other Python
+threads run while one waits.
 """
 
 import ctypes
@@ -42,33 +42,34 @@ class NativeVec:
     """N agents of a native environment in Q groups; implements ``VecEnv``.
 
     Args:
-        folder: the environment's folder, as for ``compile_environment``.
-        total_agents: N, a multiple of Q and of the agents per environment.
-        num_buffers: Q.
-        num_threads: threads that step environments, at least 1; the caller's thread never does.
-        env: the environment's parameters, section [env] of the configuration. As upstream, what
-            can't be converted to a float is not passed on to environments of 4.0; those of 5.0
-            get texts and lists.
-        seed: environment i draws from a generator seeded with ``seed + i``; upstream's is 0.
-        vec: further parameters from section [vec], for environments that create themselves.
+        folder: Folder of the environment, as for ``compile_environment``.
+        total_agents: Number of agents N, a multiple of Q and of the agents per environment.
+        num_buffers: Number of groups Q.
+        num_threads: Threads that step environments, at least 1. The caller's thread never does.
+        env: Parameters of the environment, section [env] of the configuration. As in PufferLib,
+            environments of 4.0 get only values that convert to a float; those of 5.0 also get texts
+            and lists.
+        seed: Environment i uses a random generator seeded with ``seed + i``. PufferLib's is 0.
+        vec: Further parameters from section [vec], for environments that create themselves.
 
     Attributes:
-        num_environments: how many share the N agents.
-        num_threads: threads there are: not more than environments.
-        unread: keys of ``env`` that no environment asked for, in the order given, but for the
-            defaults that 5.0 gives to every environment.
-        can_render: whether ``render`` opens a window: the environment draws with raylib, and it is
+        num_environments: Number of environments that share the N agents.
+        num_threads: Number of threads, at most one per environment.
+        unread: Keys of ``env`` that no environment read, in the given order, without the defaults
+            that 5.0 passes to every environment.
+        can_render: True if ``render`` opens a window: the environment draws with raylib, which is
             installed.
-        description: how they are stepped, one line.
-        gpu_side: for a GPU that steps them itself; None if their rules compile for a CPU alone.
+        description: How environments are stepped, one line.
+        gpu_side: Structs for a GPU that steps the environments, or None if their rules compile for
+            a CPU only.
 
     Raises:
-        UserError: compilation failed (see ``compile_environment``), keys are missing or have
-            values the environment refuses.
-        Misfit: the environments don't fill N agents in Q groups exactly.
+        UserError: Compilation failed (see ``compile_environment``), keys are missing, or the
+            environment rejects their values.
+        Misfit: The environments don't fill N agents in Q groups exactly.
     """
 
-    finals = False  # c_step starts the next episode itself
+    finals = False  # c_step begins the next episode
     backend = "native"
 
     def __init__(
@@ -103,9 +104,9 @@ class NativeVec:
             version=version,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
-        passed = dict(env) if version == "5.0" else numbers(env)  # to the environments
+        passed = dict(env) if version == "5.0" else numbers(env)  # parameters for the environments
         read = set(passed) - unread
-        common = ENV_OF_5 if version == "5.0" else {}  # which few of them read
+        common = ENV_OF_5 if version == "5.0" else {}  # few environments read these
         self.unread = [key for key in env if key not in read and env[key] != common.get(key)]
         self._resumable = resumable_digests(folder)
         self._identity: dict[str, str | int] = {
@@ -136,27 +137,27 @@ class NativeVec:
     def reset(self, out: Rows) -> None:
         """Start new episodes for all N agents and write their first rows (rewards and terminals 0).
 
-        Environments are reset in order, on the calling thread, after steps under way are done.
+        Waits for steps in progress, then resets environments in order on the calling thread.
 
         Raises:
-            UserError: an environment ended itself (exit, abort).
+            UserError: An environment ended the process (exit, abort).
         """
         rows_at = addresses(out, self.spec, self._reset_shapes)
         if self._library.puffer_reset(self._handle.address(), *rows_at):
             raise self._handle.ended()
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin one step of a group and return at once.
+        """Start one step of a group and return at once.
 
         Args:
             group: 0 ≤ group < Q; it must not be stepping already.
-            actions: (n, heads) float32, C-contiguous. Not modified, copied before the return.
-            out: rows of the group's n agents; kept alive until the group's next step.
+            actions: (n, heads) float32, C-contiguous. Copied before the call returns.
+            out: Rows of the group's n agents, held until the group's next step.
 
         Raises:
-            IndexError: there is no such group.
-            ValueError: an array has another shape or dtype, or isn't C-contiguous.
-            RuntimeError: the group is stepping already, or the environments are closed.
+            IndexError: There is no such group.
+            ValueError: An array has another shape or dtype, or isn't C-contiguous.
+            RuntimeError: The group is stepping already, or the environments are closed.
         """
         handle = self._open(group)
         actions_at = address(actions, self._action_shape, FLOAT32, "actions", written=False)
@@ -166,10 +167,10 @@ class NativeVec:
         self._handle.held[group] = out
 
     def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
-        """A step of neighbouring groups as one call of C: see ``PreparesSteps``.
+        """Return a step of neighbouring groups as one call of C (``PreparesSteps``).
 
         Raises:
-            ValueError: an array has another shape or dtype, or isn't C-contiguous.
+            ValueError: An array has another shape or dtype, or isn't C-contiguous.
         """
         first, count = groups.start, len(groups)
         n = count * self.num_agents // self.num_groups
@@ -191,36 +192,37 @@ class NativeVec:
     def wait(self, group: int) -> None:
         """Block until the group's step is done and its rows are written.
 
-        Signals are handled meanwhile. What their handlers raise is raised here, after half a second
-        at most; the group may still be stepping then.
+        Signals are handled meanwhile. An exception of their handlers is raised here after at most
+        half a second; the group may still be stepping then.
 
         Raises:
-            UserError: an environment ended itself (exit, abort). Nothing steps any more.
+            UserError: An environment ended the process (exit, abort). No environment steps any
+                more.
         """
         self._handle.until_done(self._wait, self._open(group), group, 1)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step all agents ``steps`` times, without Python, and return when that is done.
+        """Act and step all agents ``steps`` times without Python, and wait for the end.
 
         Every thread takes some agents through all steps. The interpreter lock is free meanwhile.
+        Signals are handled as in ``wait``: an exception of their handlers ends the rollout after
+        the steps in progress, and ``act`` isn't called after it is raised.
 
         Args:
-            steps: T.
-            act: addresses of a C function, PufferAct of ``envs/src/vec.h``, and of its context. It
-                reads what arrived, and writes ``actions``.
+            steps: Number of steps T.
+            act: Addresses of a C function, PufferAct of ``envs/src/vec.h``, and of its context. The
+                function reads rows and writes ``actions``.
             actions: (T, N, heads) float32, C-contiguous.
-            out: (T + 1, N, ...) rows; those of time 0 are there, the others are written.
-            spans: note when threads worked, at most so many times.
-
-        Signals are handled meanwhile, as in ``wait``. What their handlers raise ends the rollout
-        after the steps under way; ``act`` isn't called any more when that is raised here.
+            out: (T + 1, N, ...) rows. Time 0 is input, the others are output.
+            spans: Most time spans of working threads to record.
 
         Raises:
-            ValueError: an array has another shape or dtype, or isn't C-contiguous.
-            RuntimeError: a group is stepping already, or the environments are closed.
-            UserError: an environment ended itself (exit, abort). Nothing steps any more.
+            ValueError: An array has another shape or dtype, or isn't C-contiguous.
+            RuntimeError: A group is stepping already, or the environments are closed.
+            UserError: An environment ended the process (exit, abort). No environment steps any
+                more.
         """
         N = self.num_agents
         actions_at = address(actions, (steps, N, self.spec.action.heads), FLOAT32, "actions")
@@ -234,33 +236,34 @@ class NativeVec:
         self._handle.held[-1] = actions, out, notes
         count = self._handle.until_done(self._library.puffer_collected, handle, seconds)
         self._handle.held[-1] = None
-        ahead = began - clock  # of the clock that spans are in
+        ahead = began - clock  # of the clock that spans use
         times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:count]]
         return Collected(seconds[0], seconds[1], times)
 
     def log(self) -> dict[str, float]:
-        """Means over the episodes that ended since the last call, with ``n`` their number.
+        """Return means over the episodes that ended since the last call, and their number ``n``.
 
         Empty if no episode ended. May be called from any thread at any time: each group is read
         between two of its steps.
 
         Raises:
-            UserError: the environment's my_log sets more than 256 keys.
+            UserError: The environment's my_log sets more than 256 keys.
         """
         return self._means(self._library.puffer_log)
 
     def episodes(self) -> list[dict[str, float]]:
-        """The same, for each environment on its own.
+        """Return means over the ended episodes of each environment.
+
+        If called after every step, the records of environments with one agent are single episodes.
 
         Returns:
-            One record per environment where an episode ended since the last call of this or of
-            ``log``, in the environments' order: what ``my_log`` sets, as means over its own
-            episodes, ``n`` their number, and ``env`` the environment's number (its agents are
-            counted through in this order). An environment of one agent that is asked after
-            every step ends at most one episode, so its records are those of single episodes.
+            One record per environment where an episode ended since the last call of ``episodes`` or
+            ``log``, in the environments' order. A record has the keys of ``my_log``, as means over
+            the environment's episodes; their number ``n``; and the environment's index ``env``.
+            Agents are numbered in the same order.
 
         Raises:
-            UserError: the environment's my_log sets more than 256 keys.
+            UserError: The environment's my_log sets more than 256 keys.
         """
         records = []
         env = ctypes.c_int(0)
@@ -270,10 +273,10 @@ class NativeVec:
         return records
 
     def state(self) -> np.ndarray | None:
-        """Everything that stepping depends on; None if the sources have no MY_STATE macro.
+        """Return the state of all environments, or None if the sources have no MY_STATE macro.
 
-        Waits for steps under way. Equal states are equal bytes, whatever the numbers of threads and
-        groups. Episodes that ``log`` hasn't reported yet are in it.
+        Waits for steps in progress. Equal states are equal bytes for any number of threads and
+        groups. Contains the episodes that ``log`` hasn't reported.
 
         Returns:
             (bytes,) uint8, for ``restore``.
@@ -282,22 +285,22 @@ class NativeVec:
         size = self._library.puffer_save(handle, None, -1)
         if size < 0:
             return None
-        while True:  # a step of another thread may come between and change the size
+        while True:  # A step in another thread may change the size in between.
             body = np.empty(size, np.uint8)
             size = self._library.puffer_save(handle, body.ctypes.data, len(body))
             if size <= len(body):
                 return pack(self._identity, body[:size])
 
     def restore(self, state: np.ndarray) -> None:
-        """Go on from what ``state`` returned, bit for bit, without a reset.
+        """Resume from a result of ``state``, bit for bit, without a reset.
 
-        The numbers of threads and groups may be others than where it was saved. No row is written:
-        the caller has what arrived before the state was saved. Waits for steps under way.
+        Waits for steps in progress. The numbers of threads and groups may differ from those of the
+        saved run. Writes no rows: the caller has those from before the state was saved.
 
         Raises:
-            UserError: the state is damaged, or was saved by another environment, other sources of
-                it, other parameters, agents or kind of machine. Nothing was changed then, except
-                if a my_load_state refused: reset the environments after that.
+            UserError: The state is damaged, or belongs to another environment, other sources,
+                parameters, agents or kind of machine. Nothing has changed then, except if a
+                my_load_state failed: reset the environments after that.
         """
         handle = self._handle.address()
         body = unpack(state, self._identity, self._resumable)
@@ -309,22 +312,21 @@ class NativeVec:
             )
 
     def render(self, env: int = 0) -> bool:
-        """Let an environment draw itself in its window; the first time opens it.
+        """Draw an environment in its window; the first call opens it.
 
-        Called once after every step, from the same thread each time, on macOS the main one. How
-        fast that is the environment decides: most wait for the next frame. Waits for steps under
-        way. The window is closed with the environments.
+        Call it once after every step, always from the same thread; on macOS from the main thread.
+        Most environments wait for the next frame. Waits for steps in progress. ``close`` closes the
+        window.
 
         Args:
             env: 0 ≤ env < num_environments.
 
         Returns:
-            False if the environment wants to end: the window was closed, or Escape pressed. Don't
-            draw again then.
+            False if the window was closed or Escape pressed. Don't draw again then.
 
         Raises:
-            IndexError: there is no such environment.
-            UserError: it can't be drawn (``can_render``), or not on this thread.
+            IndexError: There is no such environment.
+            UserError: The environment can't be drawn (``can_render``), or not on this thread.
         """
         handle = self._handle.address()
         if not 0 <= env < self.num_environments:
@@ -340,15 +342,16 @@ class NativeVec:
         return not self._library.puffer_render(handle, env)
 
     def set_bot_policy(self, policy: int) -> None:
-        """Choose the scripted opponent that every environment plays against: PufferLib 5.0's bots.
+        """Choose the scripted opponent of every environment, one of PufferLib 5.0's bots.
 
-        Waits for steps under way. Upstream resets the environments after that.
+        Waits for steps in progress. PufferLib resets the environments afterwards.
 
         Args:
-            policy: the environment's own number for it.
+            policy: Number of the opponent in the environment.
 
         Raises:
-            UserError: the environment has none (no PUF_HAS_BOT_POLICY), or ended itself.
+            UserError: The environment has no opponents (no PUF_HAS_BOT_POLICY), or ended the
+                process.
         """
         if self._library.puffer_set_bot_policy(self._handle.address(), policy):
             raise UserError(
@@ -357,7 +360,7 @@ class NativeVec:
             )
 
     def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """See ``KnowsSeats``: PufferLib 5.0's environments say whose seats theirs are."""
+        """Return the agents' seats as PufferLib 5.0's environments report them (``KnowsSeats``)."""
         environments, policies = np.zeros((2, self.num_agents), np.int32)
         none = self._library.puffer_seats(
             self._handle.address(), environments.ctypes.data, policies.ctypes.data
@@ -365,21 +368,21 @@ class NativeVec:
         return environments, None if none else policies
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """See ``KnowsSeats``; 4.0's environments have a ``tag`` if they say MY_USES_TAGS."""
+        """Set the agents' tags (``KnowsSeats``); those of 4.0 need MY_USES_TAGS."""
         tags = np.ascontiguousarray(tags, np.int32)
         if tags.shape != (self.num_environments,):
             raise ValueError(f"tags: expected ({self.num_environments},), found {tags.shape}")
         self._library.puffer_set_tags(self._handle.address(), tags.ctypes.data)
 
     def busy_seconds(self) -> float:
-        """Thread-seconds spent inside environment steps since creation."""
+        """Return thread-seconds spent in environment steps since creation."""
         return float(self._library.puffer_busy_seconds(self._handle.address()))
 
     def close(self) -> None:
-        """Finish steps under way and free everything. Calling it twice is harmless.
+        """Wait for steps in progress and free everything. Calling it twice is harmless.
 
-        Where a signal handler raised something while a step was waited for, here or before, it has
-        another half a second: then it is left to itself, in memory that stays as it is.
+        After an exception of a signal handler it waits at most half a second; the memory of a step
+        that is still in progress then is never freed.
         """
         self._handle.close()
 
@@ -390,11 +393,11 @@ class NativeVec:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):  # else it failed before
+        if hasattr(self, "_handle"):  # unset if __init__ failed early
             self.close()
 
     def _open(self, group: int) -> int:
-        """The address, where there is such a group."""
+        """Return the address of the environments after checking the group."""
         address = self._handle.address()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")

@@ -1,30 +1,28 @@
-"""The factory of PettingZoo's parallel environments: A agents each, one policy for all.
+"""Factory of PettingZoo's parallel environments: A agents each, one policy for all.
 
-Environments step one after another, or in several processes. Environment i is reset with
-``seed + i``.
+Environments step one after another, or in several processes. Environment i is reset with ``seed +
+i``. Rows are in the order of ``possible_agents``.
 
-**Last observations** have rows of their own always (``finals``). When the last agent of an
-environment is done, the next step begins its next episode.
+A parallel environment has ``possible_agents``, a space for each of them, and a ``step`` that takes
+a dictionary of their actions.
 
-**Agents that are away** because they died before the others have rows of zeros, terminal 1,
-``TERMINATED`` in ``finals`` and reward 0, until their environment begins anew: so nothing is
-learned from these rows, and no value flows through them. They are no part of an episode. An agent
-that comes back begins a new episode, as one does that joins late: it is back when ``agents`` lists
-it again after a step without it. An agent that ended and stays in ``agents`` is taken as dead.
+**Last observations** always have separate rows (``finals``). After the last agent of an environment
+is done, the next step begins its next episode.
 
-A parallel environment is what looks like one: it has ``possible_agents``, a space for each of them,
-and steps with a dictionary of their actions.
+**Absent agents**, which died before the others or haven't joined yet, have rows of zeros, terminal
+1, ``TERMINATED`` in ``finals`` and reward 0. So nothing is learned from these rows, and they belong
+to no episode. An agent returns when ``agents`` lists it again after a step without it; it then
+begins a new episode, as an agent does that joins late. An agent that ended and stays in ``agents``
+counts as dead.
 
-Rows are in the order of ``possible_agents``.
-
-| an agent | its row |
+| agent | row |
 | --- | --- |
-| acts | what it sees, its reward |
-| has just died, or time is up | the last thing it sees, its last reward; terminal or truncation 1 |
-| is away: died earlier, or not there yet | zeros, terminal 1; every action is legal |
-| is back, or joins late | what it sees first; terminal 1 |
+| acts | observation and reward |
+| died in this step, or time is up | last observation and reward; terminal or truncation 1 |
+| absent | zeros, terminal 1; every action is legal |
+| returns or joins late | first observation; terminal 1 |
 
-When no agent is left, the next step begins a new episode, and takes no actions.
+When no agent is left, the next step ignores its actions and begins a new episode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,10 +75,10 @@ def _looks_aec(env: Any) -> bool:
 
 
 def makes_parallel(name: str, constructor: Any, keywords: dict[str, Any]) -> bool:
-    """Make an environment; returns True if it is a parallel one.
+    """Make an environment; return True if it is a parallel one.
 
     Raises:
-        UserError: Its agents take turns.
+        UserError: Its agents act one after another.
     """
     if not callable(constructor):
         return False
@@ -118,7 +116,7 @@ class ZooFactory(EnvFactory):
         """Return an environment's agents, their spaces, and whether it masks actions.
 
         Raises:
-            Fault: It failed.
+            Fault: The environment failed.
             UserError: Its agents have different spaces.
         """
         spaces = Spaces(self.name, env)

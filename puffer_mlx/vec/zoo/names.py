@@ -72,11 +72,11 @@ def find(name: str) -> ParallelFactory:
     """Return the constructor of ``pettingzoo:NAME``.
 
     Args:
-        name: NAME: a module with ``parallel_env`` in it, of any package, ``mpe2.simple_spread_v3``,
-            or of PettingZoo itself, ``sisl.pursuit_v5``; or an ID, ``classic/rps_v2``.
+        name: Module with ``parallel_env`` of any package, such as ``mpe2.simple_spread_v3``, or of
+            PettingZoo, such as ``sisl.pursuit_v5``; or an ID, such as ``classic/rps_v2``.
 
     Raises:
-        UserError: there is none.
+        UserError: There is no such module.
     """
     try:
         import pettingzoo  # type: ignore
