@@ -14,9 +14,9 @@ TRAINING = (  # keys that the training of a benchmark uses
     *("base.seed", "base.device", "base.reset_state", "base.profile"),
     *("vec", "wrap", "policy", "torch", "train", "selfplay"),
 )
-STEPPING = "vec", "wrap", "train.bootstrap_truncated"  # and those that --env-only does
-EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of options for training
-PLAYS = {"seconds": 5.0, "repeat": 3}  # of options for --env-only
+STEPPING = "vec", "wrap", "train.bootstrap_truncated"  # keys that --env-only uses
+EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of the training options
+PLAYS = {"seconds": 5.0, "repeat": 3}  # defaults of the --env-only options
 OPTIONS = f"""
 --epochs EPOCHS  epochs measured (default {EPOCHS["epochs"]})
 --warm-up WARM_UP  epochs before that (default {EPOCHS["warm_up"]})
@@ -39,17 +39,17 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:
-    """The configuration to measure, and this script's own options."""
+    """Return the configuration to measure and this script's own options."""
     trains = "--env-only" not in argv
     used = *(TRAINING if trains else STEPPING), "base.family", "base.device"
     return parse_command_line(argv, add_options, used=used, training=trains)
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:
-    """Refuse options that would do nothing, and fill in what was left out.
+    """Refuse options without effect and fill in the defaults of the others.
 
     Raises:
-        UserError: an option needs another one, or contradicts it.
+        UserError: An option has no effect here.
     """
     if isinstance(config.base.profile, str):
         raise UserError(

@@ -32,11 +32,11 @@ from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
 TURNS = 2  # runs of each placement
-EVERY = 5.0  # seconds between two lines of progress at least
+EVERY = 5.0  # minimum seconds between two progress lines
 
 
 def bench(config: Config, options: argparse.Namespace) -> None:
-    """Measure, print the record, and write it to ``--json``."""
+    """Run the benchmark, print the record and write it to ``--json``."""
     vec.settle_family(config)
     say_config(config)
     select_device(config.base.device)
@@ -58,7 +58,11 @@ def bench(config: Config, options: argparse.Namespace) -> None:
 
 
 def machine(load: tuple[float, float, float]) -> dict[str, Any]:
-    """What a number needs beside it; ``load`` was read before the measurement."""
+    """Return a description of the machine and of this installation.
+
+    Args:
+        load: Load averages (1, 5 and 15 minutes) from before the measurement.
+    """
     cpu = platform.processor() or platform.machine()
     if sys.platform == "linux":
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -77,22 +81,22 @@ def machine(load: tuple[float, float, float]) -> dict[str, Any]:
 
 
 def peak_memory_gb() -> float:
-    """Largest resident size of this process so far, GiB."""
+    """Return the peak resident memory of this process in GiB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, smallest and largest."""
+    """Return the median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 class Progress:
-    """A line on standard error every few seconds; standard output is the result's alone.
+    """Print progress to standard error every few seconds; standard output holds only the result.
 
     Args:
-        what: is counted, in words.
-        total: how many there will be.
+        what: Plural name of the counted items, for the message.
+        total: Number of items.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -100,7 +104,11 @@ class Progress:
         self._told = time.perf_counter()
 
     def one(self, pace: float | None = None) -> None:
-        """One more is done, at so many steps per second."""
+        """Count one more item.
+
+        Args:
+            pace: Speed of this item in steps per second, for the message.
+        """
         self._count += 1
         if time.perf_counter() - self._told < EVERY:
             return
@@ -156,7 +164,7 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
     """Measure each possible placement in several runs, alternating with the others.
 
     Returns:
-        Milliseconds of an epoch and steps per second of each placement, and the options that choose
+        Milliseconds per epoch and steps per second of each placement, and the options that choose
         the fastest one.
     """
     devices = ["cpu", "gpu", GPU_ENVS] if mx.default_device() == mx.gpu else ["cpu"]
@@ -185,7 +193,7 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
 
 
 def table(record: dict[str, Any]) -> str:
-    """The record as lines of a name and its numbers."""
+    """Return the record as text, one line per value."""
     lines = [
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]

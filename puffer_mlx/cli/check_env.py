@@ -1,4 +1,4 @@
-"""What is wrong with an environment? puffer-mlx check-env ENV [options]; --help."""
+"""Check an environment for errors: puffer-mlx check-env ENV [options]; --help."""
 
 import argparse
 import sys
@@ -24,12 +24,12 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
-USED = (  # it trains for a few epochs, and writes nothing
+USED = (  # keys with an effect: the check trains for a few epochs and writes no files
     *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "wrap"),
     *("policy", "torch"),
     *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
 )
-WORKER = "--worker"  # what the process that looks at items is started with
+WORKER = "--worker"  # option that starts the process which runs the items
 DIED = "if it is C: an index outside of an array, or memory that was freed, is the usual reason"
 HUNG = "look for a loop that doesn't end in reset or step"
 
@@ -89,7 +89,7 @@ def summary(findings: list[Finding], took: float) -> Text:
 
 
 def without_only(argv: list[str]) -> list[str]:
-    """The words without --only and its items: the process gets its own."""
+    """Return the words without --only and its items, which differ in the worker process."""
     if "--only" not in argv:
         return argv
     first = argv.index("--only")

@@ -34,7 +34,7 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
-WORKER = "--worker"  # what the process that runs items is started with
+WORKER = "--worker"  # option that starts the process which runs the items
 
 
 def unchecked(_: bool) -> str:
@@ -45,7 +45,7 @@ ENDS = Item(END, "their process ends cleanly", unchecked)
 
 
 class Result(NamedTuple):
-    """An item's verdict, and the seconds that it took."""
+    """An item's verdict and duration in seconds."""
 
     item: Item
     verdict: Verdict
@@ -77,13 +77,13 @@ def option_parser() -> Parser:
 
 
 def work(items: list[Item], options: argparse.Namespace) -> None:
-    """Run items; a line of JSON on standard output for each."""
+    """Run items and print one line of JSON per result to standard output."""
 
     def judged(item: Item) -> Verdict:
-        faulthandler.dump_traceback_later(0.9 * options.timeout)  # says where, if it hangs
+        faulthandler.dump_traceback_later(0.9 * options.timeout)  # shows where it hangs
         return judge(item, options.quick)
 
-    faulthandler.enable()  # and if a signal ends the process
+    faulthandler.enable()  # shows where a signal ended the process
     select_device(options.device)
     answer_each(items, judged)
 
@@ -91,7 +91,7 @@ def work(items: list[Item], options: argparse.Namespace) -> None:
 def results(
     items: list[Item], options: argparse.Namespace, program_words: tuple[str, ...]
 ) -> Iterator[Result]:
-    """Each item's result as it comes, then how the process that ran the last one ended."""
+    """Yield the result of each item, then how the last item's process ended."""
     words = [*program_words, "--device", options.device, "--timeout", str(options.timeout)]
     words += ["--quick"] if options.quick else []
 
@@ -160,7 +160,7 @@ def report_text(results: list[Result], seconds: float, items: int) -> str:
 
 
 def write(options: argparse.Namespace, results: list[Result], seconds: float, items: int) -> None:
-    """Write the files that were asked for, from the results so far."""
+    """Write the requested files with the results so far."""
     if options.json:
         write_json(record(results, seconds), options.json)
     if options.report:
@@ -169,12 +169,12 @@ def write(options: argparse.Namespace, results: list[Result], seconds: float, it
 
 
 def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
-    """Run items, show and write what came of them; the exit code.
+    """Run items, print and write their results. Returns the exit code.
 
     Args:
-        argv: the command line.
-        every: the items that there are.
-        program_words: what Python starts the caller's program with, for the process that runs them.
+        argv: Words of the command line.
+        every: Items to choose from.
+        program_words: Words after ``python`` that start the calling program as a worker process.
     """
     options = option_parser().parse(argv)
     items = known(every, options.only)

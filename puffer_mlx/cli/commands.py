@@ -1,4 +1,4 @@
-"""The commands of ``puffer-mlx``: a table; a module is imported when its command is given."""
+"""The table of commands of ``puffer-mlx``. A command's module is imported only when it runs."""
 
 import argparse
 import importlib
@@ -13,10 +13,10 @@ class Command(NamedTuple):
     """A command.
 
     Args:
-        module: the name of a module in this folder, with ``main(argv)`` and ``option_parser()``.
-        words: its arguments, for help.
-        about: a sentence about it, for help.
-        takes_env: True if its first word is an environment.
+        module: Name of a module in this folder with ``main(argv)`` and ``option_parser()``.
+        words: Positional arguments, for help.
+        about: One sentence for help.
+        takes_env: True if the first word is an environment.
     """
 
     module: str
@@ -30,7 +30,7 @@ class Command(NamedTuple):
 
     @property
     def main(self) -> Callable[[Sequence[str]], int]:
-        """The function that runs the command: it takes its words and returns the exit code."""
+        """Function that runs the command: it takes the words and returns the exit code."""
         return self.load().main
 
 
@@ -54,9 +54,9 @@ COMMANDS = {
 
 
 def introduce(parser: argparse.ArgumentParser, name: str) -> None:
-    """Give a parser the name and the first sentence of a command, ``-q`` and ``-v``.
+    """Set a parser's program name and description, and add ``-q`` and ``-v``.
 
-    ``exit_codes.reported`` handles these two.
+    ``exit_codes.reported`` handles ``-q`` and ``-v``.
     """
     parser.prog = program.command(name)
     parser.description = "\n\n".join(filter(None, (COMMANDS[name].about, parser.description)))

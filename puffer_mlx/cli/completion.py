@@ -1,7 +1,7 @@
-"""Shell completion: ``puffer-mlx completion bash``, or zsh, or fish. The scripts are shtab's.
+"""Shell completion with shtab: ``puffer-mlx completion bash``, ``zsh`` or ``fish``.
 
-They are generated once and hold every name, so that Tab starts no Python. After an update, or for a
-new environment's file, generate them again.
+A script is generated once and holds every name, so that Tab doesn't start Python. Generate it again
+after an update or after adding an environment's file.
 """
 
 import argparse
@@ -18,14 +18,14 @@ from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
-PLACES = {  # shell -> where its script belongs, as it is typed
+PLACES = {  # shell -> usual path of its script
     "bash": "~/.local/share/bash-completion/completions/puffer-mlx",
     "zsh": "FOLDER/_puffer-mlx",
     "fish": "~/.config/fish/completions/puffer-mlx.fish",
 }
 FILES = ("FILE", "FILE.gputrace", "PATH")  # metavars of options that take a file
 FOLDERS = ("FOLDER", "DIR")
-SHOWN = 70  # characters of an option's help beside its name
+SHOWN = 70  # maximum length of an option's help in characters
 
 
 def option_parser() -> Parser:
@@ -38,14 +38,14 @@ def option_parser() -> Parser:
 
 
 def names() -> list[str]:
-    """Return the environments that completion offers."""
+    """Return the environment names that completion offers."""
     ids = [name for group in gymnasium_environments().values() for name in group]
     words = [word for word in known_words() if "*" not in word]
     return sorted({*words, *(f"gym:{name}" for name in ids)})
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return a parser of every command with all its options, for completion alone."""
+    """Return a parser of all commands and options, used only for completion."""
     import shtab  # type: ignore
 
     top = argparse.ArgumentParser(prog=program.COMMAND)
@@ -63,7 +63,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _complete(action: argparse.Action, shtab: Any) -> None:
-    """Add legal values and a brief help to an option, for shtab."""
+    """Add an option's choices, a short help and the kind of path it takes, for shtab."""
     if action.help and action.help != argparse.SUPPRESS:
         declared = DECLARED.get(action.dest)
         words = (declared and declared.brief) or re.split(r"[.;:] ", action.help)[0]

@@ -1,6 +1,6 @@
 """Score or watch a policy: puffer-mlx evaluate breakout latest [options].
 
-Environments, policy and seed are the checkpoint's; options win over them.
+Environments, policy and seed come from the checkpoint; options override them.
 """
 
 import argparse
@@ -19,17 +19,17 @@ from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 
 LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
-USED = (  # keys that an evaluation depends on: it doesn't train
+USED = (  # keys with an effect on an evaluation
     *match.USED,
     *("vec.normalize_observations", "vec.normalize_rewards", *LADDER),
 )
-USED_IN_PYTHON = (  # those that environments in C don't have
+USED_IN_PYTHON = (  # keys for environments in Python only
     *match.USED_IN_PYTHON,
     *("train.bootstrap_truncated", *(f"wrap.{key}" for key in KEYS["wrap"])),
 )
 EPISODES = 1000
 EPISODES_IN_PYTHON = 100
-STEPS = 300  # of a file
+STEPS = 300  # length of a GIF or video
 FPS = 15.0
 
 
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration of the evaluation, and this script's own options."""
+    """Return the configuration of the evaluation and this script's own options."""
     used = (*USED, *USED_IN_PYTHON)
     config, options = parse_command_line(
         spelled_out(argv), add_options, files, used=used, training=False
@@ -86,10 +86,10 @@ def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, ar
 
 
 def spelled_out(argv: list[str]) -> list[str]:
-    """Return words with --load-model-path before a second word that is no option, as in 5.0.
+    """Return the words with --load-model-path inserted before the policy, as in PufferLib 5.0.
 
     Raises:
-        UserError: the policy is named twice.
+        UserError: The policy is named twice.
     """
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         return argv
@@ -101,10 +101,10 @@ def spelled_out(argv: list[str]) -> list[str]:
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:
-    """Refuse options that would do nothing, and fill in what was left out.
+    """Refuse options without effect and fill in the defaults of the others.
 
     Raises:
-        UserError: no policy is named, or an option needs another one.
+        UserError: No policy is named, or an option has no effect here.
     """
     if not options.load_model_path:
         raise UserError(
@@ -136,14 +136,14 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     options.fps, options.scale = options.fps or FPS, options.scale or 1
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
-    options.film = options.steps or STEPS  # of a file; a terminal or a window has no limit
+    options.film = options.steps or STEPS  # a terminal or a window has no limit
 
 
 def settle_against(options: argparse.Namespace, config: Config) -> None:
-    """Refuse options without effect on games against others, and fill in the other ones.
+    """Refuse options without effect on games against others, and fill in the defaults.
 
     Raises:
-        UserError: an option has no effect.
+        UserError: An option has no effect.
     """
     if options.against and options.ladder:
         raise UserError("--against and --ladder are given", "one of them")
@@ -160,10 +160,13 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
 
 
 def evaluate(argv: list[str]) -> None:
-    """Score or watch a policy as a command line says.
+    """Score or show a policy as the command line describes.
+
+    Args:
+        argv: Words of the command line.
 
     Raises:
-        UserError: anything wrong.
+        UserError: An option, the checkpoint or the environment is invalid.
     """
     config, options = parse(argv)
     say_config(config)

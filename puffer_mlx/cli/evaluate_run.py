@@ -1,4 +1,4 @@
-"""What ``evaluate`` plays, prints and writes, once its words are understood."""
+"""The work of ``evaluate`` after parsing: play, print scores, write files."""
 
 import argparse
 import contextlib
@@ -45,27 +45,27 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 
-FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three are to be imported
-BLACK = np.zeros((1, 1, 3), np.uint8)  # the picture of what is seen in a window
+FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # .pt, .pth and .onnx need an import
+BLACK = np.zeros((1, 1, 3), np.uint8)  # placeholder frame when a window shows the environment
 
 
 class Player(NamedTuple):
-    """A policy, and where it plays."""
+    """A loaded policy and the configuration of its environment."""
 
     config: Config
     policy: Policy
     weights: Any
-    agents: int  # of one environment
-    source: Path  # the checkpoint's folder, or the file; absolute
+    agents: int  # agents per environment
+    source: Path  # checkpoint folder or weights file, absolute
 
     def stepper(self, environments: Environments, greedy: bool) -> AgentStepper:
-        """The policy in these environments."""
+        """Return a stepper that runs the policy in these environments."""
         seed = self.config.base.seed
         return AgentStepper(self.policy, self.weights, environments, seed, greedy)
 
 
 def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse) -> None:
-    """Score the policy, show it, or have it play against others."""
+    """Score the policy, show it, or let it play against others."""
     select_device(config.base.device)
     player = load(config, options.load_model_path, reparse)
     voice.detail(f"policy {relative(player.source)}")
@@ -76,7 +76,7 @@ def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse)
         climb(player, options)
         return
     if (options.gif or options.mp4 or options.terminal) and not config.python:
-        frames.find_draw(vec.source_folder(config))  # an error before the scores
+        frames.find_draw(vec.source_folder(config))  # report a missing draw.py before scoring
     if options.episodes:
         scores = measure(player, options)
         print(report(player, options, scores))
@@ -90,7 +90,16 @@ def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse)
 
 
 def load(config: Config, path: str, reparse: match_run.Reparse) -> Player:
-    """What ``--load-model-path`` names, and the configuration to evaluate it with."""
+    """Load the policy that ``--load-model-path`` names.
+
+    Args:
+        config: Configuration from the command line.
+        path: Checkpoint, run, or weights file.
+        reparse: Parses the command line again with further files.
+
+    Raises:
+        UserError: The weights don't fit the environment or the options.
+    """
     if Path(path).suffix in FILES and not Path(path).is_dir():
         vec.settle_family(config)
         config = as_trained(config, Path(path))
@@ -122,13 +131,25 @@ def load(config: Config, path: str, reparse: match_run.Reparse) -> Player:
 
 
 def environments(player: Player, count: int, render: bool = False) -> Environments:
-    """So many environments, whose seeds no other --seed shares; ``render``: to be drawn."""
+    """Create environments with seeds that no other --seed shares.
+
+    Args:
+        player: Policy to play.
+        count: Number of environments.
+        render: True if frames will be drawn.
+    """
     config = arena(player.config, count, player.agents, player.config.base.seed)
     return ready(config, player.source, render)
 
 
 def ready(config: Config, source: Path, render: bool = False) -> Environments:
-    """Environments that show and take what the policy of a checkpoint or a file knows."""
+    """Create environments with the observation and action conversion of a saved policy.
+
+    Args:
+        config: Configuration of the environments.
+        source: Checkpoint folder or weights file.
+        render: True if frames will be drawn.
+    """
     environments = vec.make(config, threads(), render=render)
     restore_statistics(environments, source, frozen=True)
     refuse_other_units(environments, source)
@@ -139,7 +160,7 @@ def ready(config: Config, source: Path, render: bool = False) -> Environments:
 
 
 def measure(player: Player, options: argparse.Namespace) -> Scores:
-    """Play the episodes, with progress on a terminal."""
+    """Play the episodes and show progress on a terminal."""
     config = player.config
     most = most_environments(config, player.agents)
     count = environments_for(options.episodes, most, player.agents)
@@ -149,7 +170,7 @@ def measure(player: Player, options: argparse.Namespace) -> Scores:
 
 
 def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
-    """The scores as a table."""
+    """Return the scores as a table."""
     how = "greedy" if options.greedy else "stochastic"
     lines = [
         f"{player.config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
@@ -169,7 +190,7 @@ def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
 
 
 def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[str, Any]:
-    """The scores as JSON."""
+    """Return the scores as a JSON object."""
     return {
         "environment": player.config.env_name,
         "policy": options.load_model_path,
@@ -183,7 +204,7 @@ def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[
 
 
 def show(player: Player, options: argparse.Namespace) -> None:
-    """Write the files asked for, and play in the terminal or in a window."""
+    """Write the requested GIF and video, and play in the terminal or in a window."""
 
     def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
@@ -199,15 +220,18 @@ def show(player: Player, options: argparse.Namespace) -> None:
     if options.window:
         with contextlib.suppress(WindowClosed):
             for _ in played(options.steps, window=True):
-                pass  # the environment's c_render keeps the time
+                pass  # c_render limits the frame rate
 
 
 class WindowClosed(Exception):
-    """By the person who watched."""
+    """The user closed the window."""
 
 
 def in_window(envs: Environments) -> frames.Draw:
-    """Has the environment draw a step in its own window; what it returns is no picture."""
+    """Return a draw function that renders in the environment's own window.
+
+    It returns a placeholder frame and raises ``WindowClosed`` when the user closes the window.
+    """
 
     def drawn(_: np.ndarray) -> np.ndarray:
         image = envs.render()
@@ -225,7 +249,7 @@ def in_window(envs: Environments) -> frames.Draw:
 
 
 def play_against(player: Player, options: argparse.Namespace, reparse: match_run.Reparse) -> None:
-    """Have it play against others; its own configuration says where."""
+    """Play games against other players and print the results."""
     config = without_statistics(player.config)
     learner = as_opponent(player, config, options)
     _, _, games = match_run.play(config, options, options.against, reparse, learner)
@@ -236,7 +260,7 @@ def play_against(player: Player, options: argparse.Namespace, reparse: match_run
 
 
 def climb(player: Player, options: argparse.Namespace) -> None:
-    """Have it play against its environment's scripted opponents."""
+    """Play games against the environment's scripted opponents and print the results."""
     config, spec = player.config, vec.look_up_spec(player.config)
     voice.note(ladder.idle_note(config))
     with progress_bar("games") as progress:
@@ -266,7 +290,7 @@ def climb(player: Player, options: argparse.Namespace) -> None:
 def as_opponent(
     player: Player, config: Config, options: argparse.Namespace
 ) -> match_players.Player:
-    """The policy as one of a match's players."""
+    """Return the policy as a player of a match."""
     return match_players.policy_player(
         match_run.name_of(options.load_model_path, player.source, config),
         player.policy,

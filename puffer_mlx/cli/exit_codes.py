@@ -1,4 +1,4 @@
-"""Entry of all commands: ``-q`` and ``-v``, exit codes, and messages without a traceback."""
+"""The entry point of all commands: ``-q`` and ``-v``, exit codes, messages without a traceback."""
 
 import errno
 import functools
@@ -11,20 +11,20 @@ from puffer_mlx.system import output, signals, voice
 from puffer_mlx.system.private_folders import refuse_full
 
 WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
-_ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX, of an array
+_ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX and arrays
 CLOSED = "files that this process had opened were closed by code that it ran"
 CLOSED_HINT = "an environment must not close all descriptors (os.closerange, code for daemons)"
-_COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, of a kernel
+_COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX and kernels
 
 
 def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
     """Make a script's ``main(argv)`` return its exit code instead of raising.
 
-    ``-q`` and ``-v`` are handled here, and ``main`` doesn't see them.
+    ``-q`` and ``-v`` are removed from the words and set the verbosity.
 
-    The exit code is what ``main`` returned, or 0; 2 after a UserError, which is printed as one
-    message, and if standard output can't be written; 130 after Ctrl-C; 141 if the reader of
-    standard output has closed it.
+    Exit codes: the result of ``main``, or 0; 2 after a UserError, which is printed as one message,
+    or if standard output can't be written; 130 after Ctrl-C; 141 if the reader of standard output
+    has closed it.
     """
 
     @functools.wraps(main)
@@ -63,7 +63,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             if not re.search(_COMPILING, str(error)):
                 raise
             if watch.came():
-                raise KeyboardInterrupt from None  # the compiler got the Ctrl-C too
+                raise KeyboardInterrupt from None  # Ctrl-C also reaches the compiler
             try:
                 refuse_full()
             except UserError as refused:
@@ -75,7 +75,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
 
 
 def _out_of_memory(error: Exception) -> UserError:
-    """Return the message for an allocation that failed although the estimate of the run fits."""
+    """Return the error for a failed allocation that the memory estimate didn't predict."""
     return UserError(
         f"out of memory: {error}",
         "choose fewer vec.total_agents, a shorter train.horizon, a smaller train.minibatch_size or"
@@ -84,7 +84,7 @@ def _out_of_memory(error: Exception) -> UserError:
 
 
 def _refused(error: UserError) -> int:
-    """Print a message, once for all ranks of this machine. Returns the exit code."""
+    """Print an error once for all ranks of this machine. Returns the exit code."""
     from puffer_mlx.machines.launching import is_first_to_say
 
     if is_first_to_say(str(error)):
@@ -96,7 +96,7 @@ def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
     """Remove -q and -v from words. Returns the verbosity and the other words.
 
     Raises:
-        UserError: both are given.
+        UserError: Both are given.
     """
     levels = {WORDS[word] for word in argv if word in WORDS}
     if len(levels) > 1:

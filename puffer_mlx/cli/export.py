@@ -1,6 +1,6 @@
-"""Carry a policy to other programs: puffer-mlx export latest --to torch [options].
+"""Export a policy to other programs: puffer-mlx export latest --to torch [options].
 
-The file is read back and compared with the checkpoint before it is published; docs/export.md shows
+The file is read back and compared with the checkpoint before it is published. docs/export.md shows
 the way to PufferLib on CUDA and back.
 """
 
@@ -54,28 +54,34 @@ def option_parser() -> Parser:
     add_table(parser, "this export", OPTIONS)
     add_table(parser, f"--to {HUB}", TO_HUB)
     for name, file in known.items():
-        group = parser.add_argument_group(f"--to {name}")  # argparse shows none that is empty
+        group = parser.add_argument_group(f"--to {name}")  # argparse hides empty groups
         for option in file.options:
             add_option(group, option, option.writing)
     return parser
 
 
 def add_option(group: Any, option: Option, text: str) -> None:
-    """Let a group of argparse's take an option, with ``text`` for --help."""
+    """Add a format's option to a group of argparse.
+
+    Args:
+        group: Argument group.
+        option: Option to add.
+        text: Text for --help.
+    """
     how = {"choices": option.values} if option.values else {"action": "store_true"}
     group.add_argument(option.flag, help=text, **how)
 
 
 def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[str, Any]:
-    """What was typed for a format, by its fields.
+    """Return the given options of a format as keyword arguments.
 
     Args:
-        options: as parsed.
-        kind: the format's name.
-        what: of another one's name, what its options belong to: "--to {}".
+        options: Parsed options.
+        kind: Name of the format.
+        what: Template for the message about another format's option: "--to {}".
 
     Raises:
-        UserError: an option of another format was typed.
+        UserError: An option of another format was given.
     """
     chosen = {}
     for name, file in formats.by_name().items():
@@ -91,7 +97,7 @@ def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[st
 
 
 def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
-    """Write the folder for the Hub, and upload it if that is wanted."""
+    """Write the folder for the Hub, and upload it if requested."""
     out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
     episodes = options.episodes or hub.EPISODES
     score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
@@ -104,7 +110,7 @@ def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespa
 
 
 def refuse_without_hub(options: argparse.Namespace) -> None:
-    """Options of one form do nothing for another."""
+    """Refuse options that have no effect on the chosen format."""
     if options.to != HUB:
         reject_unused(options, ["episodes", "gif", "push"], f"without --to {HUB}")
     else:
@@ -112,10 +118,15 @@ def refuse_without_hub(options: argparse.Namespace) -> None:
 
 
 def find(which: str, folder: Path, env: str | None) -> Path:
-    """The checkpoint that ``which`` names, of one environment or of any.
+    """Return the folder of a checkpoint.
+
+    Args:
+        which: Checkpoint folder, run folder, run id, or ``latest``.
+        folder: Folder of all runs.
+        env: Environment to search; None for any.
 
     Raises:
-        UserError: there is none.
+        UserError: No checkpoint was found.
     """
     names = [env] if env else sorted(path.name for path in folder.glob("*") if path.is_dir())
     with reading(which):
@@ -163,7 +174,7 @@ def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     refuse_without_hub(options)
     chosen = chosen_options(options, options.to, "--to {}")
-    select_device("cpu")  # exact where it is compared with itself; plenty fast
+    select_device("cpu")  # exact, and fast enough
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
     saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:

@@ -1,9 +1,9 @@
-"""A trained policy as a folder for the Hugging Face Hub: ``export CHECKPOINT --to hub``.
+"""Export a policy for the Hugging Face Hub: ``export CHECKPOINT --to hub``.
 
-The folder holds a model card (README.md, with the results in the Hub's own form), the policy
-(policy.safetensors, compared with the checkpoint), its whole configuration (config.ini), every
-episode of an evaluation (scores.json), and a GIF where the environment can be drawn. ``--push
-USER/NAME`` uploads it with huggingface_hub and the login that the person has.
+The folder holds a model card (README.md with the results as metadata), the policy
+(policy.safetensors, compared with the checkpoint), its configuration (config.ini), all episodes of
+an evaluation (scores.json), and a GIF if the environment can be drawn. ``--push USER/NAME`` uploads
+it with huggingface_hub and the user's login.
 """
 
 import json
@@ -31,7 +31,7 @@ LOGIN = "run `hf auth login`, or set HF_TOKEN"
 class Score(NamedTuple):
     """A policy's score in an evaluation."""
 
-    name: str  # of the number
+    name: str  # name of the metric
     mean: float
     std: float
     episodes: int
@@ -39,15 +39,15 @@ class Score(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As the Hub shows it."""
+        """Mean and standard deviation as text."""
         return f"{self.mean:,.2f} ± {self.std:,.2f}"
 
 
 def scored(record: dict[str, Any]) -> Score:
-    """The number that people read, of what ``evaluate --json`` writes.
+    """Return the headline score of a record that ``evaluate --json`` wrote.
 
     Raises:
-        UserError: no episode ended.
+        UserError: No episode ended.
     """
     summary = record["summary"]
     if (name := headline(summary)) is None:
@@ -58,7 +58,7 @@ def scored(record: dict[str, Any]) -> Score:
 
 
 def metadata(config: Config, score: Score) -> dict[str, Any]:
-    """What the Hub reads of a card: https://huggingface.co/docs/hub/model-cards."""
+    """Return the metadata of a model card (https://huggingface.co/docs/hub/model-cards)."""
     environment = config.env_name.removeprefix("gym:")
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
@@ -75,7 +75,7 @@ def metadata(config: Config, score: Score) -> dict[str, Any]:
 
 
 def card(saved: Checkpoint, score: Score, picture: bool) -> str:
-    """The model card. Its head is JSON, which is YAML."""
+    """Return the model card. Its metadata is JSON, which is valid YAML."""
     config = saved.config
     name, policy, train = config.env_name, config.policy, config.train
     facts = {
@@ -120,20 +120,20 @@ def write(
     """Write the folder, published by rename when it is complete. Returns the policy's score.
 
     Args:
-        saved: The checkpoint.
-        folder: The checkpoint's folder.
-        out: The folder to write; one that this command wrote before is replaced.
+        saved: Checkpoint.
+        folder: Folder of the checkpoint.
+        out: Folder to write. A folder that this command wrote earlier is replaced.
         episodes: Episodes of the evaluation.
-        picture: True to record a GIF, too (needs the ``gif`` extra, and a drawing).
-        allow_code: True to run the checkpoint's environment, whatever it is.
+        picture: True to record a GIF (needs the ``gif`` extra and a drawing function).
+        allow_code: True to run the checkpoint's environment without asking.
 
     Raises:
-        UserError: ``out`` holds other files; the policy can't be exported or evaluated, or no
+        UserError: ``out`` holds other files; the policy can't be exported or evaluated; no
             episode ends; or the checkpoint names code that isn't allowed.
     """
     out = Path(os.path.realpath(out)) if out.is_symlink() else out
     refuse_foreign(out)
-    named = str(folder / CONFIG)  # the environment's name would count as typed
+    named = str(folder / CONFIG)  # a path: the environment's name would count as typed
     words = [named, "--load-model-path", str(folder), "--device", "cpu"]
     words += ["--allow-code"] * allow_code
     with publish_folder(out) as temporary:
@@ -154,7 +154,7 @@ def refuse_foreign(out: Path) -> None:
     """Refuse to replace a folder that this command didn't write.
 
     Raises:
-        UserError: ``out`` is a file, or holds files that aren't a folder's for the Hub.
+        UserError: ``out`` is a file or holds other files.
     """
     hint = "name a folder that isn't there with --out"
     if not out.is_dir():
@@ -170,10 +170,10 @@ def refuse_foreign(out: Path) -> None:
 
 
 def push(folder: Path, repository: str) -> str:
-    """Upload a folder with the person's own login; the address.
+    """Upload a folder with the user's login. Returns its address.
 
     Raises:
-        UserError: huggingface_hub is missing, nobody is logged in, or the Hub refuses.
+        UserError: huggingface_hub is missing, the user isn't logged in, or the Hub refuses.
     """
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]

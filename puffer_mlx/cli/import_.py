@@ -1,8 +1,8 @@
-"""Make a checkpoint of another program's file: puffer-mlx import FILE ENV [options].
+"""Convert another program's policy file to a checkpoint: puffer-mlx import FILE ENV [options].
 
-FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or what
-puffer-mlx export wrote. ENV: an environment as for puffer-mlx train: a name, gym:ID,
-module:factory, a folder in PufferLib's form, or an .ini file. The file's description of its policy
+FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or a file
+that puffer-mlx export wrote. ENV: an environment as for puffer-mlx train: a name, gym:ID,
+module:factory, a folder in PufferLib's form, or an .ini file. The policy's description in the file
 becomes the configuration.
 """
 
@@ -31,8 +31,8 @@ from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named
 
-# Settings for files that don't hold them, instead of the environment's own: observations aren't
-# normalized, and the policy is one of PufferLib's.
+# Defaults for settings that a file doesn't hold; they override the environment's own:
+# no normalization, and a policy like PufferLib's.
 UNTOLD = {KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
 
 OPTIONS = """
@@ -55,7 +55,17 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
-    """The configuration, with what the file tells before what the command line says."""
+    """Return the configuration, the environment's spec and the parsed options.
+
+    The command line overrides the settings in the file.
+
+    Args:
+        source: Policy file.
+        argv: The environment and further words of the command line.
+
+    Raises:
+        UserError: Normalization is set differently than in the file.
+    """
     config, _ = parse_command_line(argv, add_options)
     vec.settle_family(config)
     source.settings |= source.file.sizes_for(source, vec.look_up_spec(config), config)
@@ -66,7 +76,7 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
         texts = {
             RESCALE: "False",
             **texts,
-        }  # and what has no bounds acts in the environment's units
+        }  # actions without bounds use the environment's units
     words = [f"{option(*key.split('.'))}={text}" for key, text in texts.items()]
     line = [argv[0], *words, *argv[1:]]
     config, options = parse_command_line(line, add_options, family=config.base.family)
@@ -110,9 +120,9 @@ def convert(argv: list[str]) -> None:
 
 
 def left_at_0(source: PolicyFile, config: Config) -> str:
-    """Return a note if PufferLib 5.0 may have written a file whose policy saw less than ours does.
+    """Return a note if PufferLib 5.0's policy may have seen fewer observations than ours does.
 
-    5.0's flat files of policies with discrete actions are the same as 4.0's to the byte.
+    Flat files of 4.0 and 5.0 with discrete actions are identical, so the release is unknown.
     """
     key, numbers = LEFT_AT_0.get(config.env_name, ("", ()))
     of_5 = source.kind == "bin" and config.policy.dialect == "native"

@@ -1,4 +1,4 @@
-"""What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or grid."""
+"""List all environments: ``puffer-mlx list``. Nothing is compiled."""
 
 import re
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.zoo import names as zoo
 
-OTHERS = (  # how to name what isn't in the list
+OTHERS = (  # how to name other environments
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
     ("pettingzoo:NAME", "a parallel environment of PettingZoo's, or of a package like mpe2"),
     ("pufferlib:puffer_NAME", "one of PufferLib 3's own, where it is installed"),
@@ -34,8 +34,8 @@ NOTES = (
     "A variant is an environment with other settings: puffer-mlx train breakout-cpu",
     "Files are in configs/ of puffer_mlx; names that it lacks are looked for in ./configs, too.",
 )
-MOST = 14  # ids of a group that are named
-NEEDED = (  # names in Python, modules, and the package that brings them; the first line that fits
+MOST = 14  # maximum number of ids shown per group
+NEEDED = (  # (pattern of names, required modules, pip package), first match wins
     (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
     (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),
     (r"gym:(BipedalWalker|CarRacing|LunarLander)", ("Box2D", "gymnasium"), "gymnasium[box2d]"),
@@ -53,7 +53,7 @@ STRUCTURED = re.compile(r"^; (description|observation|action): (.+)$", re.MULTIL
 
 
 class Entry(NamedTuple):
-    """One environment, with the texts of its file's structured comments ("?" without one)."""
+    """One environment with the structured comments of its file ("?" for a missing one)."""
 
     name: str
     description: str
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 def native_environments() -> list[Entry]:
-    """Return the environments that have a configuration and C sources, in order of their names."""
+    """Return the environments with a configuration and C sources, sorted by name."""
     entries = []
     for name in known_envs():
         if main_source(environments_folder() / name):
@@ -73,13 +73,16 @@ def native_environments() -> list[Entry]:
 
 
 def comments(path: Path) -> dict[str, str]:
-    """Return a configuration's structured comments by name: ``; description: one paddle``."""
+    """Return a file's structured comments, such as ``; description: one paddle``, by name."""
     text = path.read_text(encoding="utf-8", errors="replace")
     return {match[1]: match[2].strip() for match in STRUCTURED.finditer(text)}
 
 
 def gymnasium_environments() -> dict[str, list[str]]:
-    """Ids in their newest versions by group, the package's folder; empty without Gymnasium."""
+    """Return Gymnasium's ids in their newest versions, grouped by folder of the package.
+
+    Returns an empty dictionary if Gymnasium isn't installed.
+    """
     try:
         from gymnasium.envs.registration import registry
     except ImportError:
@@ -100,7 +103,7 @@ def gymnasium_environments() -> dict[str, list[str]]:
 
 
 class Configured(NamedTuple):
-    """A name that has a file, and what that says; ``fault`` instead, if it can't be read."""
+    """Facts from an environment's configuration, or the error in ``fault``."""
 
     name: str
     agents: str
@@ -110,7 +113,7 @@ class Configured(NamedTuple):
 
 
 def configured(name: str) -> Configured:
-    """What the files of a name say."""
+    """Load the configuration of an environment and return the facts to list."""
     try:
         config = load(name.replace("*", "X"), training=False)
     except UserError as error:
@@ -120,7 +123,7 @@ def configured(name: str) -> Configured:
 
 
 def missing(name: str) -> str:
-    """What is to be installed for an environment in Python; empty if it is there."""
+    """Return the pip package that an environment in Python needs, or "" if it is installed."""
     for pattern, modules, package in NEEDED:
         if re.match(pattern, name):
             return "" if all(map(find_spec, modules)) else package
@@ -128,12 +131,12 @@ def missing(name: str) -> str:
 
 
 def installed(package: str) -> Text:
-    """The cell that says whether what is needed is there."""
+    """Return a table cell: the pip command for a missing package, or "installed"."""
     return Text(f"pip install '{package}'", "yellow") if package else Text("installed", "green")
 
 
 def table(*columns: str) -> Table:
-    """A table with these headings, none if they are empty."""
+    """Return an empty table with these column headings, without a header row if all are empty."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     grid.show_header = any(columns)
     for column in columns:
@@ -142,12 +145,12 @@ def table(*columns: str) -> Table:
 
 
 def name_and_file(row: Configured) -> Text:
-    """Two lines of a cell."""
+    """Return a cell with the name and, below it, the file or the error."""
     return Text.assemble(row.name, "\n", (row.file or row.fault, "dim"))
 
 
 def native_table() -> Table:
-    """Those in C."""
+    """Return the table of environments in C."""
     grid = table("in C (file)", "agents", "sees, does", "what it is")
     for entry in native_environments():
         row = configured(entry.name)
@@ -157,7 +160,7 @@ def native_table() -> Table:
 
 
 def variants_table() -> Table:
-    """Other files about them."""
+    """Return the table of further configuration files of environments."""
     grid = table("variant (file)", "agents", "trainer", "what it is")
     for name, path in sorted(variants().items()):
         row = configured(name)
@@ -171,7 +174,7 @@ def variants_table() -> Table:
 
 
 def python_table() -> Table:
-    """Gymnasium's and PettingZoo's that have a file."""
+    """Return the table of Python environments that have a configuration file."""
     grid = table("in Python", "agents", "file", "package")
     for name in (name for name in known_envs() if ":" in name):
         row = configured(name)
@@ -181,7 +184,11 @@ def python_table() -> Table:
 
 
 def print_catalog(console: Console | None = None) -> None:
-    """All of it, as wide as the console is; by default the terminal."""
+    """Print all tables.
+
+    Args:
+        console: Console that sets the width; None for the terminal.
+    """
     console = console or Console()
     groups = gymnasium_environments()
     tables = [native_table(), variants_table(), python_table()]
@@ -201,7 +208,7 @@ def print_catalog(console: Console | None = None) -> None:
 
 
 def packages_table() -> Table:
-    """PettingZoo's by group and PufferLib's, where they are installed; neither is imported."""
+    """Return the table of installed PettingZoo and PufferLib environments. Nothing is imported."""
     grid = table("", "")
     for group, names in zoo.parallel_names().items():
         grid.add_row(Text(f"pettingzoo: {group}", "bold"), some(names, zoo.needs(group)))
@@ -211,7 +218,7 @@ def packages_table() -> Table:
 
 
 def some(ids: list[str], package: str) -> Text:
-    """Ids, the first of many, and what must be installed for them, if that isn't there."""
+    """Return up to ``MOST`` ids and, if their package is missing, its pip command."""
     more = f", … {len(ids) - MOST} more" if len(ids) > MOST else ""
     text = Text(", ".join(ids[:MOST]) + more)
     return text.append("  ").append_text(installed(package)) if package else text

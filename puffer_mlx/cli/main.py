@@ -1,4 +1,4 @@
-"""The command ``puffer-mlx``: finds the subcommand, and prints help and versions."""
+"""The command ``puffer-mlx``: finds the subcommand, prints help and versions."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
 HELP = ("-h", "--help", "help")
-ALIASES = {"eval": "evaluate"}  # PufferLib's word
+ALIASES = {"eval": "evaluate"}  # PufferLib's name
 
 
 USAGE = """\
@@ -31,7 +31,7 @@ for example
 
 
 def usage() -> str:
-    """Return the page of ``puffer-mlx --help``."""
+    """Return the text of ``puffer-mlx --help``."""
     lines = (f"  {f'{name} {each.words}':<24}{each.about}" for name, each in COMMANDS.items())
     return USAGE.format(
         COMMAND=program.command("COMMAND [options]"),
@@ -42,7 +42,7 @@ def usage() -> str:
 
 
 def refused(word: str) -> UserError:
-    """Return the error for a word that is no command."""
+    """Return the error for an unknown command."""
     from puffer_mlx.config.compatibility import closest
     from puffer_mlx.config.resolve import known_words
 
@@ -57,14 +57,14 @@ def refused(word: str) -> UserError:
 
 @reported
 def shown(argv: list[str]) -> int:
-    """Print help or versions, or refuse a word that is no command."""
+    """Print help or versions, or refuse an unknown command."""
     if not argv:
         print(usage(), file=sys.stderr)
         return 2
     if argv[0] in HELP:
         print(usage())
     elif argv[0] == "--version":
-        from puffer_mlx.system.version import version_text  # it imports MLX
+        from puffer_mlx.system.version import version_text  # imports MLX, so not at the top
 
         print(version_text())
     else:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns the exit code.
 
     Args:
-        argv: the words after ``puffer-mlx``; None for those of this process.
+        argv: Words after ``puffer-mlx``; None for those of this process.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     before = next((i for i, word in enumerate(words) if word not in WORDS), len(words))

@@ -1,4 +1,4 @@
-"""Have policies play against each other: puffer-mlx match connect4_two latest random [options]."""
+"""Let policies play against each other: puffer-mlx match connect4_two latest random [options]."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.errors import UserError
 
-USED = (  # keys that a match depends on: it doesn't train
+USED = (  # keys with an effect on a match
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
     *("vec.num_threads", "vec.max_threads"),
-    "train.algorithm",  # of a file without a configuration: whether states end with episodes
+    "train.algorithm",  # for a policy file: decides if states are reset after episodes
 )
-USED_IN_PYTHON = (  # those that environments in C don't have
+USED_IN_PYTHON = (  # keys for environments in Python only
     *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
     "vec.image_channels",
 )
-GAMES = 4096  # PufferLib's number
+GAMES = 4096  # PufferLib's default
 GAMES_IN_PYTHON = 256
-FPS = 2.0  # of a GIF of a game
+FPS = 2.0  # frames per second of a GIF
 PLAYERS = """\
 PLAYER: a checkpoint's or a run's folder, a RUN_ID, latest, a file of a policy (.safetensors, .bin,
 .pt, .onnx: whatever puffer-mlx import reads), random, or bot:SKILL, the environment's scripted
@@ -49,10 +49,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """Return the environment's configuration, and this script's own options.
+    """Return the environment's configuration and this script's own options.
+
+    Args:
+        argv: Words of the command line.
 
     Raises:
-        UserError: anything wrong with them.
+        UserError: An option is invalid, or fewer than two players are named.
     """
     used = (*USED, *USED_IN_PYTHON)
     config, options = parse_command_line(spelled_out(argv), add_options, used=used, training=False)
@@ -71,22 +74,22 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
 
 
 def note_unused(config: Config, keys: Sequence[str]) -> None:
-    """Note typed keys for environments in Python that have no effect in C."""
+    """Add a note about typed keys that have no effect on environments in C."""
     idle = [name for name in keys if typed(config, name) and not config.python]
     if idle:
         config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
 
 
 def default_games(config: Config) -> int:
-    """Return the default number of games for each pair."""
+    """Return the default number of games per pair."""
     return GAMES_IN_PYTHON if config.python else GAMES
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Return words with --players before the players after ENV; options may come between.
+    """Return the words with --players inserted before the players; options may come between.
 
     Raises:
-        UserError: players are named in both ways.
+        UserError: Players are named in both ways.
     """
     first = next((i for i, word in enumerate(argv) if i and not word.startswith("-")), len(argv))
     end = next((i for i in range(first, len(argv)) if argv[i].startswith("-")), len(argv))

@@ -1,4 +1,4 @@
-"""What ``match`` and ``evaluate --against`` do: find players, have them play, print tables."""
+"""The work of ``match`` and ``evaluate --against``: load players, play games, print tables."""
 
 import argparse
 import contextlib
@@ -34,12 +34,12 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.vec.base import Environments
 
-RESULT = 2.0  # seconds that a GIF shows it
-Reparse = Callable[..., Config]  # of further words, and files: the configuration with them, too
+RESULT = 2.0  # seconds that a GIF shows the result
+Reparse = Callable[..., Config]  # (further words, files) -> configuration
 
 
 def run(config: Config, options: argparse.Namespace, reparse: Reparse) -> None:
-    """Have the players play each other, print the results, and write them to ``--json``."""
+    """Play all games, print the results and write them to ``--json``."""
     select_device(config.base.device)
     vec.settle_family(config)
     players, results, record = play(config, options, options.players, reparse)
@@ -60,17 +60,17 @@ def play(
     reparse: Reparse,
     learner: Player | None = None,
 ) -> tuple[list[Player], Results, dict[str, Any]]:
-    """Have pairs of players play, and write a picture of a game of the first two to ``--gif``.
+    """Play games between pairs of players, and write a GIF of the first pair to ``--gif``.
 
     Args:
-        config: of the environment.
-        options: of the command: ``games``, ``max_steps``, ``greedy``, ``gif``, ``fps``, ``scale``.
-        words: name the players.
-        reparse: by which a file of a policy tells what is in it.
-        learner: plays against each of the others; None: each plays each.
+        config: Configuration of the environment.
+        options: Parsed options ``games``, ``max_steps``, ``greedy``, ``gif``, ``fps``, ``scale``.
+        words: Names of the players.
+        reparse: Parses the command line again with the settings of a policy file.
+        learner: Player who meets each of the others; None for games of every pair.
 
     Returns:
-        The players, the results of pairs, and all of it as JSON.
+        The players, the results by pair, and a record for JSON.
     """
     config = without_statistics(config)
     agents, spec = agents_of(config), vec.look_up_spec(config)
@@ -91,15 +91,22 @@ def play(
 
 
 def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse: Reparse) -> Player:
-    """One that a person names.
+    """Return the player that the user named.
+
+    Args:
+        word: Name of the player.
+        config: Configuration of the environment.
+        spec: Spec of the environment.
+        greedy: True to take the most probable action instead of sampling.
+        reparse: Parses the command line again with the settings of a policy file.
 
     Raises:
-        UserError: there is no such player, or it is one of another environment.
+        UserError: The player doesn't exist or is for another environment.
     """
     if player := player_without_policy(word, config, spec):
         return player
     path = Path(word)
-    if path.suffix and path.is_file():  # of any format that ``import`` reads; it tells its size
+    if path.suffix and path.is_file():  # any format that ``import`` reads
         file = inspect(path)
         settings = file.settings | file.file.sizes_for(file, spec, reparse([]))
         words = [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
@@ -117,7 +124,7 @@ def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse:
 
 
 def numbered(players: Sequence[Player]) -> list[Player]:
-    """Players of different names: one that is there again has a number behind its name."""
+    """Return players with unique names: a repeated name gets a number."""
     named: list[Player] = []
     times: Counter[str] = Counter()
     for player in players:
@@ -128,7 +135,7 @@ def numbered(players: Sequence[Player]) -> list[Player]:
 
 
 def name_of(word: str, folder: Path, config: Config) -> str:
-    """A checkpoint's name: as a person wrote it, or RUN_ID/STEP of those where they usually are."""
+    """Return a checkpoint's name: RUN_ID/STEP in the checkpoint folder, else the user's word."""
     home = (Path(config.base.checkpoint_dir) / config.slug).resolve()
     inside = folder.resolve().is_relative_to(home)
     return str(folder.resolve().relative_to(home)) if inside else word
@@ -138,7 +145,7 @@ def name_of(word: str, folder: Path, config: Config) -> str:
 
 
 def games_of(config: Config, agents: int, games: int, max_steps: int = MAX_STEPS) -> Games:
-    """So many games of a pair, in environments of so many agents."""
+    """Return the games of one pair in environments of this many agents."""
     return Games(
         config, agents, games, lambda arena: vec.make(arena, threads()), config.base.seed, max_steps
     )
@@ -146,7 +153,7 @@ def games_of(config: Config, agents: int, games: int, max_steps: int = MAX_STEPS
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows on a terminal how many games, say, are over; it is gone when all are."""
+    """Show a progress bar on the terminal until the context ends. Yields its update function."""
     console = Console(stderr=True)
     with Progress(
         *(what, *Progress.get_default_columns()[1:2]),
@@ -164,7 +171,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def report(record: dict[str, Any]) -> str:
-    """The results as tables."""
+    """Return the results as tables."""
     players = sorted(record["players"], key=lambda player: -player["elo"])
     width = max(12, *(len(player["name"]) for player in players))
     lines = [*pair_table(record), "", f"{'':{width}}{'Elo':>8}"]
@@ -176,7 +183,7 @@ def report(record: dict[str, Any]) -> str:
 def record_pairs(
     players: Sequence[Player], results: Results, config: Config, greedy: bool
 ) -> dict[str, Any]:
-    """Results as JSON, of which the tables are made, too."""
+    """Return the results as a record for JSON and the tables."""
     pairs = []
     for (i, j), result in results.items():
         low, high = result.interval or (None, None)
@@ -203,7 +210,7 @@ def record_pairs(
 
 
 def pair_table(record: dict[str, Any], games: str = "games of each pair") -> list[str]:
-    """What was played, and below each player whom it played against: lines."""
+    """Return the lines of a table of games, grouped by first player."""
     pairs = record["pairs"]
     how = "greedy" if record["greedy"] else "stochastic"
     width = max(20, *(len(pair["second"]) for pair in pairs))
@@ -229,7 +236,7 @@ def _interval(pair: dict[str, Any]) -> str:
 
 
 def repeated_notes(record: dict[str, Any], config: Config) -> list[str]:
-    """Lines about pairs that played the same games again and again, and what makes others."""
+    """Return notes about pairs that repeated the same games, each with a hint."""
     opening = next((key for key in config.env if key.startswith("opening")), None)
     hint = "without --greedy they differ"
     if opening and config.env[opening]:
@@ -248,7 +255,7 @@ def repeated_notes(record: dict[str, Any], config: Config) -> list[str]:
 def write_game(
     players: Sequence[Player], config: Config, agents: int, options: argparse.Namespace
 ) -> None:
-    """Write a GIF of a game of the first two players."""
+    """Write a GIF of one game between the first two players."""
     path, fps = options.gif, options.fps
     place = arena(config, 1, agents, config.base.seed)
     with vec.make(place, threads(), render=True) as one:
@@ -260,9 +267,10 @@ def write_game(
 def frames_of(
     first: Player, second: Player, one: Environments, config: Config, hold: int
 ) -> Iterator[Frame]:
-    """A game as agent 0 sees it, or as the environment draws itself, and ``hold`` times its end.
+    """Yield the frames of one game, then the last frame ``hold`` times.
 
-    Above it are the players' names, at the end the result.
+    Frames show agent 0's view or the environment's own drawing, with the names of the players above
+    it and the result at the end.
     """
     draw, names = drawing(config, one), [first.name, f"against {second.name}"]
     results = [f"{first.name} won", f"{second.name} won", "a draw"]

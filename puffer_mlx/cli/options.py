@@ -1,4 +1,4 @@
-"""Options of commands: adds a table of text to a parser, and refuses options without effect."""
+"""Options of commands: add a table of options to a parser, refuse options without effect."""
 
 import argparse
 import math
@@ -15,11 +15,11 @@ from puffer_mlx.system import voice
 from puffer_mlx.system.files import to_write
 
 Type = Callable[[str], Any]
-MOST = 1e12  # of what has no other limit
+MOST = 1e12  # default upper limit
 
 
 def number(kind: type, least: float, most: float = MOST) -> Callable[[str], float]:
-    """Return a function that parses a finite number in a range: 1_000, 1e3."""
+    """Return a function that parses a finite number in a range, such as 1_000 or 1e3."""
 
     def parse(text: str) -> float:
         try:
@@ -36,8 +36,8 @@ def number(kind: type, least: float, most: float = MOST) -> Callable[[str], floa
     return parse
 
 
-TYPES: dict[str, Type] = {  # of the words that stand for values
-    "FILE": to_write,  # where it is read, ``types`` says so
+TYPES: dict[str, Type] = {  # types by metavar
+    "FILE": to_write,  # for a file to write; ``types`` overrides it for a file to read
     "FOLDER": Path,
     "N": number(int, 1),
     "SECONDS": number(float, 0.001),
@@ -54,15 +54,14 @@ def add_table(
     """Add the options of a table as a group. Returns the group.
 
     Args:
-        parser: the command's parser.
-        title: the group's title in help.
-        table: each option begins a line: its names, a word for its value, two blanks, its help;
-            indented lines continue the help. The word is FILE, FILE... for several values, FILE*
-            for an option that may be repeated, [FILE] for a value that may be left out and is ""
-            then. Without a word the option is a switch.
-        about: the group's description in help.
-        types: functions from text to value, by an option's name; else ``TYPES`` has the function
-            for the word, else the value is the text.
+        parser: Parser of the command.
+        title: Title of the group in help.
+        table: Text with one option per entry: names, metavar, two blanks, help. Indented lines
+            continue the help. FILE... takes several values, FILE* may be repeated, and [FILE] has
+            an optional value, "" if omitted. An option without a metavar is a switch.
+        about: Description of the group in help.
+        types: Functions from text to value, by option. Other options use ``TYPES`` by metavar, or
+            stay text.
     """
     group = parser.add_argument_group(title, about)
     for entry in re.split(r"\n(?=\S)", table.strip()):
@@ -75,7 +74,7 @@ def add_table(
 
 
 def _taking(word: str, kind: Type | None) -> dict[str, Any]:
-    """Return argparse's arguments for an option's value; without a word the option has none."""
+    """Return argparse's arguments for an option with this metavar; "" makes a switch."""
     if not word:
         return {"action": "store_true"}
     plain = word.strip("[].*")
@@ -95,13 +94,13 @@ def reject_unused(
     """Refuse options that were given and have no effect.
 
     Args:
-        options: parsed options; None, False and empty lists mean that an option wasn't given.
-        names: attributes of the options without effect.
-        why: the text after "does nothing".
-        hint: the hint of the error.
+        options: Parsed options; None, False and empty lists mean that an option wasn't given.
+        names: Attributes of the options without effect.
+        why: Text after "does nothing" in the message.
+        hint: Hint of the error.
 
     Raises:
-        UserError: one of the options was given.
+        UserError: One of the options was given.
     """
     for name in names:
         value = getattr(options, name)
@@ -110,13 +109,13 @@ def reject_unused(
 
 
 def say_config(config: Config) -> None:
-    """Print a configuration's notes, and with ``-v`` the origins of its values."""
+    """Print a configuration's notes and, with ``-v``, the origins of its values."""
     voice.note(*take_notes(config))
     detail_config(config)
 
 
 def detail_config(config: Config) -> None:
-    """With ``-v``, print the files that were read, and each value that they set."""
+    """With ``-v``, print the files that were read and each value that they set."""
     if config.files:
         voice.detail(f"read, the later ones winning: {', '.join(config.files)}")
     for name in DECLARED:

@@ -1,13 +1,13 @@
-"""How a run ends: whatever ends it, what can be saved is saved, and one line says what that was.
+"""The end of a run: save all that can be saved, and print one line about it.
 
-| what ends it | what is saved |
+| cause | saved |
 | --- | --- |
-| its last epoch, ``--stop-at``, a first signal, a closed pipe | everything: ``--resume`` goes on |
-| a Mac's driver, which ended an epoch's rollout or training | everything before that epoch |
-| an exception (anyone's), a second signal | the weights that the last whole epoch left |
+| the last epoch, ``--stop-at``, a first signal, a closed pipe | everything: ``--resume`` works |
+| a Mac's driver aborts an epoch's rollout or training | everything before that epoch |
+| any other exception, a second signal | the weights after the last complete epoch |
 
-In the middle of an epoch weights, random keys and environments don't belong together, so nothing
-can go on exactly from there.
+During an epoch, weights, random keys and environments don't belong to the same step, so an exact
+resume from there is impossible.
 """
 
 import errno
@@ -24,32 +24,35 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
-EVALUATED = "evaluated"  # in a checkpoint's numbers: its weights' score while training
-LONG = 10.0  # seconds to an epoch's end, from which on they are said
+EVALUATED = "evaluated"  # in a checkpoint's numbers: score of its weights
+LONG = 10.0  # seconds: a longer wait for the epoch's end is announced
 NOTHING = "no epoch ended; nothing to save"
 AT_ITS_END = "nothing to train: --train.total-timesteps says how many steps"
 
 
 class RunEnding:
-    """Saves a run; a context manager around all of its training.
+    """Save a run when training ends. A context manager around the training.
 
     Args:
-        run: with its files, not trained yet since it was saved, if it was.
-        evaluator: of its weights.
+        run: Run with its files; already saved, if it was trained before.
+        evaluator: Evaluator of the run's weights.
     """
 
     def __init__(self, run: Run, evaluator: Evaluator) -> None:
         self._run, self._trainer, self._evaluator = run, run.trainer, evaluator
-        self._saved: Path | None = None  # the last checkpoint of this start
-        self._whole = run.resumed and run.resumed.folder  # the last one that has everything
-        self._epoch = run.trainer.epoch  # what there is to save is what was trained since
+        self._saved: Path | None = None  # last checkpoint written by this process
+        self._whole = run.resumed and run.resumed.folder  # last checkpoint that can be resumed
+        self._epoch = run.trainer.epoch  # last saved epoch
         self._lock = threading.Lock()
 
     def save(self, whole: bool = True) -> None:
-        """Save the last epoch that ended, unless it is; not whole: only its weights.
+        """Save the last complete epoch if it isn't saved yet.
+
+        Args:
+            whole: True for a checkpoint that can be resumed, False for weights only.
 
         Raises:
-            UserError: it can't be written.
+            UserError: The checkpoint can't be written.
         """
         with self._lock:
             trainer = self._trainer
@@ -70,10 +73,10 @@ class RunEnding:
             self._whole = self._saved if whole else self._whole
 
     def rescue(self, whole: bool = False) -> str:
-        """Save where the training doesn't end by itself, from any thread; the line.
+        """Save after an unexpected end, from any thread. Returns a line about it for the user.
 
         Args:
-            whole: save everything, if that can still be had; else the weights.
+            whole: True to try a checkpoint that can be resumed first; False for weights only.
         """
         try:
             self.save(whole)
@@ -83,11 +86,11 @@ class RunEnding:
 
     @property
     def saved(self) -> Path | None:
-        """The last checkpoint of this start, or that from which it goes on."""
+        """Last checkpoint of this process or the resumed one."""
         return self._saved or self._whole
 
     def line(self) -> str:
-        """What was saved last, and what it is good for."""
+        """Return a line about the last checkpoint and its use."""
         if self._saved is None:
             done = self._trainer.epoch >= self._trainer.config.epochs
             return AT_ITS_END if done else NOTHING
@@ -117,12 +120,12 @@ class RunEnding:
 
 
 class StopRequests:
-    """What comes from outside and ends a run after its epoch.
+    """Requests from outside to end a run after its epoch.
 
     Attributes:
-        trainer: the run's, once there is one.
-        stopped: whether it is to end.
-        status: that the program is to end with, if nobody asked it to end.
+        trainer: Trainer of the run; None before it is made.
+        stopped: True after a request.
+        status: Exit code of the process, unless a signal sets another one.
     """
 
     def __init__(self) -> None:
@@ -130,7 +133,7 @@ class StopRequests:
         self.stopped, self.status = False, 0
 
     def stop(self) -> str | None:
-        """A signal, say: end after this epoch; what there is to say of that, if it takes long."""
+        """Request a stop after this epoch. Returns a message if the epoch takes long, else None."""
         self.stopped = True
         if not self.trainer:
             return None
@@ -141,7 +144,14 @@ class StopRequests:
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
     def lost(self, error: OSError) -> str:
-        """Standard output can't be written: end if its reader has left, else train on."""
+        """Handle a failed write to standard output: stop if its reader has closed it, else continue.
+
+        Args:
+            error: Error of the write.
+
+        Returns:
+            Message for the user.
+        """
         if error.errno != errno.EPIPE:
             return f"can't write standard output: {error.strerror}; the run and its log go on"
         self.stop()
@@ -151,29 +161,29 @@ class StopRequests:
 
 # ---- ranks other than the first: their part, without a word and without a file -------------------
 
-# Each call of theirs that exchanges something with the first rank stands beside one of its own in
-# ``cli/train_run.py``: ``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``.
+# Each collective call here needs a counterpart by the first rank in ``cli/train_run.py``:
+# ``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``.
 
 
 def follow(trainer: Trainer, outside: StopRequests) -> int:
-    """Train with the first rank to the end; the exit code.
+    """Train together with the first rank until the run ends. Returns the exit code.
 
     Args:
-        trainer: this rank's, as the first one's before its first epoch.
-        outside: what may end the run.
+        trainer: Trainer of this rank, in the same state as the first rank's.
+        outside: Requests to end the run.
     """
     config, ranks = trainer.config, trainer.ranks
     saved = trainer.epoch
 
     def give_part() -> int:
-        """Give this rank's part to a checkpoint of the first one, unless it has it."""
+        """Take part in the first rank's checkpoint if there was an epoch since the last one."""
         if trainer.epoch != saved:
             trainer.state()
         return trainer.epoch
 
     with signals.gently(outside.stop, lambda: f"rank {ranks.rank} has ended"):
         for _ in trainer:
-            if ranks.any(False):  # the first one saves
+            if ranks.any(False):  # the first rank saves
                 saved = give_part()
         saved = give_part()
         if trainer.fault:

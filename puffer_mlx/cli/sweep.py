@@ -1,4 +1,4 @@
-"""Search for a good configuration: puffer-mlx sweep breakout [options]; --help shows them."""
+"""Search for a good configuration: puffer-mlx sweep breakout [options]; --help lists them."""
 
 import argparse
 import contextlib
@@ -40,17 +40,17 @@ FIRST = (
     "learning_rate",
     "gamma",
 )  # shown first in a run's line
-WHERE = "sweep.json"  # in a sweep's folder: where its trials are
+WHERE = "sweep.json"  # file in a sweep's folder that names the storage of its trials
 
 
 class StoredSweep(NamedTuple):
-    """A sweep's name and places.
+    """Name and storage of a sweep.
 
     Args:
-        name: its name.
-        folder: its folder on this machine.
-        storage: the file or URL of its trials.
-        goes_on: True if it must exist already.
+        name: Name of the sweep.
+        folder: Local folder of the sweep.
+        storage: File or URL of its trials.
+        goes_on: True if the sweep is resumed and must exist.
     """
 
     name: str
@@ -69,9 +69,9 @@ def main(argv: list[str]) -> int:
     refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
-    refuse_full()  # else each of its runs is, one after the other
+    refuse_full()  # otherwise every run would fail in turn
     options, words = split(argv[1:])
-    # SIGTERM is what batch systems send, SIGHUP comes with a closed terminal.
+    # Batch systems send SIGTERM, a closed terminal sends SIGHUP.
     with interrupting(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
         return sweep(argv[0], words, options, find(config, options), config, interrupts)
 
@@ -80,7 +80,7 @@ def find(config: Config, options: argparse.Namespace) -> StoredSweep:
     """Return the sweep that the options name.
 
     Raises:
-        UserError: it doesn't exist.
+        UserError: It doesn't exist, or its name is invalid.
     """
     above = Path(options.dir) / config.slug
     name = options.resume or options.name or str(time.time_ns() // 1_000_000)
@@ -114,12 +114,12 @@ def sweep(
     """Run the sweep. Returns the exit code.
 
     Args:
-        env: the environment.
-        words: further words of the configuration.
-        options: the sweep's options.
-        stored: the sweep's name and places.
-        typed: the configuration of ``env`` and ``words`` alone.
-        interrupts: end the sweep.
+        env: Environment.
+        words: Further words of the configuration.
+        options: Options of the sweep.
+        stored: Name and storage of the sweep.
+        typed: Configuration of ``env`` and ``words`` alone.
+        interrupts: Signals that end the sweep.
     """
     from puffer_mlx.sweep.engine import storage
     from puffer_mlx.sweep.engine import study as studies
@@ -154,14 +154,14 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     """Return the first run's configuration and the sweep's settings; print notes on both.
 
     Args:
-        env: the environment.
-        words: further words: the study's, and the typed ones.
-        typed: the configuration of the typed words alone.
-        study: the name of the study in messages; its words count as a file's.
+        env: Environment.
+        words: Words of the study, then the typed ones.
+        typed: Configuration of the typed words alone.
+        study: Name of the study in messages. Its words are trusted no more than a file's.
 
     Raises:
-        UserError: anything wrong; or the study names code, or a file to write, that the person
-            didn't type. It is checked here, as runs get all words as if they were typed.
+        UserError: The configuration is invalid, or the study names code or a file to write that
+            the user didn't type. This is checked here because runs get all words as typed.
     """
     config, _ = parse_command_line([env, *words], add_options, used=USED)
     trust.note_origin(config, typed, study)
@@ -178,10 +178,10 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
 
 
 def kept_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a study that a resumed sweep uses: those of its configuration.
+    """Return the words of a study that a resumed sweep uses.
 
     Raises:
-        UserError: they set the folder of runs.
+        UserError: The words set a folder for runs.
     """
     return [word for word in split(words)[1] if word != "--allow-code"]
 
@@ -190,7 +190,7 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
     """Return another configuration's values of the swept keys, for ``--start-from``.
 
     Raises:
-        UserError: the configuration can't be read, or lacks a value.
+        UserError: The configuration can't be read or lacks a value.
     """
     config = load(word, [])
     values: dict[str, int | float] = {}
@@ -245,7 +245,7 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     """Print the result. Returns the exit code.
 
     Raises:
-        UserError: no run has finished.
+        UserError: No run has finished.
     """
     from optuna.trial import TrialState
 
@@ -280,13 +280,17 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
 
 
 def columns(trainings: Any) -> list[str]:
-    """Return the short names of the keys in a run's line."""
+    """Return the short names of up to four keys for a run's line."""
     swept = [name.rpartition(".")[2] for name in trainings.space.names]
     return [*[name for name in FIRST if name in swept], *[n for n in swept if n not in FIRST]][:4]
 
 
 def gpus_of(config: Config, most: int) -> list[str]:
-    """Return the GPUs that runs share; empty on a CPU and on Macs."""
+    """Return the GPUs that runs share; empty on a CPU and on Macs.
+
+    Raises:
+        UserError: More GPUs were requested than exist.
+    """
     from puffer_mlx.system.devices import has_gpu
 
     gpus = child.own_gpus() if config.base.device != "cpu" else []

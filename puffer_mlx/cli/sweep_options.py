@@ -1,4 +1,4 @@
-"""Options of the command sweep, and the words of a command line that its runs get."""
+"""Options of the command sweep, and the words that its runs get."""
 
 import argparse
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
 --sweep.train.gamma.min 0.9. --help all explains those of [sweep]. A key that is
 typed, as --train.gamma 0.99, stays fixed unless its range is typed, too."""
-USED = (  # keys and sections that have an effect in a sweep's runs
+USED = (  # keys and sections with an effect on a sweep's runs
     *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )
@@ -59,10 +59,10 @@ def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def refuse_unknown_method(config: Config) -> None:
-    """Refuse a typed method that doesn't exist; for a file's there is a note (``reading``).
+    """Refuse a typed search method that doesn't exist. For a method from a file see ``reading``.
 
     Raises:
-        UserError: it names the methods.
+        UserError: The method doesn't exist.
     """
     text = config.sweep.get("sweep", {}).get("method", "")
     if typed(config, "sweep.method") and method_named(text) is None:
@@ -74,7 +74,7 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the sweep's own options and the other words.
 
     Raises:
-        UserError: two options contradict each other, or a folder for runs is given.
+        UserError: Two options contradict each other, or a folder for runs is given.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(parser)
@@ -93,7 +93,7 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def without_sweep(words: Sequence[str]) -> list[str]:
     """Return the words of a configuration without options for [sweep]."""
     kept: list[str] = []
-    option = ""  # the one whose value a word may be
+    option = ""  # the option that the next word may belong to
     for word in words:
         option = word if word.startswith("--") else option
         if not option.startswith("--sweep."):

@@ -1,6 +1,6 @@
-"""Train a policy: puffer-mlx train breakout [options]; --help shows the usual ones.
+"""Train a policy: puffer-mlx train breakout [options]; --help shows the common ones.
 
-Words are understood before the trainer is imported: help and errors come at once.
+Words are parsed before the trainer is imported, so help and errors appear at once.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program, voice
 
-if TYPE_CHECKING:  # it imports MLX
+if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.checkpoint import Checkpoint
 
 OF_RESUMED = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
-PROFILED = 3  # epochs of a timeline
+PROFILED = 3  # default number of epochs in a timeline
 OPTIONS = f"""
 --load-model-path PATH  start a new run from weights: a .safetensors or .bin file, or what --resume
     takes
@@ -45,16 +45,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration and this script's own options, with ``trace`` among them.
+    """Return the configuration and this script's own options, with ``trace`` added to them.
 
     Args:
-        argv: the words.
-        run: the configuration of the resumed run; None for a new run.
+        argv: Words of the command line.
+        run: Configuration file of the resumed run; None for a new run.
     """
     config, options = parse_command_line(argv, add_options, run=run)
     options.trace = None
     trust.permit_log_dir(config, new=run is None)
-    if isinstance(config.base.profile, str):  # a file of this start, not of the run
+    if isinstance(config.base.profile, str):  # a file for this start only
         trust.permit_profile(config)
         options.trace, config.base.profile = Path(config.base.profile).absolute(), True
     if not options.trace:
@@ -74,19 +74,18 @@ def option_parser() -> argparse.ArgumentParser:
 def find_resumed(
     which: str, words: list[str], stack: contextlib.ExitStack
 ) -> tuple["Checkpoint", Path]:
-    """Find the checkpoint to resume; its own configuration is what other options change.
+    """Load the checkpoint to resume and lock its run.
 
     Args:
-        which: the value of ``--resume``.
-        words: the environment, and the options for the folder of runs and for trusted code.
-        stack: locks the run until the stack is closed.
+        which: Value of ``--resume``.
+        words: Environment, and the options for the folder of runs and for trusted code.
+        stack: Holds the lock of the run until it is closed.
 
     Returns:
-        The checkpoint, and the folder of the newest checkpoint, which differs if that one has
-        weights only.
+        The checkpoint, and the folder of the newest checkpoint, which may hold weights only.
 
     Raises:
-        UserError: no checkpoint is found, it is for another environment, or another process
+        UserError: No checkpoint is found, it is for another environment, or another process
             trains the run.
     """
     from puffer_mlx import checkpoint
@@ -96,7 +95,7 @@ def find_resumed(
     folder = checkpoint.find(which, config, checkpoint.STATE)
     if not launched_rank():  # the first rank holds it for all of them
         stack.enter_context(held(folder.parent))
-    folder = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
+    folder = checkpoint.find(which, config, checkpoint.STATE)  # may be newer now
     resumed = checkpoint.load(folder, trust.known(config))
     if resumed.config.env_name != config.env_name:
         raise UserError(

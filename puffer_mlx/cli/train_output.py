@@ -1,4 +1,4 @@
-"""What ``train.py`` says of a run, and what the dashboard's advice depends on."""
+"""Messages of ``puffer-mlx train``, and the dashboard with its conditions for advice."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -34,16 +34,21 @@ from puffer_mlx.vec.from_config import source_folder
 
 
 def device_text(trainer: Trainer) -> str:
-    """Where it trains, and where it acts if that is elsewhere."""
+    """Return the device that trains, and the device of rollouts if it differs."""
     place = trainer.placement
     text = f"CPU, {blas_name()}" if kind(place.learner) == "cpu" else "GPU"
     return text if place.rollout == place.learner else f"{text}; rollouts on the CPU"
 
 
 def introduce(config: Config, environments: Environments) -> None:
-    """Print what there is to be said of environments; refuse those that can't be evaluated.
+    """Print notes on the environments, and refuse unsuitable ones.
 
-    Or can't be drawn, where videos are asked for.
+    Args:
+        config: Configuration of the run.
+        environments: Environments of the run.
+
+    Raises:
+        UserError: They can't be evaluated, or can't be drawn although videos are requested.
     """
     voice.note(*take_notes(config))
     evaluation.refuse_agents(config, environments)
@@ -56,7 +61,7 @@ def introduce(config: Config, environments: Environments) -> None:
 
 
 def images_note(environments: Environments) -> str | None:
-    """Return the line that says how images are read; None if there are none."""
+    """Return a line about the layout of images, or None without images."""
     layout = getattr(environments, "layout", None)
     images = layout.images() if layout else []
     return f"images: {'; '.join(images)}" if images else None
@@ -66,8 +71,8 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
     """Yield the lines about a resumed run.
 
     Args:
-        run: the run.
-        newest: the newest checkpoint that could have been meant.
+        run: Run.
+        newest: Folder of the newest checkpoint; None for a new run.
     """
     if not (run.resumed and run.state):
         return
@@ -89,13 +94,13 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
 
 
 def files_text(run: Run) -> str:
-    """Where a run's files are."""
+    """Return the paths of a run's files."""
     folder, log = relative(run.folder), relative(run.log.path)
     return f"checkpoints {folder}\nlog         {log}\ncompiled    {cache_directory()}"
 
 
 def notes(run: Run) -> list[str | None]:
-    """The lines about a run that begins to train."""
+    """Return the lines to print before training."""
     trainer, config = run.trainer, run.trainer.config
     encoder, own_network = trainer.policy.encoder, vec.has_own_network(config)
     plainer = plainer_note(config.env_name, encoder, own_network)
@@ -104,10 +109,15 @@ def notes(run: Run) -> list[str | None]:
 
 
 def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
-    """The dashboard of a run that may end at a step; with ``-q`` it draws nowhere."""
+    """Return the dashboard of a run; with ``-q`` it prints nothing.
+
+    Args:
+        run: Run.
+        stop_at: Environment step of ``--stop-at``; None for the full run.
+    """
     trainer, size = run.trainer, run.trainer.config.batch_size
     total = trainer.config.epochs * size
-    if stop_at:  # a run that goes on beyond it has one epoch more
+    if stop_at:  # a run resumed after this step trains one more epoch
         total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
     facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
@@ -115,7 +125,7 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
 
 
 def conditions(trainer: Trainer) -> Conditions:
-    """What the dashboard's advice depends on."""
+    """Return the facts that the dashboard's advice depends on."""
     config, place = trainer.config, trainer.placement
     environments = cast(Environments, trainer.vec)
     cores = placement.rollout_cores(config)
@@ -141,7 +151,7 @@ def conditions(trainer: Trainer) -> Conditions:
 
 
 def restarted(config: Config) -> str:
-    """Why environments can't go on."""
+    """Return the reason why environments couldn't be resumed."""
     if config.python:
         return "those of Python can't save their state"
     main = main_source(source_folder(config))
@@ -149,7 +159,7 @@ def restarted(config: Config) -> str:
 
 
 def rate_note(config: Config) -> str | None:
-    """The line about a learning rate that was chosen for another optimizer; None without one."""
+    """Return a line about a learning rate chosen for another optimizer, or None."""
     rate = "train.learning_rate"
     origin = config.origins.get(rate, "")
     if config.train.optimizer == config.rate_for or origin == COMMAND_LINE:
@@ -162,7 +172,7 @@ def rate_note(config: Config) -> str | None:
 
 
 def evaluation_note(config: Config) -> str | None:
-    """The line about evaluations while training; None without any."""
+    """Return a line about evaluations while training, or None without evaluations."""
     base = config.base
     if not base.eval_interval:
         return None
@@ -174,11 +184,11 @@ def evaluation_note(config: Config) -> str | None:
 
 
 def under_way(trainer: Trainer) -> str:
-    """The line about a trainer's epoch under way; empty if there is none."""
+    """Return a line about the epoch in progress, or "" between epochs."""
     epoch = trainer.progress
     return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
 
 
 def reached_note(config: Config, score: float | None) -> str:
-    """The line about a run that ended with an evaluation's score."""
+    """Return the line about a run that ends because of an evaluation's score."""
     return f"{reached_text(config, score)}: the run ends (--stop-at-score none goes on)"

@@ -1,4 +1,4 @@
-"""A run in a terminal: what ``puffer-mlx train`` does once its words are understood."""
+"""The work of ``puffer-mlx train`` after parsing: one run in a terminal."""
 
 import argparse
 import contextlib
@@ -43,30 +43,30 @@ Resumed = checkpoint.Checkpoint | None
 
 
 class TraceFiles:
-    """The timeline and the GPU capture that were asked for; wrong ones are errors at once.
+    """Record the timeline and the GPU capture if requested; invalid files fail at once.
 
-    Enter it before the first epoch, call ``epoch`` after each.
+    Enter it before the first epoch and call ``epoch`` after each one.
 
     Args:
-        trainer: what is recorded.
-        options: the command's, which name the files.
+        trainer: Trainer to record.
+        options: Parsed options with the names of the files.
     """
 
     def __init__(self, trainer: Trainer, options: argparse.Namespace) -> None:
         self.trainer, self.trace = trainer, options.trace
-        self.epochs = options.profile_epochs  # of the timeline
+        self.epochs = options.profile_epochs  # epochs in the timeline
         captured = options.gpu_capture, options.gpu_capture_epochs or 1
         self.capture = metal_capture.MetalCapture(*captured) if captured[0] else None
 
     def __enter__(self) -> None:
-        if self.trace:  # counts from where the run goes on, which a resumed one knows only now
+        if self.trace:  # a resumed run knows its first epoch only now
             trace = Trace(self.trace, self.trainer.epoch + 2, self.epochs)
             self.trainer.profiler.trace = trace
         if self.capture:
             self.capture.begin(self.trainer.epoch)
 
     def epoch(self) -> None:
-        """An epoch has ended."""
+        """Count an epoch that ended."""
         if self.capture and not self.capture.end():
             self.capture.begin(self.trainer.epoch)
 
@@ -86,17 +86,17 @@ def start(
     resumed: Resumed,
     held: contextlib.ExitStack,
 ) -> int:
-    """Train as a command line says, from a checkpoint on or from the beginning; the exit code.
+    """Start a new run, or resume one. Returns the exit code.
 
     Args:
-        argv: the words.
-        config: what they say.
-        options: the command's own.
-        resumed: the checkpoint to go on from.
-        held: holds its run.
+        argv: Words of the command line.
+        config: Configuration.
+        options: Parsed options of the command.
+        resumed: Checkpoint to resume; None for a new run.
+        held: Holds the lock of the resumed run.
     """
     if config.train.gpus > 1 and not launching.started():
-        held.close()  # the first rank holds it
+        held.close()  # the first rank takes the lock
         return start_ranks(config, argv)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
@@ -113,8 +113,8 @@ def start(
 
 
 def start_ranks(config: Config, argv: list[str]) -> int:
-    """Start ``train.gpus`` ranks of this command on this machine; the exit code."""
-    share(config, 0, config.train.gpus)  # it can be divided: said once, not by each
+    """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
+    share(config, 0, config.train.gpus)  # refuse sizes that can't be divided once, not in each rank
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
     words = program.of_package("train", *argv, *loud)
@@ -124,7 +124,7 @@ def start_ranks(config: Config, argv: list[str]) -> int:
 def train(
     config: Config, options: argparse.Namespace, resumed: Resumed, ranks: SingleProcess
 ) -> int:
-    """Train as one of several ranks, or as the only one; the exit code."""
+    """Train as the only rank or as one of several. Returns the exit code."""
     voice.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
@@ -138,7 +138,7 @@ def train(
         record = TraceFiles(trainer, options)
         voice.note(*resumed_notes(run, options.newest))
         outside.trainer = trainer
-        if outside.stopped:  # before there was a trainer
+        if outside.stopped:  # requested before the trainer existed
             trainer.stop = True
         if ranks.rank:
             return follow(trainer, outside)
@@ -149,7 +149,7 @@ def train(
         ending = RunEnding(run, evaluator)
         ranks.rescue_by(ending.rescue)
         score = run.state.numbers.get(EVALUATED) if run.state else None
-        if evaluation.reached(config, score):  # the run had ended there
+        if evaluation.reached(config, score):  # the resumed run had already reached the score
             voice.note(reached_note(config, score))
             trainer.stop = True
         with (
@@ -164,7 +164,12 @@ def train(
 
 
 def seen_as_trained(config: Config, path: Path | None) -> Config:
-    """A configuration as the weights in a file need it: what they learned to see and to put out."""
+    """Return the configuration with observations and actions as in the training of the weights.
+
+    Args:
+        config: Configuration of the run.
+        path: File of the initial weights; None for a new policy.
+    """
     if path is None:
         return config
     changed = as_trained(config, path)
@@ -180,7 +185,7 @@ def train_epochs(
     dashboard: Dashboard,
     record: TraceFiles,
 ) -> None:
-    """Train to the end, or until something stops it; records and checkpoints are written."""
+    """Train until the end or a stop; write records, checkpoints and videos."""
     trainer, config, ranks = run.trainer, run.trainer.config, run.trainer.ranks
     videos = EpisodeVideos(trainer, run.folder, dashboard.message)
     for logs in trainer:
@@ -203,13 +208,13 @@ def train_epochs(
             with ranks.apart():
                 ending.save()
     with ranks.apart():
-        ending.save()  # only here is it certain that the run stopped
+        ending.save()  # only now is it certain that the run ends here
     if trainer.fault:
         raise trainer.fault
 
 
 def finish(run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboard) -> None:
-    """Evaluate the last weights of a run that came to its end, and tell the trackers."""
+    """Evaluate the final weights of a complete run, and report to the trackers."""
     trainer, trackers = run.trainer, run.trackers
     trackers.done = trainer.epoch == trainer.config.epochs
     trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
@@ -225,7 +230,7 @@ def finish(run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboa
 
 
 def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
-    """Roll out the final weights, as upstream does after training; the record, empty if none."""
+    """Evaluate the final weights by rollouts. Returns the metrics, empty without an evaluation."""
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
@@ -245,7 +250,7 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
 
 
 def climb(run: Run, dashboard: Dashboard) -> dict[str, float]:
-    """Have the final weights of a run with self-play play others; the record."""
+    """Play the evaluation games of a run with self-play. Returns the metrics."""
     ladder = after_self_play.climb(run.trainer, make_environments, run.log.touch)
     for line in str(ladder).splitlines():
         dashboard.message(line)
