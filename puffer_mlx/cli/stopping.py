@@ -144,7 +144,7 @@ class StopRequests:
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
     def lost(self, error: OSError) -> str:
-        """Handle a failed write to standard output: stop if its reader has closed it, else continue.
+        """Handle a failed write to standard output: stop if its reader has closed it.
 
         Args:
             error: Error of the write.

@@ -86,9 +86,4 @@ def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler
     return scaler
 
 
-def choose(ok: mx.array, new: Any, old: Any) -> Any:
-    """Return the tree ``new`` where ``ok`` (a scalar array) is true, else the tree ``old``."""
-    return tree_map(lambda a, b: mx.where(ok, a, b), new, old)
-
-
 record(__name__)
