@@ -1,4 +1,4 @@
-"""Names of keys besides those that are declared: other names, and keys that mean nothing here."""
+"""Other names of keys, and keys without an effect here."""
 
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 _OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
 _LOADED = "`puffer-mlx train` has --load-model-path"
 _MATCH = "`puffer-mlx match` takes two policies' files"
-_UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, section, keys
+_UNUSED = (  # keys of PufferLib's files without an effect here: (reason, section, keys)
     ("MLX has no CUDA graphs", "base", "cudagraphs"),
     ("mlx.launch or train.gpus starts ranks", "base", "rank world_size gpu_id nccl_id"),
     ("base.seed seeds training", "train", "seed"),
@@ -42,14 +42,14 @@ REMOVED = {  # keys of earlier versions: an error if typed, ignored in files; wh
 
 
 class Renamed(NamedTuple):
-    """The key that another name means; for a switch also what it means there.
+    """The key that another name sets. For a switch, also the values of that key.
 
     Args:
-        section: the key's.
-        key: the key.
-        off: what false means; empty if a value is the same under both names.
-        on: what true means.
-        typed_on: what true means on the command line; empty if that is no different.
+        section: Section of the key.
+        key: Key without its section.
+        off: Value of the key for false; empty if values need no translation.
+        on: Value of the key for true.
+        typed_on: Value for true on the command line; empty for ``on``.
     """
 
     section: str
@@ -142,6 +142,6 @@ ELSEWHERE = {  # what Stable-Baselines3, CleanRL, RLlib and others call a key
 
 
 def closest(name: str, names: list[str]) -> str:
-    """The name probably meant: the same key in another section, else the most similar, else ""."""
+    """Return the name probably meant: the same key in another section, a similar name, or ""."""
     same = [other for other in names if other.split(".")[-1] == name.split(".")[-1]]
     return (same or get_close_matches(name, names, n=1, cutoff=0.6) or [""])[0]

@@ -455,7 +455,7 @@ def _placed(
             problems.append(problem)
     for setting in chosen.values():
         try:
-            # A suggestion takes a millisecond; a file may have any number of unknown keys.
+            # A suggestion takes a millisecond, too long for a file full of unknown keys.
             suggest = len(problems) < MAX_PROBLEMS
             _place(config, setting, texts or config.python, suggest, program)
         except UserError as problem:
@@ -470,14 +470,14 @@ def _placed(
 
 
 def _fitted(placed: Placed, training: bool) -> Config:
-    """Return a configuration with its numbers fitted to one another, and checked.
+    """Fit the numbers of a configuration to one another and check them. Returns the configuration.
 
     Args:
-        placed: the configuration, which is changed, and its settings.
-        training: False if only what evaluations need is checked.
+        placed: Configuration, which is changed, and its settings.
+        training: False to check only what evaluations need.
 
     Raises:
-        UserError: what doesn't fit, all in one message.
+        UserError: Numbers don't fit; one message for all.
     """
     config = placed.config
     _note_passed(config, placed.passed.values())
