@@ -88,7 +88,7 @@ NAMES_OF_5 = {
     "base.async": Renamed("train", "overlap", "False", "auto", typed_on="True"),
 }
 RENAMES |= NAMES_OF_5
-NOTHING = "None"  # a path in their files that is none
+NOTHING = "None"  # PufferLib's text for no path
 ONLY = {  # unused keys whose other values ask for something that does not exist here
     "base.rank": 0,
     "base.world_size": 1,
@@ -97,18 +97,18 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "train.verb_eps": 0,
     "train.draw_from": "rank",
 }
-ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
+ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # parameters of every environment of 5.0
 # Observations that PufferLib 5.0's own environment leaves at 0 and ours writes: the key of [env]
 # that leaves them at 0 here, too, and their numbers.
 LEFT_AT_0 = {"breakout": ("hide_balls_and_width", (8, 9))}
-BOT_EVAL = "bot_eval"  # a section of 5.0: what of [env] is different against scripted opponents
-_SWEPT = (  # what PufferLib 5.0's default.ini searches
+BOT_EVAL = "bot_eval"  # 5.0's section of [env] values for games against scripted opponents
+_SWEPT = (  # keys searched by PufferLib 5.0's default.ini
     *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),
     *["train.total_timesteps", "train.horizon", "train.minibatch_size", "train.learning_rate"],
     *["train.ent_coef", "train.gamma", "train.gae_lambda", "train.replay_ratio", "train.clip_coef"],
     *("train.vf_clip_coef", "train.vf_coef", "train.max_grad_norm", "train.momentum"),
 )
-SWEEP = (  # the keys of its [sweep] sections, which the command line takes, too
+SWEEP = (  # keys of its [sweep] sections, also options on the command line
     *("sweep.metric", "sweep.metric_distribution", "sweep.goal", "sweep.max_suggestion_cost"),
     *("sweep.max_runs", "sweep.gpus", "sweep.downsample", "sweep.prune_pareto"),
     "sweep.early_stop_quantile",
@@ -116,7 +116,7 @@ SWEEP = (  # the keys of its [sweep] sections, which the command line takes, too
 )
 
 
-ELSEWHERE = {  # what Stable-Baselines3, CleanRL, RLlib and others call a key
+ELSEWHERE = {  # names in Stable-Baselines3, CleanRL, RLlib and others -> key
     "lr": "train.learning_rate",
     "total_steps": "train.total_timesteps",
     "discount": "train.gamma",

@@ -487,7 +487,7 @@ def _fitted(placed: Placed, training: bool) -> Config:
     fit_minibatch(config)
     if not (episodes := placed.chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
         fit_evaluations(config)
-    if not training:  # and nothing else depends on these numbers
+    if not training:  # only training depends on these numbers
         config.notes.clear()
     validate(config, training)
     return config
@@ -565,7 +565,7 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
         beside = Path() if setting.typed else Path(origin.rpartition(":")[0]).parent
         with reading(text):
             config.source = str((beside / unquoted(text)).resolve())
-            Path(config.source).is_dir()  # an error if it may not be looked at
+            Path(config.source).is_dir()  # fails if the folder isn't readable
     elif section == "env":
         _place_parameter(config, setting, texts)
     elif section == "sweep" or section.startswith("sweep."):

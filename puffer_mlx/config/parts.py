@@ -70,7 +70,7 @@ class Facts(NamedTuple):
             to train from initial states.
         in_order: True if minibatches are the next S agents, so that S must divide N.
         by_samples: True if minibatches consist of samples, not segments, without recurrent state.
-        stops_by_kl: True if ``train.target_kl`` may end an update.
+        stops_by_kl: True if ``train.target_kl`` may end the passes over a rollout early.
         lags: True if it is made for ``train.overlap``, where rollouts use weights one update old.
         evaluates_apart: True if the evaluation after training uses separate environments.
         saves_after: Epochs by which a checkpoint comes earlier than 4.0's.

@@ -11,7 +11,7 @@ from puffer_mlx.errors import UserError
 
 MAX_PROBLEMS = 20  # in one message
 Problem = tuple[Sequence[str], str, str]  # the keys that say so, what is wrong, a hint
-OF_GAMES = {  # what an ID of Atari's games has arguments for
+OF_GAMES = {  # key of [wrap] -> argument of an Atari game named by its id
     "sticky_actions": "repeat_action_probability",
     "grayscale": "grayscale",
     "resize_height": "img_height",
