@@ -144,13 +144,9 @@ class StopRequests:
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
     def lost(self, error: OSError) -> str:
-        """Handle a failed write to standard output: stop if its reader has closed it.
+        """Handle a failed write to standard output. Returns a message for the user.
 
-        Args:
-            error: Error of the write.
-
-        Returns:
-            Message for the user.
+        If the reader has closed the output, the run stops; otherwise it continues.
         """
         if error.errno != errno.EPIPE:
             return f"can't write standard output: {error.strerror}; the run and its log go on"

@@ -66,7 +66,7 @@ class TraceFiles:
             self.capture.begin(self.trainer.epoch)
 
     def epoch(self) -> None:
-        """Count an epoch that ended."""
+        """End the current capture after an epoch, and begin the next one if it has more epochs."""
         if self.capture and not self.capture.end():
             self.capture.begin(self.trainer.epoch)
 

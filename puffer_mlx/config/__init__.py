@@ -1,4 +1,4 @@
-"""What a run is told: keys, files, the command line, and what may be obeyed."""
+"""The configuration of a run: keys, files, the command line, and trust in code that files name."""
 
 from puffer_mlx.config.command_line import ALLOW_CODE
 from puffer_mlx.config.loading import load, load_saved, parse_command_line

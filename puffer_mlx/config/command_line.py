@@ -206,11 +206,10 @@ class Typed(NamedTuple):
     """An option as it was typed.
 
     Args:
-        option: the option with its dashes, ``-`` for ``_``, and ``--seed`` for ``--base.seed``;
-            empty for words before the first option.
-        words: its values: the text after ``=`` if there is one, then the words up to the next
-            option.
-        argv: option and values as words of a command line.
+        option: Name with dashes, ``-`` for ``_``, and ``--seed`` for ``--base.seed``; empty for
+            words before the first option.
+        words: Values: the text after ``=``, if any, then the words up to the next option.
+        argv: The option and its values as words of a command line.
     """
 
     option: str
@@ -225,7 +224,7 @@ class Typed(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """The first value without outer white space; None without a value."""
+        """First value without outer white space, or None without a value."""
         return self.words[0].strip() if self.words else None
 
 
@@ -348,13 +347,13 @@ def _unknown(
     keys: Mapping[str, str],
     used: Sequence[str] | None,
 ) -> UserError:
-    """Return the error for an unknown option; its hint names only options that have an effect.
+    """Return the error for an unknown option. Its hint names only options with an effect.
 
     Args:
-        parser: the parser of the script's own options.
-        typed: the unknown option.
-        keys: options that set keys, and the names of these keys.
-        used: sections and keys that the hint may name; None for all.
+        parser: Parser of the script's own options.
+        typed: The unknown option.
+        keys: Names of keys by option.
+        used: Sections and keys that the hint may name; None for all.
     """
     name, key = typed.option, typed.option.rpartition(".")[2].lstrip("-").replace("-", "_")
     full = (each for each, name in keys.items() if each == option(*name.split(".", 1)))

@@ -1,4 +1,4 @@
-"""Names of keys besides those that are declared: other names, and keys that mean nothing here."""
+"""Other names of keys, and keys without an effect here."""
 
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 _OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
 _LOADED = "`puffer-mlx train` has --load-model-path"
 _MATCH = "`puffer-mlx match` takes two policies' files"
-_UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, section, keys
+_UNUSED = (  # keys of PufferLib's files without an effect here: (reason, section, keys)
     ("MLX has no CUDA graphs", "base", "cudagraphs"),
     ("mlx.launch or train.gpus starts ranks", "base", "rank world_size gpu_id nccl_id"),
     ("base.seed seeds training", "train", "seed"),
@@ -42,14 +42,14 @@ REMOVED = {  # keys of earlier versions: an error if typed, ignored in files; wh
 
 
 class Renamed(NamedTuple):
-    """The key that another name means; for a switch also what it means there.
+    """The key that another name sets. For a switch, also the values of that key.
 
     Args:
-        section: the key's.
-        key: the key.
-        off: what false means; empty if a value is the same under both names.
-        on: what true means.
-        typed_on: what true means on the command line; empty if that is no different.
+        section: Section of the key.
+        key: Key without its section.
+        off: Value of the key for false; empty if values need no translation.
+        on: Value of the key for true.
+        typed_on: Value for true on the command line; empty for ``on``.
     """
 
     section: str
@@ -88,7 +88,7 @@ NAMES_OF_5 = {
     "base.async": Renamed("train", "overlap", "False", "auto", typed_on="True"),
 }
 RENAMES |= NAMES_OF_5
-NOTHING = "None"  # a path in their files that is none
+NOTHING = "None"  # PufferLib's text for no path
 ONLY = {  # unused keys whose other values ask for something that does not exist here
     "base.rank": 0,
     "base.world_size": 1,
@@ -97,18 +97,18 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "train.verb_eps": 0,
     "train.draw_from": "rank",
 }
-ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
+ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # parameters of every environment of 5.0
 # Observations that PufferLib 5.0's own environment leaves at 0 and ours writes: the key of [env]
 # that leaves them at 0 here, too, and their numbers.
 LEFT_AT_0 = {"breakout": ("hide_balls_and_width", (8, 9))}
-BOT_EVAL = "bot_eval"  # a section of 5.0: what of [env] is different against scripted opponents
-_SWEPT = (  # what PufferLib 5.0's default.ini searches
+BOT_EVAL = "bot_eval"  # 5.0's section of [env] values for games against scripted opponents
+_SWEPT = (  # keys searched by PufferLib 5.0's default.ini
     *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),
     *["train.total_timesteps", "train.horizon", "train.minibatch_size", "train.learning_rate"],
     *["train.ent_coef", "train.gamma", "train.gae_lambda", "train.replay_ratio", "train.clip_coef"],
     *("train.vf_clip_coef", "train.vf_coef", "train.max_grad_norm", "train.momentum"),
 )
-SWEEP = (  # the keys of its [sweep] sections, which the command line takes, too
+SWEEP = (  # keys of its [sweep] sections, also options on the command line
     *("sweep.metric", "sweep.metric_distribution", "sweep.goal", "sweep.max_suggestion_cost"),
     *("sweep.max_runs", "sweep.gpus", "sweep.downsample", "sweep.prune_pareto"),
     "sweep.early_stop_quantile",
@@ -116,7 +116,7 @@ SWEEP = (  # the keys of its [sweep] sections, which the command line takes, too
 )
 
 
-ELSEWHERE = {  # what Stable-Baselines3, CleanRL, RLlib and others call a key
+ELSEWHERE = {  # names in Stable-Baselines3, CleanRL, RLlib and others -> key
     "lr": "train.learning_rate",
     "total_steps": "train.total_timesteps",
     "discount": "train.gamma",
@@ -142,6 +142,6 @@ ELSEWHERE = {  # what Stable-Baselines3, CleanRL, RLlib and others call a key
 
 
 def closest(name: str, names: list[str]) -> str:
-    """The name probably meant: the same key in another section, else the most similar, else ""."""
+    """Return the name probably meant: the same key in another section, a similar name, or ""."""
     same = [other for other in names if other.split(".")[-1] == name.split(".")[-1]]
     return (same or get_close_matches(name, names, n=1, cutoff=0.6) or [""])[0]

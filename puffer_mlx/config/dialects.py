@@ -1,9 +1,9 @@
-"""PufferLib's releases, 4.0 and 5.0: what is different in their files and folders, in one table.
+"""Differences between the files and folders of PufferLib 4.0 and 5.0, in one table.
 
-Which release a file is of its keys tell: so it is read by that one's rules and gets its trainer.
-Or it says ``algorithm`` in [train]: then it is one of puffer_mlx's own, a run's ``config.ini`` say,
-and is read by 4.0's rules unless keys are in it that only 5.0 has. Which release a folder of C
-sources was written for its main source tells.
+A file's keys show its release, which sets the rules of reading and the trainer. A file with
+``algorithm`` in [train] is puffer_mlx's own, for example a run's ``config.ini``; it is read by
+4.0's rules unless it has keys that only 5.0 knows. A folder of C sources shows its release by its
+main source file.
 """
 
 import re
@@ -72,7 +72,7 @@ DIALECTS = {
 
 
 class FileVersion(NamedTuple):
-    """The release that a file's keys show; its fields are empty if they show none."""
+    """The release that a file's keys show. All fields are empty if they show none."""
 
     rules: str = ""  # the release whose rules of reading apply
     algorithm: str = ""  # the trainer that the file is for
@@ -87,7 +87,7 @@ class FileVersion(NamedTuple):
 
 
 def file_version(path: Path) -> FileVersion:
-    """Return a file's release; empty if its keys don't tell, or it can't be read."""
+    """Return a file's release; all fields are empty if it is unknown or the file can't be read."""
     texts = file_texts(path)
     says = ALGORITHM in texts
     version = _told_by({name for name in texts if not (says and _any({name}, SHARED))})

@@ -29,14 +29,14 @@ PARTS = {  # of files that count in part for a family, the keys that do
 
 
 class Family(NamedTuple):
-    """What environments have in common."""
+    """A group of Python environments with the same default settings."""
 
-    kind: str  # in words
+    kind: str  # description for notes
     files: tuple[str, ...]  # the later ones win
-    partly: tuple[str, ...] = ()  # those of which only the keys in ``PARTS`` count
+    partly: tuple[str, ...] = ()  # files that count only for the keys in ``PARTS``
 
     def files_for(self, memory: bool) -> tuple[str, ...]:
-        """The files for a network with or without a memory."""
+        """Return the files for a network with or without recurrent state."""
         return self.files + ((RECURRENT_FILE,) if memory else ())
 
 
@@ -54,7 +54,7 @@ FILES = tuple(dict.fromkeys(file for f in FAMILIES.values() for file in f.files_
 
 
 def family_of(spec: "EnvSpec") -> str:
-    """The family of an environment in Python."""
+    """Return the family of an environment in Python."""
     if spec.observation_shape or spec.image_parts:
         return "continuous_images" if spec.action.continuous else "images"
     return "continuous" if spec.action.continuous else "discrete"

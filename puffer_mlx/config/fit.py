@@ -1,8 +1,8 @@
-"""Numbers of a configuration that give way: to each other, to the environments, to the machine.
+"""Fit numbers of a configuration to each other, to the environments and to the machine.
 
-PufferLib's files hold numbers that a search has left there, fractions among them, and PufferLib
-doesn't check that they fit. What a file says is lowered to the next number that fits, and a note
-says so. What a person typed is never changed: it fits, or is refused.
+PufferLib's files hold numbers from a hyperparameter search, some of them fractions, and PufferLib
+doesn't check that they fit. A number from a file is lowered to the next one that fits, with a
+note. A typed number is never changed: it fits or is refused.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
 MINIBATCH, EVAL_EPISODES = "train.minibatch_size", "base.eval_episodes"
-MAX_STEPS = 100_000  # of every agent, by which the episodes of an evaluation have usually ended
+MAX_STEPS = 100_000  # steps per agent, usually enough for the episodes of an evaluation
 WHILE_TRAINING = 100  # episodes of an evaluation; python.ini says the same
 
 
@@ -34,7 +34,7 @@ class Misfit(UserError):
 
 
 def typed(config: Config, name: str) -> bool:
-    """Whether a person gave a key's value, not a file."""
+    """Return True if the user or a program set a key, not a file."""
     return config.origins.get(name) in (COMMAND_LINE, ARGUMENT)
 
 
@@ -50,11 +50,10 @@ def fit_buffers(config: Config) -> None:
 
 
 def fit_minibatch(config: Config) -> None:
-    """Lower what a family's file says of ``train.minibatch_size`` to an epoch, or raise it.
+    """Fit a family file's ``train.minibatch_size`` to the epoch, with a note.
 
-    Whoever asks for few environments didn't ask for a number in a file about all of Python's; nor
-    did who asks for minibatches of whole segments, by another trainer or network: they become one
-    segment at least.
+    It is lowered to an epoch, or raised to a multiple of the segment length if minibatches
+    consist of segments. Numbers from other files stay.
     """
     size, epoch, T = config.train.minibatch_size, config.batch_size, config.train.horizon
     file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
@@ -70,9 +69,9 @@ def fit_minibatch(config: Config) -> None:
 
 
 def fit_evaluations(config: Config) -> None:
-    """Have evaluations while training play fewer episodes than one after it, where nobody says.
+    """Reduce the default number of episodes for evaluations while training.
 
-    10,000 after training are PufferLib's; each evaluation would hold the run up for as many.
+    PufferLib's default of 10,000 episodes after training would interrupt the run for too long.
     """
     if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
         usual, config.base.eval_episodes = config.base.eval_episodes, WHILE_TRAINING
@@ -81,17 +80,17 @@ def fit_evaluations(config: Config) -> None:
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:
-    """Lower a file's ``vec.num_buffers`` or ``vec.total_agents`` so that environments fill groups.
+    """Lower a file's ``vec.num_buffers`` or ``vec.total_agents`` so that all groups are full.
 
-    Fewer groups if that is enough, else fewer agents.
+    Fewer groups are tried first, then fewer agents.
 
     Args:
-        config: is changed, with a note.
-        counts: agents of each environment that was made for these numbers, in order.
+        config: Configuration, changed with a note.
+        counts: Agents of each environment made for these numbers, in order.
 
     Raises:
-        UserError: the number that would have to change was typed, or nothing fits, or training
-            needs more agents than fit.
+        UserError: A typed number would have to change, nothing fits, or training needs more
+            agents than fit.
     """
     vec = config.vec
     agents, groups = vec.total_agents, vec.num_buffers
@@ -121,10 +120,10 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
 
 
 def rollout_threads(config: Config, cores: int) -> int:
-    """Threads that step environments, and act on a CPU, on a number of cores.
+    """Return the number of threads that step environments, and act on a CPU.
 
-    PufferLib steps each buffer with num_threads / num_buffers threads, rounded down, at least one.
-    It acts on a GPU; where C acts here, in the same threads, all cores are worth it. Results don't
+    PufferLib steps each buffer with num_threads / num_buffers threads, at least one, and acts on
+    a GPU. If C code acts in the same threads here, one thread per core is used. Results don't
     depend on the number.
     """
     vec, parts = config.vec, config.torch
@@ -137,7 +136,13 @@ def rollout_threads(config: Config, cores: int) -> int:
 
 
 def _fills(ends: set[int], agents: int, groups: int) -> bool:
-    """Whether environments that end at these agents fill groups of equal size exactly."""
+    """Return True if the environments fill all groups exactly.
+
+    Args:
+        ends: Total number of agents after each environment.
+        agents: Number of agents.
+        groups: Number of groups of equal size.
+    """
     size, rest = divmod(agents, groups)
     return not rest and all(g * size in ends for g in range(1, groups + 1))
 
@@ -159,5 +164,5 @@ def _refused(config: Config, counts: Sequence[int]) -> UserError:
 
 
 def _setting(config: Config, name: str, value: int) -> str:
-    """A key with its value, and the file that it is from."""
+    """Return a key with its value and its file."""
     return f"{name} {value}" + (f" ({config.origins[name]})" if name in config.origins else "")

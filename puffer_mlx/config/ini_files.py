@@ -66,7 +66,7 @@ class IniFile:
 
     @cached_property
     def raw(self) -> dict[str, str]:
-        """The values by section and key in lower case; a header has the value ""."""
+        """Values by section and key in lower case. A header has the value ""."""
         values: dict[str, str] = {}
         text = CONTROL.sub(" ", self.text).encode("utf-8", "surrogateescape")
         for line in rows(text.decode("utf-8", "replace"), "=:"):

@@ -17,25 +17,25 @@ FLOAT_MAX = (2 - 2.0**-23) * 2.0**127  # of float32, in which training computes
 
 @dataclass(frozen=True)
 class Key:
-    """The declaration of one key; the type of its default is the key's type.
+    """The declaration of one key. The type of the default is the key's type.
 
     Args:
-        default: the value if nothing sets it: an int, float, bool or str.
-        help: what it does, for `--help` and `default.ini`.
-        unit: what a number counts; empty for a pure number.
-        minimum: the smallest legal number.
-        maximum: the largest legal number.
-        above: legal numbers are larger than this.
-        below: legal numbers are smaller than this.
-        choices: the legal texts; empty if any text is legal.
+        default: Value if nothing sets the key: an int, float, bool or str.
+        help: Text for `--help` and `default.ini`.
+        unit: Unit of a number; empty for a pure number.
+        minimum: Smallest legal number.
+        maximum: Largest legal number.
+        above: Exclusive lower bound.
+        below: Exclusive upper bound.
+        choices: Legal texts; empty if any text is legal.
         several: True if several choices are legal, separated by commas.
-        custom: the form of a legal name of a custom object: `module:Class`.
-        aliases: other spellings of choices.
-        suffix: the ending of file names that a bool may have as its value.
-        words: texts that a bool or a number may have as its value. If the default is one of them,
+        custom: Form of a legal name of a custom object: `module:Class`.
+        aliases: Other spellings of choices.
+        suffix: Ending of file names that a bool may have as its value.
+        words: Texts that a bool or a number may have as its value. If the default is one of them,
             other values are numbers.
-        advice: added to the hint for a value of a wrong type.
-        brief: a short help for the first page of help; empty for keys that aren't common.
+        advice: Text added to the hint for a value of a wrong type.
+        brief: Short text for the first page of help; empty for less common keys.
     """
 
     default: int | float | bool | str
@@ -75,7 +75,7 @@ class Key:
         return limits or " or ".join(words)
 
     def fault(self, value: object) -> tuple[str, str] | None:
-        """Return what is wrong with a value, and a legal value; None for a legal value."""
+        """Return the problem with a value and a hint, or None for a legal value."""
         kind = self.kind
         if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
             return None
@@ -114,10 +114,10 @@ def key(default: Any, help: str, numbers: str = "", **more: Any) -> Any:
     """Return a dataclass field that carries its `Key`.
 
     Args:
-        default: the default.
-        help: what the key does.
-        numbers: unit and limits of numbers: "steps >= 1", "0 to 1", "seconds > 0".
-        more: further arguments of `Key`.
+        default: Default value.
+        help: Text for help.
+        numbers: Unit and limits of numbers: "steps >= 1", "0 to 1", "seconds > 0".
+        more: Further arguments of `Key`.
     """
     text = re.sub(r"(\S+) to (\S+)$", r">= \1 <= \2", numbers)
     unit, *limits = re.split(r"(?:^| )([<>]=?) ", text)
@@ -157,7 +157,7 @@ def _refuse_unknown(cls: Any, names: Any) -> None:
 
 
 def sections_of(cls: Any) -> dict[str, type]:
-    """The fields of a dataclass that are sections."""
+    """Return the fields of a dataclass that are sections."""
     kinds = ((item.name, item.default_factory) for item in fields(cls))
     return {n: kind for n, kind in kinds if isinstance(kind, type) and issubclass(kind, Named)}
 

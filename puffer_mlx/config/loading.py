@@ -455,7 +455,7 @@ def _placed(
             problems.append(problem)
     for setting in chosen.values():
         try:
-            # A suggestion takes a millisecond; a file may have any number of unknown keys.
+            # A suggestion takes a millisecond, too long for a file full of unknown keys.
             suggest = len(problems) < MAX_PROBLEMS
             _place(config, setting, texts or config.python, suggest, program)
         except UserError as problem:
@@ -470,14 +470,14 @@ def _placed(
 
 
 def _fitted(placed: Placed, training: bool) -> Config:
-    """Return a configuration with its numbers fitted to one another, and checked.
+    """Fit the numbers of a configuration to one another and check them. Returns the configuration.
 
     Args:
-        placed: the configuration, which is changed, and its settings.
-        training: False if only what evaluations need is checked.
+        placed: Configuration, which is changed, and its settings.
+        training: False to check only what evaluations need.
 
     Raises:
-        UserError: what doesn't fit, all in one message.
+        UserError: Numbers don't fit; one message for all.
     """
     config = placed.config
     _note_passed(config, placed.passed.values())
@@ -487,7 +487,7 @@ def _fitted(placed: Placed, training: bool) -> Config:
     fit_minibatch(config)
     if not (episodes := placed.chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
         fit_evaluations(config)
-    if not training:  # and nothing else depends on these numbers
+    if not training:  # only training depends on these numbers
         config.notes.clear()
     validate(config, training)
     return config
@@ -565,7 +565,7 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
         beside = Path() if setting.typed else Path(origin.rpartition(":")[0]).parent
         with reading(text):
             config.source = str((beside / unquoted(text)).resolve())
-            Path(config.source).is_dir()  # an error if it may not be looked at
+            Path(config.source).is_dir()  # fails if the folder isn't readable
     elif section == "env":
         _place_parameter(config, setting, texts)
     elif section == "sweep" or section.startswith("sweep."):

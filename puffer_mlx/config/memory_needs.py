@@ -26,12 +26,12 @@ LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of Linux's control gr
 
 
 class Need(NamedTuple):
-    """Memory that one part of a run needs at least.
+    """Minimum memory for one part of a run.
 
     Attributes:
-        what: The part and the keys that make it large, for the message.
+        what: Part and the keys that make it large, for the message.
         size: Bytes.
-        hint: Which keys to lower.
+        hint: Keys to lower.
     """
 
     what: str
@@ -82,15 +82,15 @@ def refuse_policy(config: Config, spec: EnvSpec | None = None, copies: int = 1) 
 
 
 def refuse_observations(name: str, space: Any, agents: int) -> None:
-    """Refuse a space of observations of which one for each agent doesn't fit into memory.
+    """Refuse an observation space if one observation per agent doesn't fit into memory.
 
     Args:
-        name: The environment's name.
-        space: A space of Gymnasium; spaces without a shape are accepted.
+        name: Name of the environment.
+        space: Gymnasium space; spaces without a shape are accepted.
         agents: Number of agents.
 
     Raises:
-        UserError: They don't fit.
+        UserError: The observations don't fit.
     """
     if space.shape is not None and space.dtype is not None:
         size = agents * math.prod(space.shape) * space.dtype.itemsize
@@ -156,11 +156,11 @@ def refuse_training(
 
 
 def refuse_state(size: int, gpu_memory: int = 0) -> None:
-    """Refuse weights and an optimizer's state that don't fit into memory, before they are computed.
+    """Refuse weights and optimizer state that don't fit into memory, before they are computed.
 
     Args:
         size: Bytes of their arrays.
-        gpu_memory: See ``refuse_training``.
+        gpu_memory: Bytes of GPU memory; 0 to use the machine's memory.
 
     Raises:
         UserError: They don't fit.
@@ -228,7 +228,7 @@ def _observation_bytes(spec: EnvSpec | None) -> int:
 
 
 def _refuse(needs: Iterable[Need], memory: int, where: str = "this machine") -> None:
-    """Refuse needs whose sum exceeds ``memory``; the message names the largest one."""
+    """Refuse needs whose sum exceeds ``memory``. The message names the largest one."""
     needs = list(needs)
     total = sum(need.size for need in needs)
     if total <= memory:

@@ -1,4 +1,4 @@
-"""What a run says at its start: whose trainer it has, its family, and which keys do nothing."""
+"""Notes at the start of a run: trainer, family, and keys without an effect."""
 
 from puffer_mlx.config.families import FAMILIES
 from puffer_mlx.config.fit import typed
@@ -14,17 +14,17 @@ OF_TRACKERS = "base.wandb_project", "base.wandb_group", "base.tag"
 
 
 def trainer_note(config: Config) -> str:
-    """The first line of a run: whose trainer it has, and why; and whose rules for opponents.
+    """Return the first line of a run: its trainer, the reason for it, and the rules for opponents.
 
     Args:
-        config: a valid one, made by whatever means.
+        config: Valid configuration.
     """
     why = f" ({config.chosen_by})" if config.chosen_by else ""
     return f"{config.env_name}: {config.facts.title}{why}{_opponents(config)}"
 
 
 def _opponents(config: Config) -> str:
-    """A run's opponents in words; empty if it has none."""
+    """Return a text about the opponents of a run, or "" without any."""
     if not (number := config.opponents):
         return ""
     several = "an opponent" if number == 1 else f"{number} opponents"
@@ -32,11 +32,11 @@ def _opponents(config: Config) -> str:
 
 
 def unread(config: Config, goes_on: bool = False) -> list[str]:
-    """Keys that were given and that the run's trainer, self-play or trackers don't obey.
+    """Return the given keys that have no effect on this run.
 
     Args:
-        config: a valid one.
-        goes_on: whether the run goes on from a checkpoint.
+        config: Valid configuration.
+        goes_on: True for a resumed run.
     """
     names = config.facts.unread
     if config.selfplay.enabled:
@@ -60,7 +60,7 @@ def unread(config: Config, goes_on: bool = False) -> list[str]:
 
 
 def family_note(config: Config) -> str | None:
-    """The line at the start of training; None for environments in C."""
+    """Return the line about the family and its files, or None for environments in C."""
     if not config.python:
         return None
     family = FAMILIES.get(config.base.family)
@@ -70,13 +70,13 @@ def family_note(config: Config) -> str | None:
 
 
 def take_notes(config: Config) -> list[str]:
-    """What a script says at its start, a line each; none of them twice."""
+    """Remove and return the notes of a configuration."""
     notes, config.notes = config.notes, []
     return notes
 
 
 def unused_note(config: Config) -> str | None:
-    """The line to print once about accepted keys that do nothing here; None without one."""
+    """Return the line about accepted keys without an effect here, or None."""
     return (
         f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
     )

@@ -1,8 +1,7 @@
-"""Which parts there are to choose from, and what algorithms say of themselves.
+"""Find the networks, encoders, algorithms, optimizers and trackers to choose from.
 
-Parts are found by listing folders, and none is imported: rooms without mathematics, as this one,
-don't load MLX. So ``FACTS`` of a file in ``ppo/algorithms`` is a call of ``Facts`` whose
-arguments are literals.
+Folders are listed and nothing is imported, so that this room doesn't load MLX. Therefore ``FACTS``
+of a file in ``ppo/algorithms`` must be a call of ``Facts`` with literal arguments.
 """
 
 import ast
@@ -17,27 +16,27 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def network_folders() -> dict[str, Path]:
-    """Each network's folder by its name, as ``torch.network`` says it."""
+    """Return each network's folder by its name in ``torch.network``."""
     return {name: file.parent for name, file in _named("networks/*/__init__.py").items()}
 
 
 def encoder_files() -> dict[str, Path]:
-    """Each encoder's file by its name, as ``torch.encoder`` says it."""
+    """Return each encoder's file by its name in ``torch.encoder``."""
     return _named("encoders/*.py")
 
 
 def algorithms() -> tuple[str, ...]:
-    """The algorithms, as ``train.algorithm`` says them."""
+    """Return the legal values of ``train.algorithm``."""
     return _modules("ppo/algorithms")
 
 
 def optimizers() -> tuple[str, ...]:
-    """The optimizers, as ``train.optimizer`` says them."""
+    """Return the legal values of ``train.optimizer``."""
     return _modules("ppo/optimizers")
 
 
 def trackers() -> tuple[str, ...]:
-    """The trackers of runs, as ``base.track`` says them."""
+    """Return the legal values of ``base.track``."""
     return _modules("tracking/trackers")
 
 
@@ -47,7 +46,7 @@ def _modules(where: str) -> tuple[str, ...]:
 
 @cache
 def _named(pattern: str) -> dict[str, Path]:
-    """Files of policies by the name that they say: ``NAME = "..."``."""
+    """Return files of policies by the value of ``NAME`` in them."""
     files = {}
     for file in sorted((PACKAGE / "policy").glob(pattern)):
         for statement in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -58,23 +57,23 @@ def _named(pattern: str) -> dict[str, Path]:
 
 
 class Facts(NamedTuple):
-    """What has to be known of an algorithm before, and beside, its training.
+    """Properties of an algorithm that other code needs without importing it.
 
     Args:
-        about: in the help of ``train.algorithm``: what minibatches and advantages are.
-        title: whose it is, in the first line of a run.
-        release: of PufferLib, whose trainer it is; empty: another one's.
-        layer: the file of settings that counts after default.ini; empty: there is none.
-        unread: the keys that it doesn't obey.
-        limits: of continuous actions: arguments of ``policy.distributions.ActionBounds``.
-        carries_state: whether it trains from the recurrent states that the rollout began with;
-            False: from the initial ones.
-        in_order: whether minibatches are the next S agents, so that S divides N.
-        by_samples: whether minibatches are of samples, not of segments, without memory.
-        stops_by_kl: whether ``train.target_kl`` may end its epochs.
-        lags: whether it is meant for ``train.overlap``, where weights act one update late.
-        evaluates_apart: whether the evaluation after training has environments of its own.
-        saves_after: by how many epochs a checkpoint comes earlier than 4.0's.
+        about: Description of minibatches and advantages, for the help of ``train.algorithm``.
+        title: Name of the trainer in the first line of a run.
+        release: PufferLib release that has this trainer; empty for other trainers.
+        layer: File of settings read after default.ini; empty for no file.
+        unread: Keys without an effect.
+        limits: Arguments of ``policy.distributions.ActionBounds`` for continuous actions.
+        carries_state: True to train from the recurrent states at the start of the rollout, False
+            to train from initial states.
+        in_order: True if minibatches are the next S agents, so that S must divide N.
+        by_samples: True if minibatches consist of samples, not segments, without recurrent state.
+        stops_by_kl: True if ``train.target_kl`` may end the passes over a rollout early.
+        lags: True if it is made for ``train.overlap``, where rollouts use weights one update old.
+        evaluates_apart: True if the evaluation after training uses separate environments.
+        saves_after: Epochs by which a checkpoint comes earlier than 4.0's.
     """
 
     about: str
@@ -94,10 +93,10 @@ class Facts(NamedTuple):
 
 @cache
 def facts(name: str) -> Facts:
-    """What the algorithm of that name says of itself.
+    """Return the properties of an algorithm.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: The algorithm doesn't exist.
     """
     names = algorithms()
     if name not in names:
@@ -113,5 +112,5 @@ def facts(name: str) -> Facts:
 
 
 def of_release(release: str) -> str:
-    """The name of the trainer of a release of PufferLib."""
+    """Return the name of the trainer of a PufferLib release."""
     return next(name for name in algorithms() if facts(name).release == release)

@@ -204,15 +204,15 @@ class NamedEnvironment(NamedTuple):
 
 
 class FamilyChoice(NamedTuple):
-    """What chooses the files of an environment in Python.
+    """The settings that choose the files of an environment in Python.
 
     Args:
-        family: the family of its spaces; empty if they aren't known yet.
-        typed: the typed ``base.family``; may be empty. It wins over the environment's own files,
-            and these win over the spaces; ``auto`` means the spaces.
-        network: the typed ``torch.network``; if it is empty, the files decide.
-        complete: True if a run's own configuration follows all files. It has every key, so the
-            family's files are left out.
+        family: Family of the environment's spaces; empty before they are known.
+        typed: Typed ``base.family``; may be empty. It wins over the environment's files, which
+            win over the spaces. ``auto`` means the spaces.
+        network: Typed ``torch.network``; empty to use the files' value.
+        complete: True if a run's saved configuration follows. It sets every key, so the family's
+            files are left out.
     """
 
     family: str = ""

@@ -1,15 +1,15 @@
-"""Code that a configuration names: what a person named runs, what only a file names is refused.
+"""Trust in code that a configuration names: code named only by a file is refused.
 
 A configuration may name a folder of C sources (``env.source``) or Python objects (``env_name``,
-``NAMING``'s keys, a text for a Python environment's function), and a checkpoint of somebody else
-brings a configuration along. Code runs if
+``NAMING``'s keys, a text for a Python environment's function), and another person's checkpoint
+contains a configuration. Code runs if
 
 - it comes with puffer_mlx, or is registered by Gymnasium or an installed package (``gym:ID``),
-- the person named it: on this command line, or as an argument in Python,
-- they named it before on this machine: it is remembered by a hash, a file for each,
+- the user named it: on this command line, or as an argument in Python,
+- the user named it before on this machine: a file with its hash remembers it,
 - or ``--allow-code`` was given, which is not remembered.
 
-docs/decisions/0013-code-in-files.md says why.
+docs/decisions/0013-code-in-files.md explains why.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ NAMING = [name for name, declared in DECLARED.items() if declared.custom]
 
 
 class Code(NamedTuple):
-    """What would run, or be written to."""
+    """Code that would run, or a folder that would be written to."""
 
     kind: str  # "folder", "object" or "logs"
     name: str  # as it is written
@@ -43,12 +43,12 @@ class Code(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What it is remembered by."""
+        """Hash that identifies the code."""
         return hashlib.sha256(json.dumps(self).encode()).hexdigest()
 
 
 def code_names(config: Config) -> dict[str, str]:
-    """The keys that name code which doesn't come with puffer_mlx, and what they name."""
+    """Return the keys that name code from outside puffer_mlx, with the names."""
     names = {key: config.value(key) for key in NAMING if ":" in config.value(key)}
     if config.python:
         names["base.env_name"] = config.env_name
@@ -61,16 +61,16 @@ def code_names(config: Config) -> dict[str, str]:
 
 
 def permit(config: Config, *sections: str) -> None:
-    """Refuse code that only a file names; call it before code that a configuration names runs.
+    """Refuse code that only a file names. Call it before code from a configuration runs.
 
-    What the person named is remembered here, unless everything is allowed.
+    Code that the user named is remembered, unless everything is allowed.
 
     Args:
-        config: from files, a command line, or a program, whose own values are the person's.
-        sections: of the keys that name the code: ``base`` and ``env``, ``torch``, or ``train``.
+        config: Configuration from files, a command line, or a program.
+        sections: Sections of keys to check: ``base`` and ``env``, ``torch``, or ``train``.
 
     Raises:
-        UserError: a file names code that nobody allowed; the message says what would run.
+        UserError: A file names code that wasn't allowed; the message names the code.
     """
     if config.allow_code:
         return
@@ -86,14 +86,14 @@ def permit(config: Config, *sections: str) -> None:
 
 
 def permit_log_dir(config: Config, new: bool) -> None:
-    """Refuse to go on with a log in a folder that only a checkpoint's configuration names.
+    """Refuse to resume a log in a folder that only a checkpoint's configuration names.
 
     Args:
-        config: of the run.
-        new: the run begins now: its log is a new file, and its folder is remembered.
+        config: Configuration of the run.
+        new: True for a new run: its folder is remembered.
 
     Raises:
-        UserError: the folder is outside the working directory, and the person never sent logs to
+        UserError: The folder is outside the working directory, and the user never sent logs to
             it on this machine.
     """
     folder = Path(config.base.log_dir).resolve()
@@ -111,10 +111,10 @@ def permit_log_dir(config: Config, new: bool) -> None:
 
 
 def permit_profile(config: Config) -> None:
-    """Refuse to write a timeline to a file that the person didn't name.
+    """Refuse to write a timeline to a file that the user didn't type.
 
     Raises:
-        UserError: it isn't the command line that names it.
+        UserError: The file isn't from the command line.
     """
     origin = config.origins.get("base.profile")
     if isinstance(config.base.profile, str) and origin != COMMAND_LINE:
@@ -125,12 +125,12 @@ def permit_profile(config: Config) -> None:
 
 
 def note_origin(config: Config, typed: Config, origin: str) -> None:
-    """Note which of a configuration's words the person didn't type: kept ones are a file's.
+    """Mark code that the user didn't type as named by a file.
 
     Args:
-        config: of kept words and those that were typed; is changed.
-        typed: of those that were typed alone.
-        origin: what messages call the place where the others are kept.
+        config: Configuration of stored and typed words; is changed.
+        typed: Configuration of the typed words alone.
+        origin: Place of the stored words, for messages.
     """
     config.allow_code = typed.allow_code
     words = set(code_names(typed).values()) - typed.named_by.keys()
@@ -141,7 +141,7 @@ def note_origin(config: Config, typed: Config, origin: str) -> None:
 
 
 def known(config: Config) -> Allowed:
-    """What the person allowed with a configuration: all of it, or the code that they named."""
+    """Return what the user allowed: everything, or the names of the code they named."""
     return config.allow_code or frozenset(code_names(config).values()) - config.named_by.keys()
 
 
@@ -161,7 +161,7 @@ def _refusal(key: str, code: Code, origin: str) -> UserError:
 
 
 def as_argument(name: str) -> str:
-    """How a program gives the environment ``module:Class`` itself, for hints; empty of others."""
+    """Return the argument that passes ``module:Class`` in Python, for hints; "" for other names."""
     kind, _, path = name.rpartition(":")
     return "" if not kind or name.startswith((GYM, ZOO)) else f"env={path.rpartition('.')[2]}"
 
@@ -170,7 +170,7 @@ def as_argument(name: str) -> str:
 
 
 def _resolved(key: str, name: str) -> Code | None:
-    """What a name means here; None if nothing would run: it isn't there, or is Gymnasium's."""
+    """Return the code that a name means, or None for missing names and Gymnasium's."""
     if key == "env.source":
         folder = Path(name).resolve()
         return Code("folder", "", str(folder)) if folder.is_dir() else None
@@ -207,7 +207,7 @@ def _module_path(module: str, folder: Path) -> str:
 
 
 def memory_folder() -> Path:
-    """Where the hashes of what the person named are kept, each a small file that says what it is.
+    """Return the folder with the hashes of the code that the user named.
 
     ``$PUFFER_MLX_DATA/named``, else in the user's data folder: ``~/Library/Application Support`` on
     macOS, ``$XDG_DATA_HOME`` or ``~/.local/share`` elsewhere. It may not exist yet.
@@ -222,7 +222,7 @@ def memory_folder() -> Path:
 
 
 def _remember(code: Code) -> None:
-    """Keep a hash; where the disk can't be written, the person will be asked again."""
+    """Save a hash. If the disk can't be written, the user will be asked again."""
     folder = memory_folder()
     if _remembered(code) or _forgetful(folder):  # no home, say: never the working directory
         return
@@ -235,7 +235,7 @@ def _remember(code: Code) -> None:
 
 
 def _remembered(code: Code) -> bool:
-    """Whether this user wrote the hash down, in a folder that nobody else can write to."""
+    """Return True if this user saved the hash in a folder that no other user can write to."""
     folder = memory_folder()
     try:
         return (folder / code.digest).is_file() and not _forgetful(folder)
@@ -244,5 +244,5 @@ def _remembered(code: Code) -> bool:
 
 
 def _forgetful(folder: Path) -> str:
-    """Why nothing is remembered; empty if it is."""
+    """Return the reason why hashes can't be saved, or ""."""
     return fault(folder) if folder.is_absolute() else f"{folder} isn't an absolute path"

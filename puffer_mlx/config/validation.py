@@ -11,7 +11,7 @@ from puffer_mlx.errors import UserError
 
 MAX_PROBLEMS = 20  # in one message
 Problem = tuple[Sequence[str], str, str]  # the keys that say so, what is wrong, a hint
-OF_GAMES = {  # what an ID of Atari's games has arguments for
+OF_GAMES = {  # key of [wrap] -> argument of an Atari game named by its id
     "sticky_actions": "repeat_action_probability",
     "grayscale": "grayscale",
     "resize_height": "img_height",
@@ -25,17 +25,17 @@ def validate(config: Config, training: bool = True) -> None:
     """Check every key's type and range, then every relation between keys.
 
     Args:
-        config: what to check.
-        training: whether to check relations: only training depends on any.
+        config: Configuration to check.
+        training: False to skip the relations, which only training depends on.
 
     Raises:
-        UserError: all problems at once, each with the key, its value, its origin and a legal value.
+        UserError: All problems, each with the key, its value, its origin and a legal value.
     """
     raise_problems(find_problems(config, training))
 
 
 def find_problems(config: Config, training: bool = True) -> list[UserError]:
-    """What ``validate`` would raise, one by one."""
+    """Return the problems that ``validate`` would raise."""
     problems: list[UserError] = []
     faulty: set[str] = set()
 
@@ -145,12 +145,12 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
 
 
 def settled_wrappers(wrap: Wrap, given: Collection[str], by_id: bool) -> Iterator[Problem]:
-    """Keys of [wrap] that would do nothing: a preset settles them, or a game's own arguments do.
+    """Yield problems of [wrap] keys that a preset or a game's own arguments override.
 
     Args:
-        wrap: all of them.
-        given: those that were asked for; a value may be the default one.
-        by_id: whether the environment is one of Atari's games by its ID.
+        wrap: Section [wrap].
+        given: Keys that were set, possibly to their defaults.
+        by_id: True if the environment is an Atari game named by its id.
     """
     for key, argument in OF_GAMES.items():
         if key not in given:
@@ -174,7 +174,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def multiples(value: int, step: int) -> str:
-    """The positive multiples of step on both sides of value, in words."""
+    """Return the positive multiples of step on both sides of value, as text."""
     lower = value // step * step
     return " or ".join(
         str(multiple) for multiple in (lower, lower + step) if 0 < multiple <= INT_MAX
@@ -182,7 +182,7 @@ def multiples(value: int, step: int) -> str:
 
 
 def _divisors(value: int, near: int, times: int = 1) -> str:
-    """The divisors of value on both sides of near, multiplied, in words."""
+    """Return the divisors of value on both sides of near, multiplied by ``times``, as text."""
     small = [n for n in range(1, math.isqrt(value) + 1) if value % n == 0]
     divisors = sorted({*small, *(value // n for n in small)})
     below, above = [n for n in divisors if n < near], [n for n in divisors if n > near]
@@ -190,9 +190,9 @@ def _divisors(value: int, near: int, times: int = 1) -> str:
 
 
 def raise_problems(problems: list[UserError]) -> None:
-    """Raise problems as one numbered UserError, a single one unchanged; return if there are none.
+    """Raise several problems as one numbered UserError, and a single one unchanged.
 
-    The first ``MAX_PROBLEMS`` are shown.
+    Nothing is raised for an empty list. The first ``MAX_PROBLEMS`` are shown.
     """
     if len(problems) == 1:
         raise problems[0]
@@ -209,7 +209,7 @@ def raise_problems(problems: list[UserError]) -> None:
 
 
 def selfplay_faults(config: Config) -> Iterator[Problem]:
-    """What is wrong with a configuration of a run with self-play; each key is sound by itself."""
+    """Yield the problems of a self-play configuration whose keys are valid one by one."""
     rules = config.selfplay_rules
     keys, other = RULES[rules], RULES[OTHERS[rules]]
     count, part = (config.value(name) for name in (keys.count, keys.part))
@@ -243,7 +243,7 @@ def selfplay_faults(config: Config) -> Iterator[Problem]:
 
 
 def _shares(config: Config) -> Iterator[Problem]:
-    """What is wrong with the opponents' parts by 4.0's rules, whatever teams there are."""
+    """Yield problems with the fractions of agents per opponent by 4.0's rules."""
     vec = config.vec
     names = "vec.num_frozen_banks", "vec.frozen_bank_pct"
     share = f"vec.frozen_bank_pct {vec.frozen_bank_pct:g}"

@@ -1,4 +1,4 @@
-"""A configuration as an .ini file that reads back as an equal one, and as plain dictionaries."""
+"""Write a configuration as an .ini file that reads back equal, or as plain dictionaries."""
 
 import re
 from collections.abc import Callable
@@ -15,18 +15,18 @@ NOT_SETTINGS = {item.name for item in fields(Config) if not item.compare}
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The configuration as plain nested dictionaries that JSON can hold."""
+    """Return the configuration as nested dictionaries for JSON."""
     plain = replace(config, factory=None, objects={})  # asdict would copy them
     sections = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
     return {k: v for k, v in sections.items() if v or k != "bot_eval"}  # few have some
 
 
 def ini_text(config: Config, comments: bool = False) -> str:
-    """The configuration as an .ini file that loads back to an equal one.
+    """Return the configuration as an .ini file that loads back equal.
 
     Args:
-        config: what to write.
-        comments: put every key's help, unit and range above it.
+        config: Configuration to write.
+        comments: True to put help, unit and range above every key.
     """
     blocks: list[list[str]] = []
     for section, keys in KEYS.items():

@@ -1,6 +1,6 @@
-"""What a run is made of: every key once, with its type, default, unit, range and help.
+"""The declaration of every key of a run: type, default, unit, range and help.
 
-Files of sections, and `config.py` for all of them together. They are the only declaration:
+Each section has a file, and `config.py` combines them. They are the only declaration:
 configuration files, command line, `--help` and `configs/default.ini` derive from them. Sections,
 names and defaults are PufferLib 4.0's; a key that is neither 4.0's nor 5.0's says "puffer_mlx
 only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `compatibility.py`.

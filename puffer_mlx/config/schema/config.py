@@ -22,32 +22,31 @@ OLD_METRIC = "sweep.metric"  # PufferLib 3.0's section for metric and goal
 
 @dataclass
 class Config(Named):
-    """Everything that describes a run.
+    """All settings of a run.
 
     Args:
-        env_name: the environment.
-        base: section [base]; likewise vec, wrap, policy, torch, train and selfplay.
-        env: the environment's own parameters; floats, and for Python's also int, bool, str, None
-            and lists, tuples and dictionaries of these.
-        bot_eval: section [bot_eval]: those that are others in games against its scripted opponents.
-        source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
-        sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
-        unused: names of keys that were given, are accepted and do nothing here.
-        origins: name of a key that isn't at its default, or was typed -> where it was set:
-            "breakout.ini:12", or ``COMMAND_LINE``. Of [env] only what was typed.
-        files: those that it was read from, the later ones winning.
-        named_by: C sources and Python objects that only a file names, as it names them -> the
-            file's line. ``trust.permit`` refuses them unless the person knows them.
-        allow_code: they may run whatever they are: ``--allow-code``.
-        chosen_by: what says whose trainer the run gets, in words; empty if nothing does.
-        rate_for: the optimizer that the learning rate was chosen for, if it isn't typed.
-        notes: what was found or changed for the person, a line each, to be said at the start.
-        again: a ``loading.Again``, which reads the same files and options with the settings of a
-            family; None if no family's settings count.
-        factory: what makes the environment in Python that ``env_name`` names: a class, or what
-            returns an environment. None: the name says where it is found.
-        objects: what a program gave for keys that may name code, by section.key: a function for
-            ``train.loss``. Of other keys the name says where it is found.
+        env_name: Name of the environment.
+        base: Section [base]; vec, wrap, policy, torch, train and selfplay hold the other sections.
+        env: Parameters of the environment: floats; in Python also int, bool, str, None, and lists,
+            tuples and dictionaries of these.
+        bot_eval: Section [bot_eval]: parameters that differ against scripted opponents.
+        source: Folder of C sources; empty for an environment that comes with puffer_mlx.
+        sweep: Section name -> keys and texts, for [sweep] and every [sweep.*].
+        unused: Names of accepted keys that have no effect.
+        origins: Name of a key that was typed or differs from its default -> origin, such as
+            "breakout.ini:12" or ``COMMAND_LINE``. Keys of [env] are listed only if typed.
+        files: Files that were read; later ones win.
+        named_by: C sources and Python objects that only a file names -> the file's line.
+            ``trust.permit`` refuses them unless the user named them earlier.
+        allow_code: True to allow all code: ``--allow-code``.
+        chosen_by: Reason for the trainer, as text; may be empty.
+        rate_for: Optimizer that a learning rate from a file was chosen for.
+        notes: Lines to print at the start.
+        again: A ``loading.Again`` that reads the same files and options with the settings of a
+            family, or None if no family's settings count.
+        factory: Function or class that makes the environment in Python, or None to import
+            ``env_name``.
+        objects: Objects that a program passed for keys that may name code, by section.key.
     """
 
     env_name: str = ""
@@ -96,16 +95,16 @@ class Config(Named):
 
     @property
     def facts(self) -> Facts:
-        """What the algorithm says of itself.
+        """Properties of the algorithm.
 
         Raises:
-            UserError: there is none of that name.
+            UserError: The algorithm doesn't exist.
         """
         return facts(self.train.algorithm)
 
     @property
     def shuffles_samples(self) -> bool:
-        """Whether minibatches are of samples, not of segments."""
+        """True if minibatches consist of samples, not segments."""
         return self.facts.by_samples and not says_memory(self.torch.network)
 
     @property
@@ -120,9 +119,10 @@ class Config(Named):
 
     @property
     def selfplay_rules(self) -> str:
-        """Whose rules the opponents are chosen by, ``OF_4`` or ``OF_5``; also if there are none.
+        """Release whose rules choose the opponents: ``OF_4`` or ``OF_5``.
 
-        ``auto``: of the release whose key says how many there are; of the trainer's if both do.
+        ``auto`` is the release whose key sets a number of opponents. If both or neither do, it is
+        the trainer's release.
         """
         if self.selfplay.rules != AUTO:
             return self.selfplay.rules
@@ -166,7 +166,7 @@ class Config(Named):
 
     @property
     def sign(self) -> int:
-        """The factor by which a score is multiplied so that more is better."""
+        """Factor that makes larger scores better: 1 or -1."""
         return GOALS.get(self.goal, 1)
 
     def _of_sweep(self, key: str, old_key: str) -> str:
@@ -174,7 +174,7 @@ class Config(Named):
         return unquoted(self.sweep.get("sweep", {}).get(key, old))
 
     def value(self, name: str) -> Any:
-        """The value of a key with its section: ``train.gamma``."""
+        """Return the value of a key with its section: ``train.gamma``."""
         section, _, key = name.partition(".")
         return getattr(getattr(self, section), key)
 

@@ -83,5 +83,5 @@ class Torch(Named):
 
 
 def says_memory(network: str) -> bool:
-    """Whether a ``torch.network`` has a memory; one of a person's own may. Empty: none is named."""
+    """Return True if a ``torch.network`` may have recurrent state; False for ""."""
     return network not in ("", FORGETFUL)

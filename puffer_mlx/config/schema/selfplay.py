@@ -10,13 +10,13 @@ RELEASES = {OF_4: "4.0", OF_5: "5.0"}  # of PufferLib, that have them
 
 
 class Rules(NamedTuple):
-    """The keys by which one release's rules say who the opponents are."""
+    """The keys of one release that set the opponents."""
 
     count: str
-    none: int  # its value where there are no opponents
+    none: int  # value of ``count`` without opponents
     part: str
-    sizes: tuple[str, str]  # of the opponents' layers, and how many there are
-    further: tuple[str, ...]  # that these rules alone obey
+    sizes: tuple[str, str]  # keys of the opponents' hidden size and number of layers
+    further: tuple[str, ...]  # keys with an effect only under these rules
     example: str
 
 
