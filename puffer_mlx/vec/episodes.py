@@ -252,7 +252,7 @@ def means_of(info: Any) -> dict[str, float]:
     for key, value in _flat(info) if isinstance(info, Mapping) else ():
         try:
             array = np.asarray(value, np.float64)
-        except (TypeError, ValueError):  # a text, or something else that is no number
+        except (TypeError, ValueError):  # a text or another object
             continue
         if array.size and not isinstance(value, str | bytes):
             means[key] = float(array.mean())

@@ -1,16 +1,16 @@
-"""Observations and rewards on a scale that a policy learns from, by running statistics.
+"""Normalise observations and rewards by running statistics.
 
     observation = clip((observation - mean) / sqrt(variance + 1e-8), ±10)        of each number
     reward = reward / sqrt(variance of G + 1e-8),  G = reward + gamma * G        of each agent
 
-Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, every group's step one
-batch, by Chan's parallel update. Rewards aren't centred: their sign stays.
+Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, with every group's step
+as one batch (Chan's parallel update). Rewards aren't centred, so their sign stays.
 
-The mean is subtracted before rows are rounded to float32, in which 1.7e9 and 1.7e9 + 1 seconds of a
-clock are the same number.
+The mean is subtracted before rows are rounded to float32, in which clock times of 1.7e9 and 1.7e9 +
+1 seconds are equal.
 
-Rows and rewards that aren't finite are no part of them: one would spoil them for the whole run. Nor
-are those of agents that are away (``VecEnv.finals``).
+Statistics skip rows and rewards that aren't finite, since one would spoil the entire run, and those
+of absent agents (``VecEnv.finals``).
 """
 
 import io
@@ -35,12 +35,12 @@ from puffer_mlx.vec.base import (
 )
 from puffer_mlx.vec.rows import not_finite
 
-LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
+LIMIT = 10.0  # limit of a normalised observation, in standard deviations
 EPSILON = 1e-8
 
 
 def deviation_inverse(variance: np.ndarray) -> np.ndarray:
-    """Return the factors of centred columns, float64."""
+    """Return 1 / sqrt(variance + 1e-8), float64."""
     return 1 / np.sqrt(variance + EPSILON)
 
 
@@ -61,7 +61,7 @@ def normalise(
 
 
 def can_normalise(spec: EnvSpec) -> bool:
-    """Return True if observations can be normalised: bytes have a known scale."""
+    """Return True if observations can be normalised. Bytes can't: their scale is known."""
     return spec.observation_dtype != np.uint8
 
 
@@ -80,10 +80,10 @@ class Moments:
     def __init__(self, size: int) -> None:
         self.count = 0.0
         self.mean = np.zeros(size)
-        self.variance = np.ones(size)  # until there is something to tell
+        self.variance = np.ones(size)  # before the first batch
 
     def add(self, rows: np.ndarray) -> None:
-        """Add a batch (n, size). An empty one changes nothing."""
+        """Add a batch (n, size). An empty batch changes nothing."""
         n = len(rows)
         if not n:
             return
@@ -98,14 +98,14 @@ class Moments:
 
     @property
     def scale(self) -> np.ndarray:
-        """Factors, (size,)."""
+        """1 / standard deviation, (size,)."""
         return deviation_inverse(self.variance)
 
 
 class Normalized:
-    """Environments whose rows are normalised: implements ``VecEnv``.
+    """Environments with normalised rows; implements ``VecEnv``.
 
-    Logs and single episodes are of the rewards as they were.
+    Logs and episodes contain the original rewards.
 
     Args:
         inner: The environments; closed together with this object.
@@ -128,7 +128,7 @@ class Normalized:
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
         self.num_environments, self.unread = inner.num_environments, inner.unread
         self.backend = inner.backend
-        self.layout = getattr(inner, "layout", None)  # Python's have one
+        self.layout = getattr(inner, "layout", None)  # Python environments only
         what = [word for word, on in (("observations", observations), ("rewards", rewards)) if on]
         self.description = f"{inner.description}; {' and '.join(what)} normalised"
         self.log, self.episodes, self.close = inner.log, inner.episodes, inner.close
@@ -144,21 +144,21 @@ class Normalized:
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
         self._out: list[Rows | None] = [None] * inner.num_groups
-        self._warned = False  # that something isn't finite
+        self._warned = False  # of values that aren't finite
 
     def reset(self, out: Rows) -> None:
-        """As ``VecEnv.reset``."""
+        """Reset the environments, as ``VecEnv.reset`` does."""
         self.inner.reset(out)
         self._returns[:] = 0
         self._normalise(out, slice(0, self.num_agents), rewarded=False)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """As ``VecEnv.send``; rows are normalised in ``wait``."""
+        """Begin a step, as ``VecEnv.send`` does; ``wait`` normalises the rows."""
         self.inner.send(group, actions, out)
         self._out[group] = out
 
     def wait(self, group: int) -> None:
-        """As ``VecEnv.wait``."""
+        """Wait for a step, as ``VecEnv.wait`` does, and normalise its rows."""
         self.inner.wait(group)
         out, self._out[group] = self._out[group], None
         if out is not None:
@@ -167,16 +167,16 @@ class Normalized:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """As ``WholeRollouts.collect``, step by step."""
+        """Collect a rollout, as ``WholeRollouts.collect`` does, but step by step."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
 
     @property
     def shows_last(self) -> bool:
-        """See ``ShowsLast``."""
+        """True if the environments show last observations (``ShowsLast``)."""
         return isinstance(self.inner, ShowsLast) and self.inner.shows_last
 
     def take_last(self) -> LastObservations:
-        """As ``ShowsLast.take_last``; normalised."""
+        """Return normalised last observations, as ``ShowsLast.take_last`` does."""
         assert isinstance(self.inner, ShowsLast)
         last = self.inner.take_last()
         if self._seen is None:
@@ -187,7 +187,7 @@ class Normalized:
         return last._replace(observations=rows)
 
     def memory(self) -> dict[str, np.ndarray]:
-        """The statistics: see ``Remembers``."""
+        """Return copies of the statistics (``Remembers``)."""
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
             for name, moments in self._moments().items()
@@ -199,9 +199,10 @@ class Normalized:
         return {name: moments for name, moments in parts.items() if moments}
 
     def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Go on from such statistics: see ``Remembers``. Frozen, rewards are left as they are.
+        """Restore statistics (``Remembers``). If ``frozen``, rewards aren't normalised.
 
-        Those of rewards may be missing: a policy doesn't depend on them, and they begin anew.
+        Statistics of rewards may be missing and then start again, since a policy doesn't depend on
+        them.
         """
         parts = self._moments()
         if not any(name.startswith("return.") for name in memory):
@@ -230,13 +231,16 @@ class Normalized:
             moments.variance = np.array(memory[f"{name}.variance"], np.float64)
 
     def raw(self, observations: np.ndarray) -> np.ndarray:
-        """Normalised observations (..., D) as the environment showed them, but for clipping."""
+        """Return normalised observations (..., D) on their original scale.
+
+        Clipped values stay clipped.
+        """
         if self._seen is None:
             return observations
         return (observations / self._seen.scale + self._seen.mean).astype(np.float32)
 
     def state(self) -> np.ndarray | None:
-        """The environments' state with the statistics: see ``VecEnv.state``."""
+        """Return the state of the environments and the statistics (``VecEnv.state``)."""
         inner = self.inner.state()
         if inner is None:
             return None
@@ -245,7 +249,7 @@ class Normalized:
         return np.frombuffer(file.getvalue(), np.uint8)
 
     def restore(self, state: np.ndarray) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore a state that ``state`` returned."""
         try:
             with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as file:
                 saved = dict(file)
@@ -295,7 +299,7 @@ class Normalized:
         return np.any(bad, axis=1)
 
     def render(self) -> np.ndarray | bool:
-        """As ``Environments.render``."""
+        """Draw environment 0, as ``Environments.render`` does."""
         return self.inner.render()
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""Processes that environments step in: how they begin, how they end with their parent.
+"""Processes that environments step in: start them, and end them with their parent.
 
-They are forked from a server that has nothing of the trainer in it, or are started anew where
-forking is no good (macOS): never from the trainer's own process, whose threads and device wouldn't
-survive it.
+They are forked from a server without the trainer's data, or started as new programs where forking
+is unsafe (macOS). They are never forked from the trainer, whose threads and device don't survive a
+fork.
 """
 
 import ctypes
@@ -21,16 +21,16 @@ from types import ModuleType
 
 from puffer_mlx.system import output
 
-SAFE_PATH = "PYTHONSAFEPATH"  # no files of the working folder as modules
-OURS = "puffer_mlx"  # its value where it isn't the person's
+SAFE_PATH = "PYTHONSAFEPATH"  # don't import files of the working directory
+OURS = "puffer_mlx"  # its value if this program set it
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
-FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent answers
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
-ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up
+FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent handles
+_PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal when the parent ends
+ROUND_TRIP = 100e-6  # seconds that a step in a process costs the trainer: pipes and wake-up
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -126,7 +126,7 @@ def how_it_ended(code: int) -> str:
 
 
 def _end_with_parent() -> None:
-    """Have this process end when its parent does, whatever it does then."""
+    """End this process when its parent ends, even in the middle of work."""
     if (parent := multiprocessing.parent_process()) is None:
         return
     if sys.platform == "linux":  # even where C code holds Python's lock

@@ -1,7 +1,7 @@
 """Errors of environments: the environment, the lines of its code, and a hint.
 
-`one_number`, `one_flag`, `all_numbers` and `as_info` take every unambiguous form of what an
-environment returns; anything else they name.
+`one_number`, `one_flag`, `all_numbers` and `as_info` accept every unambiguous form of a returned
+value, and raise a `Fault` for others.
 """
 
 import os
@@ -17,7 +17,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 
-_FRAMES = 3  # of the environment's own code that a message shows
+_FRAMES = 3  # lines of an environment's code in a message
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
 _HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
 # Hints on environments that are written for gym before 0.26.
@@ -30,8 +30,8 @@ _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|opti
 _SCALARS = int, float, np.floating, np.integer, np.bool_
 _INFO = "return a dict as info, {} if there is nothing to report"
 
-UNKNOWN = -1  # which environment of a vectorised form it was
-RAISED = (Exception, SystemExit)  # by environments: ``sys.exit`` in one is no end of the program
+UNKNOWN = -1  # index of an environment in a vectorised form
+RAISED = (Exception, SystemExit)  # ``sys.exit`` in an environment doesn't end the program
 
 
 class Fault(Exception):

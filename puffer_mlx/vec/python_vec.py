@@ -174,15 +174,15 @@ class PythonVec:
         return sum(env.busy_seconds() for env in self._envs)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin one step of a group and return at once: see ``VecEnv.send``.
+        """Begin one step of a group and return at once (``VecEnv.send``).
 
-        Processes begin with it; what steps in this process does so in ``wait``.
+        Processes begin the step now; environments in this process step in ``wait``.
 
         Raises:
-            IndexError: there is no such group.
-            ValueError: an array has another shape or dtype.
-            RuntimeError: the group is stepping already, or the environments are closed.
-            UserError: an environment failed, or its process has died; all are closed then.
+            IndexError: There is no such group.
+            ValueError: An array has another shape or dtype.
+            RuntimeError: The group is stepping already, or the environments are closed.
+            UserError: An environment failed, or its process has died; all are closed then.
         """
         env = self._open(group)
         if self._in_progress[group] is not None:
@@ -201,7 +201,7 @@ class PythonVec:
         """Block until the group's step is done and its rows are written.
 
         Raises:
-            UserError: an environment failed, or returned what isn't a number; all are closed then.
+            UserError: An environment failed, or returned a non-finite number; all are closed then.
         """
         env = self._open(group)
         out, self._in_progress[group] = self._in_progress[group], None
@@ -263,7 +263,7 @@ class PythonVec:
         )
 
     def exact_observations(self, agents: slice) -> np.ndarray | None:
-        """Return what some agents see without rounding; see ``ShowsExactly``."""
+        """Return some agents' observations without rounding (``ShowsExactly``)."""
         if self.layout.exact_dtype == self.spec.observation_dtype:
             return None
         groups = range(agents.start // self._n, agents.stop // self._n)

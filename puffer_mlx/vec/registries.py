@@ -1,7 +1,7 @@
-"""The registered environments of this program, for the processes that step them.
+"""Registered environments of this program, for the processes that step them.
 
-A process starts without what the program did. An id is only a text: it would find nothing there,
-or another environment of that name. So the registries of Gymnasium and PettingZoo go along.
+A process starts without the registrations of the program. It would not find an id, or would find
+another environment. So the registries of Gymnasium and PettingZoo are sent to it.
 """
 
 import copy
@@ -19,11 +19,11 @@ _REGISTRIES = (  # of a module, a dictionary: id -> specification
 )
 _MAIN = "__main__:"  # of an entry point's name: the program's own script
 _ENTRIES = "entry_point", "vector_entry_point"
-_received: list[tuple[str, str, dict[str, Any]]] = []  # in a process that steps
+_received: list[tuple[str, str, dict[str, Any]]] = []  # in a process for environments
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value; with cloudpickle, which comes with Gymnasium, also the script's functions."""
+    """Pickle a value. Uses cloudpickle, which Gymnasium requires, for the script's functions."""
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -32,15 +32,15 @@ def dumps(value: Any) -> bytes:
 
 
 class Later:
-    """A constructor that is unpickled when it is first used.
+    """Constructor that is unpickled on first use.
 
-    So a process imports only the necessary modules, and an error can be reported.
+    So a process imports only the necessary modules, and can report an error.
 
     Args:
         make: A class or a function.
 
     Raises:
-        Exception: If it can't be pickled.
+        Exception: It can't be pickled.
     """
 
     def __init__(self, make: Any) -> None:
@@ -50,10 +50,10 @@ class Later:
         self._file = _file_of(self._module)
 
     def load(self) -> Any:
-        """Return what makes the environment.
+        """Return the constructor of the environment.
 
         Raises:
-            UserError: If its module is another file in this process.
+            UserError: Its module is another file in this process.
         """
         make = pickle.loads(self._pickled)
         file = _file_of(self._module)
@@ -76,7 +76,7 @@ class Later:
 
 
 def _refuse(name: str, reason: str, **_: Any) -> Any:
-    """In place of what makes an environment that can't be pickled."""
+    """Raise the reason why an environment can't be pickled, in place of its constructor."""
     message = f"{name} can't be sent to another process: {reason}"
     raise UserError(message, "set vec.backend to sync")
 
@@ -85,7 +85,7 @@ def portable(specification: Any) -> Any:
     """Return a copy of a registered environment's specification that processes can use.
 
     Raises:
-        Exception: If what makes the environment can't be pickled.
+        Exception: The constructor can't be pickled.
     """
     copied = copy.copy(specification)
     for name in _ENTRIES:
@@ -110,7 +110,7 @@ def registered() -> bytes:
             found.append((module, name, {key: _portable_or_not(registry[key]) for key in registry}))
     try:
         return dumps(found)
-    except Exception:  # of one of many, which may not be in use
+    except Exception:  # one of many, perhaps unused
         for _, _, specifications in found:
             for key, each in specifications.items():
                 specifications[key] = _portable_or_not(each, whole=True)
@@ -118,7 +118,7 @@ def registered() -> bytes:
 
 
 def _portable_or_not(specification: Any, whole: bool = False) -> Any:
-    """``portable``, or a specification whose environment can't be made.
+    """Return `portable`'s result, or a specification that raises the reason when it is used.
 
     Args:
         specification: Specification of a registered environment.

@@ -1,7 +1,7 @@
 """Loops around environments: rollouts with the policy's step in C, and stepping without a policy.
 
-A step of a small policy through MLX costs a tenth of a millisecond of Python and graph; called
-directly it costs microseconds, which is what a step of a few environments costs too.
+A step of a small policy through MLX takes a tenth of a millisecond of Python and graph building. A
+direct call takes microseconds, like a step of a few environments.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import numpy as np
 from puffer_mlx.vec.base import Collected, Rows, VecEnv
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
-PART = 64  # agents that the C function takes at a time, as envs/src/collect.h
+PART = 64  # agents per call of the C function, as in envs/src/collect.h
 _WARM_UP_SECONDS, _ACTION_SETS = 0.5, 16  # of ``measure_stepping``
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
@@ -28,7 +28,7 @@ def collect(
     spans: int = 0,
     threads: int = 1,
 ) -> Collected:
-    """``WholeRollouts.collect`` for any environments: group by group, step by step.
+    """Collect a rollout like ``WholeRollouts.collect``, for any environments, step by step.
 
     While the policy acts for a group, the others may step.
 
@@ -82,11 +82,11 @@ def _parts(agents: slice) -> list[tuple[int, int]]:
 def measure_stepping(vec: VecEnv, seconds: float = 5.0) -> dict[str, float]:
     """Measure the speed of steps with random actions, all groups at the same time.
 
-    Actions are drawn beforehand, and each group writes the same rows every time, so nothing but
-    stepping is measured. The first half second isn't counted.
+    Actions are drawn beforehand, and each group reuses its rows, so only stepping is measured. The
+    first half second isn't counted.
 
     Args:
-        vec: The environments; are reset first, and not stepping at the end.
+        vec: The environments; reset first, and not stepping at the end.
         seconds: Shortest duration of the measurement.
 
     Returns:
@@ -100,7 +100,7 @@ def measure_stepping(vec: VecEnv, seconds: float = 5.0) -> dict[str, float]:
     vec.reset(allocate_rows(vec, vec.num_agents))
 
     def run(duration: float) -> tuple[int, float]:
-        """Agent steps and seconds."""
+        """Step for some seconds. Return agent steps and seconds."""
         rounds = 0
         start = time.perf_counter()
         for group in range(vec.num_groups):

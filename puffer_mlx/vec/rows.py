@@ -1,4 +1,4 @@
-"""Arrays of rows and actions: allocated, drawn at random, and checked."""
+"""Arrays of rows and actions: allocate them, draw random actions, and check them."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class HasSpec(Protocol):
 
 
 def allocate_rows(vec: VecEnv, agents: int) -> Rows:
-    """Rows for ``agents`` agents of a vectorised environment, all zero."""
+    """Return rows of zeros for ``agents`` agents of a vectorised environment."""
     spec = vec.spec
     masks = np.zeros((agents, spec.mask_size), np.uint8) if spec.mask_size else None
     return Rows(
@@ -33,13 +33,13 @@ def allocate_rows(vec: VecEnv, agents: int) -> Rows:
 def random_actions(
     of: HasSpec, agents: int, rng: np.random.Generator, legal: np.ndarray | None = None
 ) -> np.ndarray:
-    """Actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous.
+    """Return random actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous.
 
     Args:
-        of: environments, or their layout.
-        agents: n.
-        rng: draws them.
-        legal: (agents, logits), non-zero where a choice is legal; None: all are.
+        of: Environments, or their layout.
+        agents: Number of agents.
+        rng: Random generator.
+        legal: (agents, logits), non-zero where a choice is legal. None: all are legal.
     """
     action = of.spec.action
     if action.continuous:
@@ -66,10 +66,10 @@ class RowShapes:
         self._actions = n, spec.action.heads
 
     def check(self, out: Rows) -> None:
-        """Refuse other ones; ``finals`` may be left out, and without a mask ``masks`` is.
+        """Check the arrays of rows; ``finals`` is optional, and ``masks`` is None without a mask.
 
         Raises:
-            ValueError: an array has another shape or dtype.
+            ValueError: An array has another shape or dtype.
         """
         observations, rewards, terminals, masks, finals = out
         narrow = self._narrow
@@ -90,10 +90,10 @@ class RowShapes:
             )
 
     def check_actions(self, actions: np.ndarray) -> None:
-        """Refuse other actions.
+        """Check an array of actions.
 
         Raises:
-            ValueError: they have another shape or dtype.
+            ValueError: It has another shape or dtype.
         """
         if actions.shape != self._actions or actions.dtype != np.float32:
             raise ValueError(
@@ -138,7 +138,7 @@ def check_finite(
     seeds: Sequence[int],
     per_environment: int = 1,
 ) -> None:
-    """Refuse rows with numbers that aren't finite: one of them would spoil all weights.
+    """Refuse rows with numbers that aren't finite, since one of them would spoil all weights.
 
     Args:
         name: Name of the environment.
@@ -149,7 +149,7 @@ def check_finite(
         per_environment: Number of agents in an environment.
 
     Raises:
-        UserError: Names the first such environment, its seed and the value.
+        UserError: A number isn't finite. The message has the environment, its seed and the value.
     """
     checked = [("a reward", rewards)]
     if observations.dtype.kind == "f":

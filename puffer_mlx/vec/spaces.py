@@ -28,7 +28,7 @@ def kind_of(space: Any) -> str:
 
 
 def leaves(name: str, space: Any, what: str, path: Path = ()) -> Iterator[tuple[Path, Any, str]]:
-    """(path, space, kind) of every part that isn't a Dict or Tuple."""
+    """Yield (path, space, kind) of every part that isn't a Dict or Tuple."""
     kind = kind_of(space)
     if not kind:
         where = f" at {path_text(path)}" if path else ""
@@ -44,19 +44,19 @@ def leaves(name: str, space: Any, what: str, path: Path = ()) -> Iterator[tuple[
 
 
 def parts_of(space: Any) -> Iterator[tuple[Any, Any]]:
-    """(key or index, space) of the parts of a Dict or Tuple, in Gymnasium's order."""
+    """Yield (key or index, space) of the parts of a Dict or Tuple, in Gymnasium's order."""
     yield from space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces)
 
 
 def choices_of(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Numbers of choices and first choices of a Discrete or MultiDiscrete, flat."""
+    """Return the numbers of choices and the first choices of a Discrete or MultiDiscrete, flat."""
     sizes = np.atleast_1d(space.n if kind_of(space) == "Discrete" else space.nvec).ravel()
     starts = np.broadcast_to(np.ravel(getattr(space, "start", 0)), sizes.shape)
     return tuple(sizes.tolist()), tuple(starts.tolist())
 
 
 def nested(space: Any, parts: dict[Path, Any], path: Path = ()) -> Any:
-    """The dicts and tuples of a space around its parts."""
+    """Return parts nested in the dicts and tuples of a space."""
     kind = kind_of(space)
     if kind == "Dict":
         return {key: nested(part, parts, (*path, key)) for key, part in parts_of(space)}
@@ -66,7 +66,7 @@ def nested(space: Any, parts: dict[Path, Any], path: Path = ()) -> Any:
 
 
 def to_text(*spaces: Any) -> str:
-    """Spaces as JSON, for files; empty if a Dict has keys that are no texts and no integers."""
+    """Return spaces as JSON, or "" if a Dict has keys other than texts and integers."""
     try:
         return json.dumps([_data(space) for space in spaces])
     except TypeError:
@@ -106,7 +106,7 @@ def _data(space: Any) -> dict[str, Any]:
 
 
 def _numbers(bounds: np.ndarray) -> Any:
-    """A Box's bounds: all of them, or one number that all are."""
+    """Return a Box's bounds: a list, or one number if all are equal."""
     first = bounds.ravel()[:1]
     return first.item() if bounds.size and (bounds == first).all() else bounds.ravel().tolist()
 
@@ -148,5 +148,5 @@ def _read_space(kind: str, fields: dict[str, Any]) -> Any:
 
 
 def path_text(path: Path) -> str:
-    """A path for messages: ``outer.inner.0``."""
+    """Return a path for messages: ``outer.inner.0``."""
     return ".".join(str(key) for key in path)

@@ -26,7 +26,7 @@ from puffer_mlx.vec.python_faults import (
 )
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
-MASK = "action_mask"  # the key under which Gymnasium's own environments give theirs
+MASK = "action_mask"  # key of action masks in infos of Gymnasium's environments
 LAST = "final_obs"  # of Gymnasium's SAME_STEP mode
 NO_MASK = "gave no action mask"
 HINT = (
@@ -82,7 +82,7 @@ class GymInstance:
         ):
             raise fault
         seen, reward, terminated, truncated, info = result
-        # The usual types are checked here: a cheap environment's steps would notice the calls.
+        # Check the usual types inline: calls would slow down cheap environments.
         self._rewards[0] = reward if type(reward) is float else one_number(reward, "a reward")
         if type(terminated) is not bool:
             terminated = one_flag(terminated, "terminated")

@@ -55,7 +55,7 @@ class GymFactory(EnvFactory):
     by_environment = True
     reseeds = False
     takes_wrappers = True
-    reward_dtype = np.float64  # as Gymnasium has them: scores are sums of rewards
+    reward_dtype = np.float64  # as in Gymnasium: scores are sums of rewards
 
     def __post_init__(self) -> None:
         gymnasium()
@@ -236,7 +236,7 @@ class GymFactory(EnvFactory):
                     yield
             except errors.DependencyNotInstalled as error:
                 raise UserError(f"{self.name}: {error}", "install what is missing") from None
-            except errors.Error as error:  # there is no such environment, or it is out of date
+            except errors.Error as error:  # no such environment, or an outdated one
                 raise UserError(f"{self.name}: {error}", _where(str(self.constructor))) from None
 
     def _refuse_spaces(self, env: Any) -> None:

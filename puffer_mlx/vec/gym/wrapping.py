@@ -43,7 +43,7 @@ _FORM = {  # arguments of the vectorised form, with their defaults
     "life_loss_info": False,
     "reward_clipping": True,
 }
-_ONLY = {"maxpool": True, "life_loss_info": False}  # what Gymnasium's wrappers can do of it
+_ONLY = {"maxpool": True, "life_loss_info": False}  # arguments that Gymnasium's wrappers support
 ATARI = {  # the preset, as arguments of ale-py's vectorised form
     **{key: value for key, value in _FORM.items() if key != "life_loss_info"},
     "frameskip": 4,
@@ -96,8 +96,8 @@ def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
         channels: ``vec.image_channels``.
 
     Raises:
-        UserError: a wrapper doesn't fit the environment, or the preset has it already.
-        gymnasium.error.DependencyNotInstalled: what one needs is missing.
+        UserError: A wrapper doesn't fit the environment, or the preset contains it already.
+        gymnasium.error.DependencyNotInstalled: A package is missing.
     """
     from gymnasium import wrappers
 

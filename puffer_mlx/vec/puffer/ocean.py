@@ -1,8 +1,8 @@
-"""PufferLib 3.x's own environments by their names: ``pufferlib:puffer_breakout``.
+"""Names of PufferLib 3.x's environments: ``pufferlib:puffer_breakout``.
 
-Their names are read from its table without importing it, which takes seconds, has PyTorch along,
-and leaves a link ``resources`` in the working folder. What a name stands for is looked up here, as
-``env_creator`` of PufferLib 3.0 gives a text where an environment's C isn't compiled.
+The names are read from the text of PufferLib's module. Importing it takes seconds, needs PyTorch,
+and makes a link ``resources`` in the working directory. Constructors are looked up here, because
+``env_creator`` of PufferLib 3.0 returns a text for environments whose C code isn't compiled.
 """
 
 import ast

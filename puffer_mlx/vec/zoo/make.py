@@ -70,7 +70,7 @@ def looks_parallel(env: Any) -> bool:
 
 
 def _looks_aec(env: Any) -> bool:
-    names = "agent_selection", "agent_iter"  # wrappers have the former after a reset only
+    names = "agent_selection", "agent_iter"  # wrappers have the first only after a reset
     return hasattr(env, "possible_agents") and any(hasattr(env, name) for name in names)
 
 
@@ -205,10 +205,10 @@ class ParallelInstance:
         self._over = False
 
     def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
-        """Step the agents that are there, or begin the next episode if none was left.
+        """Step the present agents, or begin the next episode if none is left.
 
         Raises:
-            Fault: The environment returned something else than it should.
+            Fault: The environment returned an invalid result.
         """
         if self._over:
             self.reset()
@@ -223,7 +223,7 @@ class ParallelInstance:
             raise
         seen, rewards, terminations, truncations, infos = _by_agent("step", result)
         there = set(self._env.agents)
-        self._done -= there - before  # these are back
+        self._done -= there - before  # these return
         seen = {agent: each for agent, each in seen.items() if agent not in self._done}
         buffers = self._buffers
         reported: list[EpisodeInfo] = []
@@ -247,7 +247,7 @@ class ParallelInstance:
         return reported
 
     def _check(self, seen: Mapping[Any, Any]) -> None:
-        """Refuse agents that are there without an observation, or aren't possible ones."""
+        """Raise a Fault for present agents without an observation, and for unknown agents."""
         there = set(self._env.agents)
         for agent in there.difference(self._agents):
             what = f"has agent {agent} in its agents, which isn't in possible_agents"
@@ -259,10 +259,10 @@ class ParallelInstance:
             raise Fault(what, "", None, hint)
 
     def _explain(self, error: KeyError) -> None:
-        """Say why an agent got no action, if the environment looked for the action of a dead one.
+        """Explain a KeyError of an environment that needs the action of a dead agent.
 
         Raises:
-            Fault: It did.
+            Fault: This is such an error.
         """
         agent = error.args[0] if error.args else None
         if agent in self._done and agent in self._env.agents:
@@ -276,7 +276,7 @@ class ParallelInstance:
         """Return its picture.
 
         Raises:
-            UserError: It can't be drawn: PettingZoo asks for no ``render``.
+            UserError: The environment can't be drawn; ``render`` is optional in PettingZoo.
         """
         if hasattr(self._env, "render"):
             with suppress(NotImplementedError):
@@ -288,7 +288,7 @@ class ParallelInstance:
         self._env.close()
 
     def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """Rows of what agents see and may do; those of the others."""
+        """Write the rows of present agents (observations and masks) and of absent ones."""
         buffers, masked = self._buffers, self._spaces.masked
         for i, agent in enumerate(self._agents):
             buffers.present[i] = there = agent in seen
@@ -299,7 +299,7 @@ class ParallelInstance:
                 buffers.terminals[i], buffers.truncations[i] = True, False
             if self._masks is None:
                 continue
-            if buffers.terminals[i] or buffers.truncations[i]:  # it doesn't act
+            if buffers.terminals[i] or buffers.truncations[i]:  # its agent doesn't act
                 buffers.legal[i] = 1
                 continue
             mask = as_info((seen if masked else infos).get(agent)).get(MASK)

@@ -1,7 +1,7 @@
-"""PettingZoo's parallel environments by name: which are installed, and what makes one.
+"""Names of PettingZoo's parallel environments: list the installed ones, find a constructor.
 
-Installed environments are found in folders alone: importing PettingZoo takes half a second, and its
-environments more.
+The list is read from folders, because importing PettingZoo takes half a second, and its
+environments take longer.
 """
 
 import importlib.machinery
@@ -21,7 +21,7 @@ from puffer_mlx.system.import_string import load_object, nearest
 PREFIX = "pettingzoo:"
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
-_NEEDED = {  # groups of PettingZoo that need more: a module of it
+_NEEDED = {  # module required by a group of PettingZoo
     "atari": "multi_agent_ale_py",
     "butterfly": "pymunk",
     "classic": "pygame",
@@ -45,10 +45,10 @@ def takes_turns(name: str) -> UserError:
 
 
 def parallel_names() -> dict[str, list[str]]:
-    """Names as ``pettingzoo:NAME`` takes them, ``sisl.pursuit_v5``, by group: ``sisl``, ``mpe2``.
+    """Return the names for ``pettingzoo:NAME`` by group, such as ``sisl.pursuit_v5`` in ``sisl``.
 
-    Those that can't be imported, since a package of theirs is missing, are among them; ``needs``
-    says so. Environments whose agents take turns are left out.
+    Contains environments that can't be imported because a package is missing (``needs``), but none
+    whose agents act one after another.
     """
     groups: dict[str, list[str]] = {}
     for package in _PACKAGES:
