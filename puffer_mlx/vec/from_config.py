@@ -176,8 +176,8 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         zoo.probe(**probe)
         return zoo
     more = {"finals": config.train.bootstrap_truncated, "wrap": config.wrap}
-    gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
     try:
+        gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
         return gym
     except UserError:

@@ -31,7 +31,7 @@ def test_operations_are_built_for_another(name):
         assert unified() == (name == "metal")
         assert pack([x])[0].tolist() == [7] * 6
     [(called, shapes)] = calls
-    assert called == "pack" and shapes[2] == (3, 2)
+    assert called == "pack" and (3, 2) in shapes
     assert backend() == "cpu" and stand_in() is None
     assert pack([x])[0].tolist() == [0] * 6
 
