@@ -297,6 +297,15 @@ class Collector:
             self.resync()
         return self.vec.state()
 
+    def resync(self) -> None:
+        """Recover from a failed rollout, if the latest one failed.
+
+        Afterwards environments, carried row and recurrent states are consistent.
+        """
+        if self._unfinished is not None:
+            self._undo(self._unfinished)
+            self._unfinished = None
+
     def _collect(self, rollout: Rollout, wait_for_gpu: bool = True) -> None:
         """Collect a rollout. This runs in the second thread if rollouts overlap training."""
         began = time.perf_counter()
@@ -304,8 +313,7 @@ class Collector:
             self._timer.lap("eval_idle")
         else:
             self._timer.start()
-        if self._unfinished is not None:
-            self.resync()
+        self.resync()
         if self.config.base.reset_state:
             rollout.states = self._initial_states
         else:
@@ -351,11 +359,8 @@ class Collector:
         """
         raise NotImplementedError
 
-    def resync(self) -> None:
-        """Recover from a failed rollout, if the latest one failed.
-
-        Afterwards environments, carried row and recurrent states are consistent.
-        """
+    def _undo(self, failed: Rollout) -> None:
+        """Make environments, carried row and recurrent states consistent after a failed rollout."""
         raise NotImplementedError
 
     def state_of(self, rollout: Rollout) -> Any:

@@ -41,15 +41,11 @@ class DeviceCollector(Collector):
             rollout.unread = self.vec.take_log()
         return after
 
-    def resync(self) -> None:
+    def _undo(self, failed: Rollout) -> None:
         """See ``Collector``. The environments return to the start of the failed rollout."""
-        failed = self._unfinished
-        if failed is None:
-            return
         self.vec.rollback(failed.environments)
         self.states = failed.states
         self.buffer.last = failed.buffer.first
-        self._unfinished = None
 
     def state_of(self, rollout: Rollout) -> np.ndarray | None:
         """See ``Collector``. This waits for the GPU."""

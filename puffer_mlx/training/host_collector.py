@@ -64,16 +64,13 @@ class HostCollector(Collector):
             rollout.scores = self._tells_scores.scores()
         return after
 
-    def resync(self) -> None:
-        """Recover from a failed rollout, if the latest one failed.
+    def _undo(self, failed: Rollout) -> None:
+        """See ``Collector``.
 
         If the state of the environments was saved at the start of the rollout, it is restored.
         Otherwise each environment finishes its current step, whose results are row 0 of the next
         rollout. The recurrent states are recomputed from all rows before that one.
         """
-        failed = self._unfinished
-        if failed is None:
-            return
         if failed.environments is not None:
             self.vec.restore(failed.environments)
         else:
@@ -86,7 +83,6 @@ class HostCollector(Collector):
                 *(failed.acting, failed.states, failed.noise, steps),
             )
             self.buffer.restore(failed.buffer.rows_after(steps))
-        self._unfinished = None
 
     def state_of(self, rollout: Rollout) -> object:
         """See ``Collector``."""

@@ -92,8 +92,6 @@ def find_family(config: Config) -> str:
     Raises:
         UserError: As in ``make``.
     """
-    if not config.python:
-        return family_of(look_up_spec(config))
     measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
     return family_of(_probed(config, measure=measure).layout.spec)
 
