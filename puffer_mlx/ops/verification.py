@@ -114,7 +114,9 @@ class Verified:
     def _verify(self, arguments: tuple) -> None:
         path = cache_directory() / "verified" / f"{self._signature(arguments)}.json"
         with contextlib.suppress(OSError, ValueError):
-            refuse(json.loads(path.read_text()))
+            stored = json.loads(path.read_text())
+            refuse(stored["refused"])
+            implementation.agreed.update(stored["agreed"])
             return
         with building:
             before = set(implementation.refused)
@@ -129,7 +131,8 @@ class Verified:
                 refuse(culprits or verdict.chosen, verdict.fault)
             implementation.agreed.update(verdict.chosen)
         with contextlib.suppress(Exception), publish(path) as file:  # the next start verifies again
-            file.write_text(json.dumps(sorted(implementation.refused - before)))
+            stored = {"refused": implementation.refused - before, "agreed": verdict.chosen}
+            file.write_text(json.dumps({key: sorted(names) for key, names in stored.items()}))
 
     def _plain(self, arguments: tuple) -> list:
         """Compute the function with no implementation allowed, by MLX's own kernels."""
@@ -195,10 +198,13 @@ def machine() -> str:
 
 
 def difference(found: list, expected: list, bound: float, draws: bool = False) -> str:
-    """Return how results differ from the expected ones by more than a bound, or an empty text."""
-    if len(found) != len(expected):
+    """Return how results differ from the expected ones by more than a bound, or an empty text.
+
+    A kernel may return more results than plain MLX: that of targets adds their moments.
+    """
+    if len(found) < len(expected):
         return f"{len(found)} results, expected {len(expected)}"
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if not (a is None or b is None)]
+    pairs = [(a, b) for a, b in zip(found, expected, strict=False) if not (a is None or b is None)]
     draws = draws or any(
         mx.issubdtype(each.dtype, mx.integer) and each.size > 1 for _, each in pairs
     )

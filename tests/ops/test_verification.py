@@ -13,7 +13,7 @@ from emulated_run import emulated_gpu
 from oracles import RandomVec, named
 
 from puffer_mlx import config
-from puffer_mlx.ops import implementation, verification
+from puffer_mlx.ops import implementation, take_targets, verification
 from puffer_mlx.ops.gpu.launch import placeholder
 from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
 from puffer_mlx.policy.policy import configured_policy
@@ -285,6 +285,7 @@ def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
         state = trained().state()
     assert state.numbers["refused"] == ["the draw of segments in one call"]
     implementation.refused.clear()
+    implementation.agreed.clear()
     capsys.readouterr()
     monkeypatch.setattr(verification.Verified, "_judge", None)  # the cache folder has the verdict
     with emulated_gpu() as gpu:
@@ -298,9 +299,10 @@ def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
     assert implementation.refused == {"the draw of segments in one call"}
 
 
-def test_sound_kernels_are_not_judged_again(monkeypatch):
+def test_sound_kernels_are_not_judged_at_the_next_start(monkeypatch):
     with emulated_gpu():
         trained()
+    implementation.agreed.clear()
     monkeypatch.setattr(verification.Verified, "_judge", None)
     with emulated_gpu() as gpu:
         trained()
@@ -319,3 +321,12 @@ def test_gradients_are_compared_for_advantages_that_count():
     recomputed = minibatch._replace(targets=Targets(flat, flat, rewards=flat, terminals=flat))
     _, found, *_ = _with_rewards(("weights", recomputed, flat, None))
     assert found.targets.adv is None and np.std(np.array(found.targets.rewards)) > 0.3
+
+
+def test_a_kernel_may_return_more_than_plain_mlx():
+    """The kernel of targets also returns moments. An epoch in one graph calls it directly."""
+    grid = mx.random.normal((T, N), key=mx.random.key(0))
+    rows = mx.arange(S, dtype=mx.int32)
+    with emulated_gpu() as gpu:
+        take_targets(grid, grid, grid, None, rows, mx.ones(S))
+    assert "take_targets" in gpu.names and not implementation.refused
