@@ -73,6 +73,8 @@ class Verified:
         view: maps the arguments and the result to the tree that is compared.
         draws: True if results depend on draws, so that a few may differ. Implied by results that
             are integers.
+        indexes: True to compute plain MLX's results on the CPU, for functions that gather and
+            scatter: on CUDA, MLX compiles each such kernel when it is first used, for 3 s.
         example: maps the arguments of the call to those that the results are compared for.
     """
 
@@ -85,12 +87,14 @@ class Verified:
         kind: str = "fp32",
         view: View = lambda arguments, result: result,
         draws: bool = False,
+        indexes: bool = False,
         example: Callable[[tuple], tuple] = lambda arguments: arguments,
     ) -> None:
         self._raw = raw
         self._run = run or raw
         self._view = view
         self._draws = draws
+        self._indexes = indexes
         self._example = example
         self._context = context
         self._bound = UNIT[kind] ** 0.5
@@ -136,7 +140,10 @@ class Verified:
 
     def _plain(self, arguments: tuple) -> list:
         """Compute the function with no implementation allowed, by MLX's own kernels."""
-        with implementation.allowing(set()):
+        device = mx.cpu if self._indexes else mx.default_device()
+        if self._indexes:
+            arguments = _for_cpu(arguments)
+        with implementation.allowing(set()), mx.stream(device):
             return _evaluated(self._view(arguments, self._raw(*arguments)))
 
     def _judge(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Verdict:
@@ -243,7 +250,12 @@ def _evaluated(tree: Any) -> list[mx.array | None]:
     """Evaluate a tree's leaves for reading on the CPU. Leaves that aren't arrays become None."""
     leaves = [leaf if isinstance(leaf, mx.array) else None for _, leaf in tree_flatten([tree])]
     mx.eval([leaf for leaf in leaves if leaf is not None])
-    return for_cpu(leaves) if stand_in() is None else leaves
+    return _for_cpu(leaves)
+
+
+def _for_cpu(tree: Any) -> Any:
+    """Return a tree of arrays for the CPU to read; the emulation's are the CPU's already."""
+    return for_cpu(tree) if stand_in() is None else tree
 
 
 def _is_concrete(tree: Any) -> bool:

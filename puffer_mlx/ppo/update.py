@@ -164,11 +164,13 @@ def _verified(
     train = config.train
     check = partial(verified, context=f"{policy} {train}", kind=train.precision)
     steps = {
-        name: step._replace(function=check(step.function, run.steps[name].function, view=step.view))
+        name: step._replace(
+            function=check(step.function, run.steps[name].function, view=step.view, indexes=True)
+        )
         for name, step in raw.steps.items()
     }
     return UpdateFunctions(
-        gather=check(raw.gather, run.gather),
+        gather=check(raw.gather, run.gather, indexes=True),
         gradients=check(raw.gradients, run.gradients, example=_with_rewards),
         optimise=check(raw.optimise, run.optimise, view=_change, example=_with_gradients),
         steps=steps,
