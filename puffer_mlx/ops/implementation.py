@@ -98,13 +98,13 @@ class Implementation:
         Args:
             passed: functions or bound methods that the operation calls; may be custom ones.
         """
+        if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
+            return None
         if backend() == "cpu":
             chosen = self._cpu and self.on_cpu(cpu_extension.load())
         else:
             chosen = None if self.is_refused else self.gpu
         if not chosen or not self.unchanged(*passed):
-            return None
-        if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
             return None
         if _chosen is not None:
             _chosen.add(self.name)

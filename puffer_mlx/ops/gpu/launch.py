@@ -183,7 +183,7 @@ def launch(
         name: name of the kernel. For kernels that step environments, the environment's rules: see
             ``text.rollout`` and ``text.environments``.
         inputs: arrays in the order of the declaration, or by name; unused names are ignored. An
-            array of parameters is a dict of their values by name.
+            array of parameters may be a dict of their values by name.
         outputs: shapes of the outputs in the order of the declaration, or by name.
         threads: total number of threads.
         block: number of threads per block.
@@ -196,15 +196,17 @@ def launch(
     kind = backend()
     kernel = _kernel(path, name, kind)
     if isinstance(inputs, Mapping):
-        inputs = {key: inputs[key] for key in kernel.inputs}
+        arrays: dict[str, Any] = {key: inputs[key] for key in kernel.inputs}
     else:
-        inputs = dict(zip(kernel.inputs, inputs, strict=True))
-    inputs = {key: _array(kernel.parameters.get(key, ()), each) for key, each in inputs.items()}
+        arrays = dict(zip(kernel.inputs, inputs, strict=True))
+    for key, names in kernel.parameters.items():
+        if isinstance(values := arrays[key], Mapping):
+            arrays[key] = constant_array(*(values[name] for name in names))
     if not isinstance(outputs, Mapping):
         outputs = dict(zip(kernel.outputs, outputs, strict=True))
     if kind == "metal":
-        refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
-    low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
+        refuse_beyond_metal(kernel.name, len(arrays) + len(outputs), threads, block)
+    low = next((a.dtype for key, a in arrays.items() if kernel.inputs[key] == "Low"), mx.float32)
     template = {"Low": low, **sizes}
     dtypes = {**DTYPES, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
     instead = stand_in()
@@ -212,18 +214,13 @@ def launch(
         functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
     )
     return call(
-        inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
+        inputs=[arrays[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],
         grid=(threads, 1, 1),
         threadgroup=(block, 1, 1),
         output_shapes=[outputs[key] for key in kernel.outputs],
         output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
     )
-
-
-def _array(names: Sequence[str], given: Input) -> mx.array:
-    """Return an input as an array: values that are given by name in the order of ``names``."""
-    return constant_array(*(given[name] for name in names)) if isinstance(given, Mapping) else given
 
 
 def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:
