@@ -28,10 +28,10 @@ from puffer_mlx.ops.gpu.launch import (
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import ROWS, Rules
+from puffer_mlx.ops.gpu.text import ROWS, EnvRules
 from puffer_mlx.ops.pack import launch_pack_as, pack
 from puffer_mlx.policy.acting_on_gpu import (
-    Layout,
+    BlockLayout,
     PolicyBlocks,
     StepOnGPU,
     choose_layout,
@@ -68,7 +68,7 @@ class DeviceEnv:
         agents: Agents per environment.
     """
 
-    rules: Rules
+    rules: EnvRules
     words: int
     log: int
     logs: int
@@ -204,7 +204,9 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     return None
 
 
-def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) -> Layout | None:
+def choose_rollout_layout(
+    policy: Policy, spec: EnvSpec, n: int, each: int = 1
+) -> BlockLayout | None:
     """Return the layout of a rollout's blocks, or None when shared memory is too small.
 
     Besides the memory of ``choose_layout`` a block needs one row of each agent's arrays.

@@ -173,7 +173,7 @@ def after_minibatch(
         magnitudes over time (1, N), for the priorities.
     """
     kernel = KERNEL.choose() if function is advantages else None
-    if kernel is None or put_rows.choose() is None:
+    if kernel is None:
         if back is not None:
             values, ratios = put_rows(values, ratios, *back)
         adv = rollout_advantages(fields, values, ratios if vtrace else None, discounts, function)

@@ -147,14 +147,11 @@ IN_TWO = "a minibatch's gradients in two launches"
 MUON = "Muon in one call"
 STEP = "the policy's step as one kernel"
 KERNELS = {  # by name: the implementations that are refused, and options of a run that launches it
-    "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ADAM),
+    "advantages": ("the kernel of advantages", ADAM),
     "draw_rows": ("the draw of segments in one call", ADAM),
     "pack": (f"the kernel that packs arrays, {STEP}", ADAM),
     "pack_as": (IN_TWO, WIDE),
-    "take_several": (
-        "the gather of segments in one call, the kernel that gathers several arrays",
-        ADAM,
-    ),
+    "take_several": ("the gather of segments in one call", ADAM),
     "take_targets": ("the kernel that gathers targets", ADAM),
     "choose_actions": ("the kernel that chooses actions", LOW),
     "gru_forward": ("GRU in one pass", (*NETWORK, "GRU")),

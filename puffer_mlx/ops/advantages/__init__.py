@@ -51,7 +51,7 @@ def launch_advantages(
 ):
     """Compute ``ppo.advantage.advantages`` in one launch, with the same arguments.
 
-    If ``back`` is given, ``ops.put_rows`` runs first: these are its arguments after the values.
+    If ``back`` is given, ``ops.rows.put_rows`` runs first, with these arguments after the values.
 
     Returns:
         Advantages (T, N), the sums (1, N) of their magnitudes over time; and with ``back`` the new

@@ -26,10 +26,10 @@ from puffer_mlx.ops.gpu.launch import (
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import WALKS, Composed
+from puffer_mlx.ops.gpu.text import WALKS, ComposedKernel
 from puffer_mlx.ops.implementation import implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
-from puffer_mlx.policy.networks.catalog import FORMS, forms_of
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
     LAYERS,
@@ -52,12 +52,6 @@ GRADIENTS = 96  # largest number of weight gradients per thread, for 512 threads
 TILE, STAGES = 128, 3  # tile size and buffered stages of a block in `wide_gradients`
 TILES_AT_ONCE = 264  # number of tiles that an H200 computes at the same time
 WIDEST = 256  # largest H of wide layers: 64 rows of 3 gates fill half an H200's shared memory
-
-
-def kernel_texts() -> list[Composed]:
-    """Return the texts of all minibatch kernels, each composed with a network's file."""
-    folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
-    return [Composed(kernel, folder / WALKS) for kernel in (KERNEL, WIDE) for folder in folders]
 
 
 class LossSpec(NamedTuple):
@@ -315,7 +309,7 @@ def launch_minibatch(
         "begins": (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,),
     }
     low_type = mx.bfloat16 if low else mx.float32
-    text = Composed(KERNEL, folder / WALKS)
+    text = ComposedKernel(KERNEL, folder / WALKS)
     made = _launch(text, f"{folder.name}_minibatch", plan, inputs, outputs, low_type)
     grads, partial, ratio, value, adv, _ = made
     grads, metrics = _finished(inputs, grads, partial, n, named, names)
@@ -348,7 +342,7 @@ def launch_wide(
         "partial": (6, plan.blocks),
         **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
     }
-    text = Composed(WIDE, folder / WALKS)
+    text = ComposedKernel(WIDE, folder / WALKS)
     made = _launch(text, f"{folder.name}_minibatch_wide", plan, inputs, outputs, mx.bfloat16)
     factors, partial, ratio, value, adv = made
     named: Any = dict(tree_flatten(weights))
@@ -359,7 +353,9 @@ def launch_wide(
     return (None, metrics, ratio, value, adv), grads
 
 
-def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
+def _products(
+    text: ComposedKernel, factors: mx.array, n: int, P: int, sizes: dict[str, int]
+) -> mx.array:
     """Return the gradients of P weights for equal parts of the n samples, (parts, P).
 
     The number of parts is the largest one whose tiles the GPU computes at the same time.
@@ -431,7 +427,7 @@ def _settings(policy: Policy, spec: LossSpec) -> dict[str, float]:
 
 
 def _launch(
-    text: Composed,
+    text: ComposedKernel,
     name: str,
     plan: MinibatchPlan,
     inputs: dict[str, Any],

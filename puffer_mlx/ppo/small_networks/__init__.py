@@ -62,7 +62,7 @@ def fits(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Collects a network's layers, added by ``networks.Forms.add_c_layers``."""
+    """Collects a network's layers, added by ``networks.NetworkFacts.add_c_layers``."""
 
     def __init__(self) -> None:
         self.layers: list[LayerSpec] = []

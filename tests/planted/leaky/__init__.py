@@ -11,7 +11,7 @@ from puffer_mlx.ops.implementation import implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, count
+from puffer_mlx.policy.networks import FusedCase, NetworkFacts, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -125,7 +125,7 @@ def _run(low, rest, dout):
     return [states, *BACKWARD.choose()(*low, *rest, states, dout)]
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     add_c_layers=_add_c_layers,
     layers=lambda names: count(r"(\d+)\.gate", names),
     stacked_state=lambda state: {"state": state},

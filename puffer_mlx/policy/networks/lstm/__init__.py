@@ -15,7 +15,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -214,7 +214,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H), (S, H)], _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=1),
     from_zeros=True,
