@@ -4,7 +4,7 @@ Such a file is C++ with Metal's keywords; ``functions.metal.h`` documents the av
 MLX generates a kernel's signature from the names of its arrays, its body and the code before it.
 These are taken from the kernel's declaration in the source::
 
-    KERNEL name<Low, N>: Low x, float keep states, int sizes -> Low y {
+    KERNEL name<Low, N>: Low x, float not_done states, int sizes -> Low y {
       ...
     }
 
@@ -223,6 +223,6 @@ def _kernel(head: str, before: str, body: str) -> Kernel:
 
 
 def _arrays(text: str) -> dict[str, str]:
-    """Parse a list of arrays such as ``Low x, float keep states`` into types by name."""
+    """Parse a list of arrays such as ``Low x, float not_done states`` into types by name."""
     groups = (group.split() for group in text.split(","))
     return {name: type_ for type_, *names in groups for name in names}

@@ -376,7 +376,7 @@ def _inputs(
     policy: Policy, spec: LossSpec, weights: Any, batch: Minibatch, ent_coef: mx.array
 ) -> dict[str, Any]:
     """Return the inputs of both kernels by name, without layers and states."""
-    observations, actions, masks, keep, targets, state, view = batch
+    observations, actions, masks, not_done, targets, state, view = batch
     T, N = observations.shape[:2]
     zeros = placeholder(mx.float32)
     finals = None if spec.live is None else targets.finals
@@ -395,7 +395,7 @@ def _inputs(
         "strip": constant_array(0) if view is None else view,
         "actions": actions,
         "masks": placeholder(mx.uint8) if masks is None else masks,
-        "keep": constant_array(*[1.0] * FEWEST) if keep is None else keep,
+        "not_done": constant_array(*[1.0] * FEWEST) if not_done is None else not_done,
         "old_logprob": targets.old_logprob,
         "old_value": targets.old_value,
         "given": given,
@@ -409,7 +409,7 @@ def _inputs(
         "sizes": constant_array(*policy.decoder.action.sizes),
         "shape": {
             **{"S": len(actions) // T, "N": N, **groups},
-            **{"keep_step": int(keep is not None), "first_step": int(state is not None)},
+            **{"not_done_step": int(not_done is not None), "first_step": int(state is not None)},
             "within_rho": int(spec.live is not None and spec.live.form == "V"),
             "bootstrap": int(spec.live is not None and spec.live.bootstrap),
             **{"has_ratios": int(spec.vtrace), "has_finals": int(finals is not None)},
