@@ -21,7 +21,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from puffer_mlx.ops import verification
 from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, constant_array, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
@@ -342,4 +342,4 @@ class StepOnGPU:
         return constant_array(*sizes, *action.sizes)
 
 
-ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)
+ON_GPU = Implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)

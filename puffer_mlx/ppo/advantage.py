@@ -13,10 +13,10 @@ import mlx.core as mx
 
 from puffer_mlx.ops import discount, put_rows
 from puffer_mlx.ops.advantages import launch_advantages
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.plain_functions import record
 
-KERNEL = implementation(("ppo.advantage",), "the kernel of advantages", gpu=launch_advantages)
+KERNEL = Implementation(("ppo.advantage",), "the kernel of advantages", gpu=launch_advantages)
 
 
 class Discounts(NamedTuple):

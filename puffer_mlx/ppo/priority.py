@@ -3,11 +3,11 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.draw import draw_rows
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.plain_functions import record
 
 EPS = 1e-6
-DRAW = implementation(
+DRAW = Implementation(
     ("ppo.priority",),
     "the draw of segments in one call",
     cpu="draw_rows",

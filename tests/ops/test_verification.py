@@ -283,7 +283,7 @@ def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
     assert state.numbers["refused"] == ["the draw of segments in one call"]
     implementation.refused.clear()
     capsys.readouterr()
-    monkeypatch.setattr(verification.Verified, "_judge", None)  # the cache folder has the verdict
+    monkeypatch.setattr(verification.Verified, "_compare", None)  # the cache folder has the verdict
     with emulated_gpu() as gpu:
         trained()
     assert implementation.refused == {"the draw of segments in one call"}
@@ -298,7 +298,7 @@ def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
 def test_sound_kernels_are_not_judged_again(monkeypatch):
     with emulated_gpu():
         trained()
-    monkeypatch.setattr(verification.Verified, "_judge", None)
+    monkeypatch.setattr(verification.Verified, "_compare", None)
     with emulated_gpu() as gpu:
         trained()
     assert not implementation.refused and "draw_rows" in gpu.names

@@ -11,12 +11,12 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, constant_array
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
-WEIGHT_GRADIENT = implementation(
+WEIGHT_GRADIENT = Implementation(
     ("ops.recurrence",),
     "the extension's gradient by a recurrent weight",
     cpu="recurrent_weight_gradient",

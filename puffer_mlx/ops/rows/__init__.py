@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, constant_array, launch
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
@@ -51,7 +51,7 @@ def launch_take_several(sources, rows, steps):
 
 
 @partial(
-    implementation,
+    Implementation,
     name="the gather of segments in one call",
     cpu=_take_in_c,
     gpu=launch_take_several,
@@ -111,7 +111,7 @@ def launch_take_targets(logprobs, values, adv, finals, rows, weights):
     return launch(path, "take_targets", arrays, shapes, threads)
 
 
-@partial(implementation, name="the kernel that gathers targets", gpu=launch_take_targets)
+@partial(Implementation, name="the kernel that gathers targets", gpu=launch_take_targets)
 def take_targets(
     logprobs: mx.array,
     values: mx.array,

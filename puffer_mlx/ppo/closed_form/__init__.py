@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import THREADS, Shape, constant_array, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.decoders import Decoder, Weights
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets
 from puffer_mlx.system.plain_functions import record
@@ -225,7 +225,7 @@ def _blocks(n: int) -> int:
 
 
 PLAIN = ("ppo.closed_form",)
-LOSS = implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
-MOMENTS = implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
+LOSS = Implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
+MOMENTS = Implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
 
 record(__name__)

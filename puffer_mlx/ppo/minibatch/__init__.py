@@ -28,7 +28,7 @@ from puffer_mlx.ops.gpu.launch import (
     tiles_side_by_side,
 )
 from puffer_mlx.ops.gpu.text import WALKS, ComposedKernel
-from puffer_mlx.ops.implementation import implementation, name_of
+from puffer_mlx.ops.implementation import Implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_functions
@@ -440,7 +440,7 @@ def _moments(targets: Targets) -> mx.array:
     return launch_moments(targets.adv) if targets.moments is None else targets.moments
 
 
-GRADIENTS_IN_TWO = implementation(
+GRADIENTS_IN_TWO = Implementation(
     ("ppo.gradients", "ppo.closed_form", "ppo.advantage", "ppo.algorithms.puffer5"),
     "a minibatch's gradients in two launches",
     gpu=launch_minibatch,

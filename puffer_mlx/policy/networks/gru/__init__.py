@@ -17,7 +17,7 @@ from puffer_mlx.ops import (
     recurrent_weight_gradient,
     steps_of,
 )
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
@@ -69,8 +69,8 @@ def gru_backward(gates, weight_hh, h0, not_done, h, dh):
 
 
 PLAIN = ("policy.networks.gru",)
-FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
-BACKWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
+FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
+BACKWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
 
 
 def gru_reference(

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import default_on_cpu, factors_of, input_gradient, steps_of, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import kernel_state_inputs
@@ -57,8 +57,8 @@ def mingru_backward(u, x, first, not_done, states, dout):
 
 
 PLAIN = ("policy.networks.mingru",)
-FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
-BACKWARD = implementation(
+FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
+BACKWARD = Implementation(
     PLAIN, IN_ONE_PASS, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
 )
 

@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, shared_pool_limits
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
@@ -374,7 +374,7 @@ def _by_products(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tu
     return weights, momentum, ok
 
 
-STEP = implementation(
+STEP = Implementation(
     ("ppo.optimizers.muon",), "Muon in one call", cpu="muon_step", gpu=launch_step, gemm=True
 )
 
