@@ -8,11 +8,7 @@ from puffer_mlx.system.plain_functions import record
 
 EPS = 1e-6
 DRAW = Implementation(
-    ("ppo.priority",),
-    "the draw of segments in one call",
-    cpu="draw_rows",
-    gpu=draw_rows,
-    float32=(),
+    ("ppo.priority",), "the draw of segments in one call", cpu="draw_rows", gpu=draw_rows
 )
 
 

@@ -55,9 +55,13 @@ def shared_pool_limits() -> tuple[int, int]:
     kind = backend()
     if kind == "metal":
         return POOL_THREADS[kind], SHARED_BYTES
+    return POOL_THREADS[kind], SHARED_POOLS.get(_architecture().rstrip("a"), 0)
+
+
+def _architecture() -> str:
+    """Return the CUDA GPU's architecture, without a GPU an H200's."""
     here = mx.cuda.is_available()
-    architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
-    return POOL_THREADS[kind], SHARED_POOLS.get(architecture.rstrip("a"), 0)
+    return str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
 
 
 def cluster_blocks() -> int:
@@ -68,10 +72,8 @@ def cluster_blocks() -> int:
     """
     if backend() == "metal":
         return 1
-    here = mx.cuda.is_available()
-    architecture = str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
-    new = int(architecture.removeprefix("sm_").rstrip("abf")) >= 90
-    return 8 if new and (nvrtc.library() is not None or not here) else 1
+    new = int(_architecture().removeprefix("sm_").rstrip("abf")) >= 90
+    return 8 if new and (nvrtc.library() is not None or not mx.cuda.is_available()) else 1
 
 
 def exact_products() -> int:
