@@ -27,7 +27,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy import rollout_on_gpu as kernels
-from puffer_mlx.policy.acting_on_gpu import Layout
+from puffer_mlx.policy.acting_on_gpu import BlockLayout
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.on_gpu import (
@@ -69,7 +69,7 @@ def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, ti
     return 1000 * min(seconds[1:])
 
 
-def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[Layout]:
+def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[BlockLayout]:
     """Yield the chosen layout for n agents, ``seats`` per environment, then others that fit."""
     games = n // seats, seats
     chosen = kernels.choose_rollout_layout(policy, spec, *games)

@@ -150,10 +150,8 @@ ROLLOUT = "the rollout with environments"
 KERNEL = "the policy's step as one kernel"
 TWO = "a minibatch's gradients in two launches"
 TAKE = "the gather of segments in one call"
-SEVERAL = "the kernel that gathers several arrays"
-PUT = "the kernel that writes values and ratios back"
 SMALL = (
-    *(TAKE, PUT, "the kernel that gathers targets", "the draw of segments in one call"),
+    *("the kernel that gathers targets", "the draw of segments in one call"),
     *("the kernel of advantages", "the kernel that packs arrays"),
 )
 TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_block", MUON + "_by_cluster"), in_groups)
@@ -187,10 +185,10 @@ ROWS = [
     Row(ROLLOUT, "g2048", "step_", "in steps", without="the host"),
     Row("the kernel that chooses actions", "g2048", "choose_actions"),
     Row("the loss by closed form", "breakout", "loss$|moments"),
-    Row(SEVERAL, "breakout", "take_several", "all small kernels", others=SMALL),
-    Row(SEVERAL, "breakout", "take_several", others=(TAKE,)),
+    Row(TAKE, "breakout", "take_several", "all small kernels", others=SMALL),
+    Row(TAKE, "breakout", "take_several"),
     Row("the kernel that gathers targets", "breakout", "take_targets"),
-    Row("the kernel of advantages", "breakout", "advantages", others=(PUT,)),
+    Row("the kernel of advantages", "breakout", "advantages"),
     Row("the draw of segments in one call", "breakout", "draw_rows"),
     Row("the kernel that packs arrays", "breakout", "^pack$"),
     Row(TWO, A, "mingru_minibatch", platform=CUDA),

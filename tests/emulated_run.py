@@ -22,6 +22,7 @@ from emulated_gpu import SHIM, Recorder, compiled, from_memory, to_memory
 
 import puffer_mlx
 from puffer_mlx.ops.gpu import launch, text
+from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
 from puffer_mlx.system.backend import building_for
@@ -32,10 +33,17 @@ from puffer_mlx.vec.native.make import find_environment, open_environment, read_
 PACKAGE = Path(puffer_mlx.__file__).parent
 
 
+def minibatch_texts() -> list[text.ComposedKernel]:
+    """Return the texts of all minibatch kernels, each composed with a network's file."""
+    folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
+    kernels = minibatch.KERNEL, minibatch.WIDE
+    return [text.ComposedKernel(k, folder / text.WALKS) for k in kernels for folder in folders]
+
+
 @functools.cache
 def _texts() -> dict[str, text.Kernel]:
     """Every kernel by its name, of which there must be one."""
-    paths = [*PACKAGE.rglob("*.metal.h"), *minibatch.kernel_texts()]
+    paths = [*PACKAGE.rglob("*.metal.h"), *minibatch_texts()]
     found = [kernel for path in paths for kernel in text.kernels(path, "cuda").values()]
     named = {kernel.name: kernel for kernel in found}
     assert len(named) == len(found), sorted(kernel.name for kernel in found)
@@ -56,7 +64,7 @@ def _text(name: str, folders: tuple[Path, ...]) -> text.Kernel:
     library = open_environment(folder)
     rules = gpu_rules(folder, library, read_spec(folder, library))
     assert rules is not None
-    game = text.Rules(*rules[:3])
+    game = text.EnvRules(*rules[:3])
     if form == "step":
         return text.environments(game, "cuda")
     file = text.ROWS if form == "rows" else text.LAYERS

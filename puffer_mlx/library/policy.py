@@ -245,9 +245,9 @@ class Policy:
             self.spec.observation_dtype, copy=False
         )
         before = self._recalled(n, state)
-        keep = None
+        not_done = None
         if episode_start is not None:
-            keep = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
+            not_done = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
         mask = self._mask(action_masks, n)
         with building:  # calls from several threads share the random keys, one after the other
             noise = None
@@ -256,7 +256,7 @@ class Policy:
                 random, key = mx.random.split(random)
                 noise = self.architecture.distribution.noise(key, (n,))
             actions, _, _, after = self.architecture.act(
-                self.weights, mx.array(rows), before, noise, mask, keep
+                self.weights, mx.array(rows), before, noise, mask, not_done
             )
             mx.async_eval(actions, after, random)  # other threads can't evaluate lazy arrays
             self._random = random

@@ -1,6 +1,6 @@
 """Choose how an operation is computed: in plain MLX, in C++ on a CPU, or by a kernel on a GPU.
 
-``implementation(plain, name, cpu=..., gpu=...)`` declares the implementations of an operation.
+``Implementation(plain, name, cpu=..., gpu=...)`` declares the implementations of an operation.
 The plain one is the definition: users may edit it, replace it at run time, or pass a custom
 function. The others compute only the released definition, so they aren't used if
 
@@ -68,12 +68,31 @@ def before_first_call(operation: "Implementation", arguments: tuple) -> None:
 
 
 class Implementation:
-    """The implementations of an operation: see ``implementation``. A call runs the chosen one."""
+    """The implementations of an operation. A call runs the chosen one.
 
-    def __init__(self, plain: Any, name: str, cpu: Any, gpu: Any, float32: Any, gemm: bool) -> None:
+    Args:
+        plain: the function in plain MLX, or names of modules of plain functions ("ppo.loss").
+        name: name of the fused implementations in messages ("the kernel of advantages").
+        cpu: name of the extension's function, or a function that calls the extension.
+        gpu: function that launches a kernel.
+        float32: indices of results that stay float32. If given, the extension's function supports
+            only float32, and arguments and other results are cast.
+        gemm: True if the extension's function multiplies matrices.
+    """
+
+    def __init__(
+        self,
+        plain: Callable[..., Any] | Sequence[str],
+        name: str,
+        *,
+        cpu: str | Callable[..., Any] | None = None,
+        gpu: Callable[..., Any] | None = None,
+        float32: tuple[int, ...] | None = None,
+        gemm: bool = False,
+    ) -> None:
         self.name = name
         self.gpu = gpu
-        self._plain = plain
+        self._plain: Any = plain
         self._cpu = cpu
         self._float32 = float32
         self._gemm = gemm
@@ -86,8 +105,7 @@ class Implementation:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the implementation for the default device. Verifies a GPU's before its first call."""
         chosen = self.choose()
-        judging = _chosen is not None
-        if chosen is not None and chosen is self.gpu and not judging and self.name not in agreed:
+        if chosen and chosen is self.gpu and _chosen is None and self.name not in agreed:
             before_first_call(self, arguments)
             chosen = self.choose()
         return (chosen or self._plain)(*arguments, **keywords)
@@ -154,32 +172,7 @@ class Implementation:
         return False
 
 
-def implementation(
-    plain: Callable[..., Any] | Sequence[str],
-    name: str,
-    *,
-    cpu: str | Callable[..., Any] | None = None,
-    gpu: Callable[..., Any] | None = None,
-    float32: Sequence[int] | None = None,
-    gemm: bool = False,
-) -> Implementation:
-    """Declare the implementations of an operation.
-
-    Args:
-        plain: the function in plain MLX, or names of modules of plain functions ("ppo.loss").
-        name: name of the fused implementations in messages ("the kernel of advantages").
-        cpu: name of the extension's function, or a function that calls the extension.
-        gpu: function that launches a kernel.
-        float32: indices of results that stay float32. If given, the extension's function supports
-            only float32, and arguments and other results are cast.
-        gemm: True if the extension's function multiplies matrices.
-    """
-    return Implementation(plain, name, cpu, gpu, None if float32 is None else (*float32,), gemm)
-
-
-@functools.cache
-def _of_any_dtype(function: Callable[..., Any], float32: tuple[int, ...]) -> Callable[..., Any]:
-    return low_precision.in_float32(function, float32)
+_of_any_dtype = functools.cache(low_precision.in_float32)
 
 
 @functools.cache

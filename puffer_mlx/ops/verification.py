@@ -4,7 +4,7 @@
 computed twice from the arguments of that call: by plain MLX, and by our kernels. If a kernel
 doesn't compile or launch, or a result differs by more than rounding, the implementations that
 cause it are refused, and plain MLX computes their operations instead. An operation that is called
-outside such a function is verified in the same way (``verify_operation``). The verdict is stored in
+outside such a function is verified in the same way (``verify_operation``). The result is stored in
 the cache folder by GPU, system, MLX, kernel texts and the arguments' shapes. Ranks that train
 together refuse what any of them refused (``agreeing``).
 """
@@ -36,7 +36,7 @@ View = Callable[[tuple, Any], Any]
 _agree: ContextVar[Callable[[], Any] | None] = ContextVar("agree", default=None)
 
 
-class Verdict(NamedTuple):
+class Comparison(NamedTuple):
     """Why results aren't accepted, and the implementations that were chosen."""
 
     fault: str  # empty: they agree
@@ -126,16 +126,16 @@ class Verified:
             before = set(implementation.refused)
             arguments = self._example(arguments)
             expected = self._plain(arguments)
-            while (verdict := self._judge(arguments, expected, None)).fault and verdict.chosen:
+            while (compared := self._compare(arguments, expected, None)).fault and compared.chosen:
                 culprits = [
                     each
-                    for each in sorted(verdict.chosen)
-                    if self._judge(arguments, expected, {each}).fault
+                    for each in sorted(compared.chosen)
+                    if self._compare(arguments, expected, {each}).fault
                 ]
-                refuse(culprits or verdict.chosen, verdict.fault)
-            implementation.agreed.update(verdict.chosen)
+                refuse(culprits or compared.chosen, compared.fault)
+            implementation.agreed.update(compared.chosen)
         with contextlib.suppress(Exception), publish(path) as file:  # the next start verifies again
-            stored = {"refused": implementation.refused - before, "agreed": verdict.chosen}
+            stored = {"refused": implementation.refused - before, "agreed": compared.chosen}
             file.write_text(json.dumps({key: sorted(names) for key, names in stored.items()}))
 
     def _plain(self, arguments: tuple) -> list:
@@ -146,15 +146,15 @@ class Verified:
         with implementation.allowing(set()), mx.stream(device):
             return _evaluated(self._view(arguments, self._raw(*arguments)))
 
-    def _judge(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Verdict:
+    def _compare(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Comparison:
         """Compute the function with all allowed implementations, and compare the results."""
         with implementation.allowing(allowed) as chosen:
             try:
                 found = _evaluated(self._view(arguments, self._raw(*arguments)))
             except Exception as error:  # MLX, NVRTC and Metal raise several kinds
                 lines = str(error).strip().splitlines()
-                return Verdict(lines[0] if lines else type(error).__name__, chosen)
-        return Verdict(difference(found, expected, self._bound, self._draws), chosen)
+                return Comparison(lines[0] if lines else type(error).__name__, chosen)
+        return Comparison(difference(found, expected, self._bound, self._draws), chosen)
 
     def _signature(self, arguments: tuple) -> str:
         found = [leaf for _, leaf in tree_flatten(list(arguments))]

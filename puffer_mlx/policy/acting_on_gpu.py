@@ -21,7 +21,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from puffer_mlx.ops import verification
 from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, constant_array, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
@@ -64,7 +64,7 @@ class ActingSizes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """Division of a block's threads and shared memory."""
 
     agents: int
@@ -84,7 +84,7 @@ class Layout:
         }
 
 
-def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
+def layout(policy: Policy, step: GPUStep, agents: int) -> BlockLayout:
     """Return the layout for a policy and a number of agents per block."""
     D = policy.encoder.inputs  # type: ignore
     H = policy.network.hidden
@@ -94,7 +94,7 @@ def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
     sums = AGENTS_PER_THREAD
     width = A + 1 + H + max(chunk, H) + step.shared_arrays * H + sums
     threads = min(256, max(64, -(-H * groups // 32) * 32))
-    return Layout(agents, chunk, groups * width, threads)
+    return BlockLayout(agents, chunk, groups * width, threads)
 
 
 def choose_layout(
@@ -104,7 +104,7 @@ def choose_layout(
     blocks: Sequence[int] = BLOCKS,
     agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
-) -> Layout | None:
+) -> BlockLayout | None:
     """Return the layout for n agents, or None when shared memory is too small.
 
     Args:
@@ -319,7 +319,7 @@ class StepOnGPU:
         )
         return after
 
-    def sizes(self, layout: Layout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
+    def sizes(self, layout: BlockLayout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
         """Return the kernel's ``sizes``: ``ActingSizes``, then the choices of each head."""
         policy = self._policy
         action = policy.decoder.action
@@ -342,4 +342,4 @@ class StepOnGPU:
         return constant_array(*sizes, *action.sizes)
 
 
-ON_GPU = implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)
+ON_GPU = Implementation(("policy.policy",), "the policy's step as one kernel", gpu=StepOnGPU)

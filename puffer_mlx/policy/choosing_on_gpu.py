@@ -9,7 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.backend import backend
@@ -63,4 +63,4 @@ def choose(
     return launch(TEXT, "choose_actions", inputs, shapes, n, **constants)[0]  # type: ignore
 
 
-KERNEL = implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose)
+KERNEL = Implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose)

@@ -26,7 +26,7 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.launch import ones
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import ActionBounds, Categorical, Gaussian
@@ -258,7 +258,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
 
 # ---- functions that fused implementations replace ------------------------------------------------
 
-IN_C = implementation(("policy.policy",), "the policy's step in C")
+IN_C = Implementation(("policy.policy",), "the policy's step in C")
 
 
 def acting_functions(policy: Policy) -> list[Callable[..., Any]]:

@@ -12,6 +12,7 @@ memory. They round as in training (``acting/rows.kernel.h``, ``ppo/minibatch``).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import mlx.core as mx
@@ -28,10 +29,10 @@ from puffer_mlx.ops.gpu.launch import (
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import ROWS, Rules
+from puffer_mlx.ops.gpu.text import ROWS, EnvRules
 from puffer_mlx.ops.pack import launch_pack_as, pack
 from puffer_mlx.policy.acting_on_gpu import (
-    Layout,
+    BlockLayout,
     PolicyBlocks,
     StepOnGPU,
     choose_layout,
@@ -68,7 +69,7 @@ class DeviceEnv:
         agents: Agents per environment.
     """
 
-    rules: Rules
+    rules: EnvRules
     words: int
     log: int
     logs: int
@@ -204,7 +205,9 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     return None
 
 
-def choose_rollout_layout(policy: Policy, spec: EnvSpec, n: int, each: int = 1) -> Layout | None:
+def choose_rollout_layout(
+    policy: Policy, spec: EnvSpec, n: int, each: int = 1
+) -> BlockLayout | None:
     """Return the layout of a rollout's blocks, or None when shared memory is too small.
 
     Besides the memory of ``choose_layout`` a block needs one row of each agent's arrays.
@@ -328,57 +331,41 @@ class RolloutOnGPU:
             "games_after": structs.shape,
             "after": states.shape,
         }
-        constants = {"SEEN": spec.observation_size, "HEADS": heads, "LEGAL": legal}
+        constants: dict[str, Any] = {"SEEN": spec.observation_size, "HEADS": heads, "LEGAL": legal}
         constants |= {"WORDS": game.words, "LARGE": int(game.large)}
         constants |= {"LOG": game.log, "LOGS": game.logs}
+        constants |= {"Observed": first.observations.dtype, "EXACT": exact_products()}
         rows = self.rows(N)
         if rows is None:
-            results = self._launch_threads(weights, masked, inputs, outputs, constants)
+            path, more, options = self._by_threads(weights, N, len(structs), masked)
         else:
-            results = self._launch_rows(rows, N, weights, masked, inputs, outputs, constants)
-        observations, last, rewards, terminals, masks, *others = results
+            path, more, options = self._by_rows(rows, weights, N, masked)
+        found = launch(path, game.rules, {**inputs, **more}, outputs, **options, **constants)
+        observations, last, rewards, terminals, masks, *others = found
         return DeviceRollout(
             observations, last, rewards, terminals, masks if masked else None, *others
         )
 
-    def _launch_threads(
-        self,
-        weights: mx.array,
-        masked: bool,
-        inputs: dict[str, mx.array],
-        outputs: dict[str, tuple[int, ...]],
-        constants: dict[str, int],
-    ) -> list[mx.array]:
-        """Launch the float32 kernel, which has further inputs and template constants."""
+    def _by_threads(
+        self, weights: mx.array, N: int, environments: int, masked: bool
+    ) -> tuple[Path, dict[str, mx.array], dict[str, Any]]:
+        """Return the float32 kernel's path, further inputs, and options of its launch."""
         game = self.game
-        layout = choose_rollout_layout(self.policy, self.spec, len(inputs["games"]), game.agents)
+        layout = choose_rollout_layout(self.policy, self.spec, environments, game.agents)
         gpu_step = forms_of(self.policy.network).gpu_step
         assert layout is not None and gpu_step is not None
         block_rows = self.blocks.block_rows if self.blocks else placeholder(mx.int32)
-        N = len(inputs["first_rewards"])
         slots = len(block_rows) * layout.agents if self.blocks else N
         sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
-        return launch(
-            *(gpu_step.layers, game.rules),
-            {**inputs, "weights": weights, "seats": block_rows, "sizes": sizes},
-            outputs,
-            **layout.launch(slots // game.agents),
-            **constants,
-            SEATS=game.agents if self.blocks else 0,
-            RESIDENT=RESIDENT_LARGE if game.large else RESIDENT,
-        )
+        options: dict[str, Any] = layout.launch(slots // game.agents)
+        options["SEATS"] = game.agents if self.blocks else 0
+        options["RESIDENT"] = RESIDENT_LARGE if game.large else RESIDENT
+        return gpu_step.layers, {"weights": weights, "seats": block_rows, "sizes": sizes}, options
 
-    def _launch_rows(
-        self,
-        rows: dict[str, int],
-        N: int,
-        weights: Any,
-        masked: bool,
-        inputs: dict[str, mx.array],
-        outputs: dict[str, tuple[int, ...]],
-        constants: dict[str, int],
-    ) -> list[mx.array]:
-        """Launch the matrix-unit kernel, which has further inputs and template constants."""
+    def _by_rows(
+        self, rows: dict[str, int], weights: Any, N: int, masked: bool
+    ) -> tuple[Path, dict[str, mx.array], dict[str, Any]]:
+        """Return the matrix-unit kernel's path, further inputs, and options of its launch."""
         logstd = self.policy.decoder.logstd(weights["decoder"])
         layout = choose_rollout_layout(self.policy, self.spec, N)
         gpu_step = forms_of(self.policy.network).gpu_step
@@ -386,7 +373,6 @@ class RolloutOnGPU:
         layers = [layer["weight"] for layer in weights["network"]]
         low = mx.bfloat16 if self.training == "bf16" else mx.float32
         inputs = {
-            **inputs,
             "encoder": weights["encoder"]["weight"],
             "decoder": weights["decoder"]["weight"],
             "logstd": placeholder(mx.float32) if logstd is None else logstd,
@@ -394,14 +380,7 @@ class RolloutOnGPU:
             "layers": placeholder(low) if rows["KEPT"] else launch_pack_as(low, layers),
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }
-        return launch(
-            *(gpu_step.layers.with_name(ROWS), self.game.rules, inputs, outputs),
-            threads=-(-N // rows["M"]) * rows["THREADS"],
-            block=rows["THREADS"],
-            shared=4 * rows["POOL"],
-            Low=low,
-            Observed=inputs["first_observations"].dtype,
-            EXACT=exact_products(),
-            **rows,
-            **constants,
-        )
+        block = rows["THREADS"]
+        threads = -(-N // rows["M"]) * block
+        launched = {"threads": threads, "block": block, "shared": 4 * rows["POOL"], "Low": low}
+        return gpu_step.layers.with_name(ROWS), inputs, {**launched, **rows}

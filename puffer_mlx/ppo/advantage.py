@@ -13,10 +13,10 @@ import mlx.core as mx
 
 from puffer_mlx.ops import discount, put_rows
 from puffer_mlx.ops.advantages import launch_advantages
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.plain_functions import record
 
-KERNEL = implementation(("ppo.advantage",), "the kernel of advantages", gpu=launch_advantages)
+KERNEL = Implementation(("ppo.advantage",), "the kernel of advantages", gpu=launch_advantages)
 
 
 class Discounts(NamedTuple):
@@ -173,7 +173,7 @@ def after_minibatch(
         magnitudes over time (1, N), for the priorities.
     """
     kernel = KERNEL.choose() if function is advantages else None
-    if kernel is None or put_rows.choose() is None:
+    if kernel is None:
         if back is not None:
             values, ratios = put_rows(values, ratios, *back)
         adv = rollout_advantages(fields, values, ratios if vtrace else None, discounts, function)

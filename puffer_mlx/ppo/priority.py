@@ -3,16 +3,12 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.draw import draw_rows
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.plain_functions import record
 
 EPS = 1e-6
-DRAW = implementation(
-    ("ppo.priority",),
-    "the draw of segments in one call",
-    cpu="draw_rows",
-    gpu=draw_rows,
-    float32=(),
+DRAW = Implementation(
+    ("ppo.priority",), "the draw of segments in one call", cpu="draw_rows", gpu=draw_rows
 )
 
 

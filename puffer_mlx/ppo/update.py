@@ -159,8 +159,6 @@ def _verified(
         raw: functions that verification calls, not compiled.
         run: functions that training calls.
     """
-    if backend() == "cpu":
-        return run
     train = config.train
     check = partial(verified, context=f"{policy} {train}", kind=train.precision)
     steps = {

@@ -53,11 +53,13 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
         Actions, log-probabilities and values as one array (heads + 2, n) float32, because the host
         reads them together; and the new recurrent state.
     """
-    keep = policy.not_done(terminals)
+    not_done = policy.not_done(terminals)
     if noise is not None and chooses_on_gpu(policy, len(observations)):
-        outputs, values, state = policy.step(weights, observations, state, keep)
+        outputs, values, state = policy.step(weights, observations, state, not_done)
         return choose(policy, outputs, values, noise, mask), state
-    actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask, keep)
+    actions, logprobs, values, state = policy.act(
+        weights, observations, state, noise, mask, not_done
+    )
     return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 
 

@@ -323,7 +323,7 @@ def _add(native: Any, product: Arrays, activation: int = 0) -> None:
 
 
 class ActorLayers:
-    """Adds a network's layers to a C actor: the argument of ``networks.Forms.add_c_layers``.
+    """Adds a network's layers to a C actor: the argument of ``networks.NetworkFacts.add_c_layers``.
 
     Args:
         native: The extension's actor, with a method for each kind of layer.

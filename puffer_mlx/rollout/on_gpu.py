@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.gpu.text import Rules
+from puffer_mlx.ops.gpu.text import EnvRules
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import (
     DeviceEnv,
@@ -76,7 +76,7 @@ def device_env(environments: VecEnv) -> DeviceEnv | None:
     if not np.array_equal(owners, np.arange(environments.num_agents) // each):
         return None  # the environments have different numbers of agents
     rules = environments.gpu_side.rules
-    text = Rules(rules.header, rules.struct, rules.masked)
+    text = EnvRules(rules.header, rules.struct, rules.masked)
     return DeviceEnv(text, rules.words, rules.log, rules.logs, each)
 
 

@@ -78,7 +78,7 @@ def _values(
     terminals[last.rows, places] = 0
     values = []
     for seen, begun in zip(observations, terminals, strict=True):
-        keep = policy.not_done(mx.array(begun))
-        _, _, value, state = policy.act(weights, mx.array(seen), state, None, None, keep)
+        not_done = policy.not_done(mx.array(begun))
+        _, _, value, state = policy.act(weights, mx.array(seen), state, None, None, not_done)
         values.append(value.astype(mx.float32))
     return np.array(mx.stack(values))[last.rows, places]

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import verification
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
@@ -19,7 +19,7 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 STEPS = 4
 FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
-ROLLOUTS = implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
+ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
 
 
 def rollouts_agree(

@@ -18,6 +18,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from emulated_gpu import COMMON_TYPES
+from emulated_run import minibatch_texts
 
 import puffer_mlx
 from puffer_mlx.config import Policy, Torch
@@ -148,7 +149,7 @@ pytestmark = pytest.mark.skipif(
 
 def kernels(language: str, seats: int = 0) -> list[text.Kernel]:
     """All; with seats those alone that differ with them, or with a continuous space."""
-    paths = [*sorted(PACKAGE.rglob("*.metal.h")), *minibatch.kernel_texts()]
+    paths = [*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()]
     backend = language.split()[0]
     found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
     if seats:
@@ -325,7 +326,7 @@ def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]
     return found
 
 
-def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
+def game(environment: str) -> tuple[EnvSpec, text.EnvRules, dict[str, Any]]:
     """Of an environment the spec and the rules, and what a rollout's template asks of it."""
     folder = find_environment(environment)
     library = open_environment(folder)
@@ -336,7 +337,7 @@ def game(environment: str) -> tuple[EnvSpec, text.Rules, dict[str, Any]]:
     row = {"Observed": seen, "SEEN": spec.observation_size, "HEADS": spec.action.heads}
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
     game |= {"LOGS": rules.logs, "LARGE": int(rules.words > REGISTERS)}
-    return spec, text.Rules(*rules[:3]), {**row, **game}
+    return spec, text.EnvRules(*rules[:3]), {**row, **game}
 
 
 def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, Any]) -> str:

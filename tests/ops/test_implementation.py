@@ -11,7 +11,7 @@ import pytest
 from running import ROOT
 
 from puffer_mlx.ops import implementation as choosing
-from puffer_mlx.ops.implementation import code_hash, implementation
+from puffer_mlx.ops.implementation import Implementation, code_hash
 from puffer_mlx.policy.distributions import Categorical
 from puffer_mlx.policy.networks import mingru
 from puffer_mlx.ppo import advantage, loss, optimizers, priority
@@ -37,7 +37,7 @@ def nothing_is_cached():
 
 
 def other(*modules: str):
-    return implementation(modules, "the other form")
+    return Implementation(modules, "the other form")
 
 
 # ---- replaced at run time ------------------------------------------------------------------------

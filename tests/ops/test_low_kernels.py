@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_gpu import Compiled, from_memory, recording, to_memory
+from emulated_run import minibatch_texts
 from kernel_oracles import EPSILON, LOW
 from oracles import sigmoid
 from test_gpu_front_ends import plans, rows_kernels
@@ -19,7 +20,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks import gru, lstm, mingru
-from puffer_mlx.ppo import minibatch
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
 
@@ -169,7 +169,7 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
 def test_every_text_is_read_whole():
     """A kernel that the pattern of a kernel misses would be left among what goes before."""
     paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))
-    composed = minibatch.kernel_texts()
+    composed = minibatch_texts()
     steps = sum(path.name == text.LAYERS for path in paths)
     texts = [*paths, *(each.kernel for each in composed)]
     declared = steps + sum(path.read_text().count("\nKERNEL ") for path in texts)
@@ -191,11 +191,11 @@ BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
 
 def metal_kernels(tmp_path):
     """Those of all files, and whole rollouts of each network; an environment adds no arrays."""
-    for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch.kernel_texts()):
+    for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()):
         yield from text.kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")
     for path in sorted((*PACKAGE.rglob(text.LAYERS), *PACKAGE.rglob("networks/*/" + text.ROWS))):
-        yield text.rollout(path, text.Rules(tmp_path / "rules.h", "None", False), "metal")
+        yield text.rollout(path, text.EnvRules(tmp_path / "rules.h", "None", False), "metal")
 
 
 def test_every_kernel_has_metals_room(tmp_path):

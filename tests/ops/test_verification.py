@@ -147,14 +147,11 @@ IN_TWO = "a minibatch's gradients in two launches"
 MUON = "Muon in one call"
 STEP = "the policy's step as one kernel"
 KERNELS = {  # by name: the implementations that are refused, and options of a run that launches it
-    "advantages": ("the kernel of advantages, the kernel that writes values and ratios back", ADAM),
+    "advantages": ("the kernel of advantages", ADAM),
     "draw_rows": ("the draw of segments in one call", ADAM),
     "pack": (f"the kernel that packs arrays, {STEP}", ADAM),
     "pack_as": (IN_TWO, WIDE),
-    "take_several": (
-        "the gather of segments in one call, the kernel that gathers several arrays",
-        ADAM,
-    ),
+    "take_several": ("the gather of segments in one call", ADAM),
     "take_targets": ("the kernel that gathers targets", ADAM),
     "choose_actions": ("the kernel that chooses actions", LOW),
     "gru_forward": ("GRU in one pass", (*NETWORK, "GRU")),
@@ -287,7 +284,7 @@ def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
     implementation.refused.clear()
     implementation.agreed.clear()
     capsys.readouterr()
-    monkeypatch.setattr(verification.Verified, "_judge", None)  # the cache folder has the verdict
+    monkeypatch.setattr(verification.Verified, "_compare", None)  # the cache folder has the verdict
     with emulated_gpu() as gpu:
         trained()
     assert implementation.refused == {"the draw of segments in one call"}
@@ -303,7 +300,7 @@ def test_sound_kernels_are_not_judged_at_the_next_start(monkeypatch):
     with emulated_gpu():
         trained()
     implementation.agreed.clear()
-    monkeypatch.setattr(verification.Verified, "_judge", None)
+    monkeypatch.setattr(verification.Verified, "_compare", None)
     with emulated_gpu() as gpu:
         trained()
     assert not implementation.refused and "draw_rows" in gpu.names

@@ -96,7 +96,7 @@ def gpu_text(backend, folder):
     )
 
     case = kernels.cases()["Leaky"]
-    inputs = [*case.low, *case.states, case.keep]
+    inputs = [*case.low, *case.states, case.not_done]
     out, *gradients = case.expect(mx.float32)
     after = [*inputs, np.array(out), case.cotangent]
     with recording(backend) as recorder:

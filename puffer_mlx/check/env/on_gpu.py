@@ -10,7 +10,7 @@ from puffer_mlx.check.env.findings import FAIL, WARN, Finding, Findings, fail, o
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.gpu.text import FOLDER, Rules, in_namespace
+from puffer_mlx.ops.gpu.text import FOLDER, EnvRules, in_namespace
 from puffer_mlx.rollout.on_gpu import device_env
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.compiler import CompilerError, compile_shared
@@ -111,7 +111,7 @@ def _extensions(name: str, text: str) -> list[str]:
 def program(rules: GPURules) -> str:
     """Return the source that a GPU compiler gets for the rules, without a kernel."""
     header = rules.header.name
-    text = in_namespace(Rules(rules.header, rules.struct, rules.masked))
+    text = in_namespace(EnvRules(rules.header, rules.struct, rules.masked))
     text = text.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
     before = (path.read_text() for path in (HEADER, RULES))
     calls = "void one_step(Game ENV_PTR* env) { game::c_step(env); }\n"

@@ -40,7 +40,7 @@ class Case:
         rng = np.random.default_rng(0)
         self.low = [rng.normal(size=shape).astype(np.float32) * 0.5 for shape in case.low]
         self.states = [np.abs(rng.normal(size=shape)).astype(np.float32) for shape in case.states]
-        self.keep = (rng.random((T, S)) > 0.2).astype(np.float32)
+        self.not_done = (rng.random((T, S)) > 0.2).astype(np.float32)
         self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
         self.fused, self.reference, self.places = case.run, case.reference, case.gradient_inputs
 
@@ -50,7 +50,7 @@ class Case:
             if device == mx.cpu and cpu_extension.load() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
-            rest = [mx.array(a) for a in (*self.states, self.keep)]
+            rest = [mx.array(a) for a in (*self.states, self.not_done)]
             arrays = self.fused(low, rest, mx.array(self.cotangent).astype(dtype))
             mx.eval(arrays)
         return arrays
@@ -61,8 +61,8 @@ class Case:
             rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
             inputs = [*rounded, *(mx.array(a) for a in self.states)]
             cotangent = mx.array(self.cotangent).astype(dtype).astype(mx.float32)
-            keep = mx.array(self.keep)
-            (out,), grads = mx.vjp(lambda *a: [self.reference(*a, keep)], inputs, [cotangent])
+            not_done = mx.array(self.not_done)
+            (out,), grads = mx.vjp(lambda *a: [self.reference(*a, not_done)], inputs, [cotangent])
             arrays = [out, *(grads[place] for place in self.places)]
             mx.eval(arrays)
         return arrays
@@ -157,8 +157,8 @@ class MinibatchCase:
         self.state = tree_map(lambda a: rng.random(a.shape), policy.initial_state(S))
         self.weights = tree_map(np.array, policy.init(mx.random.key(0)))
 
-        keep = policy.not_done(mx.array(self.terminals))
-        arguments = _arrays(self.weights), observations, _arrays(self.state), keep
+        not_done = policy.not_done(mx.array(self.terminals))
+        arguments = _arrays(self.weights), observations, _arrays(self.state), not_done
         outputs, values, _ = policy.scan(*arguments)
         heads = policy.distribution
         logprobs, _ = heads.log_prob_entropy(outputs, mx.array(self.actions), None)

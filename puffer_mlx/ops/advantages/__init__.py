@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.recurrence import steps_of
 from puffer_mlx.system.plain_functions import record
 
@@ -14,7 +14,7 @@ TEXT = Path(__file__).with_name("advantages.metal.h")
 BLOCK = 32  # agents per block; a small block spreads 4096 agents over 128 cores
 
 
-@partial(implementation, name="the recursion of advantages in C++", cpu="discount")
+@partial(Implementation, name="the recursion of advantages in C++", cpu="discount")
 def discount(delta: mx.array, decay: mx.array) -> mx.array:
     """Backward recursion from adv[T-1] = 0: adv[t] = delta[t] + decay[t] * adv[t+1].
 
@@ -51,7 +51,7 @@ def launch_advantages(
 ):
     """Compute ``ppo.advantage.advantages`` in one launch, with the same arguments.
 
-    If ``back`` is given, ``ops.put_rows`` runs first: these are its arguments after the values.
+    If ``back`` is given, ``ops.rows.put_rows`` runs first, with these arguments after the values.
 
     Returns:
         Advantages (T, N), the sums (1, N) of their magnitudes over time; and with ``back`` the new

@@ -4,13 +4,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.plain_functions import record
 
 NAME = "GELU in one pass"
-FORWARD = implementation(("ops.gelu",), NAME, cpu="gelu_forward")
-BACKWARD = implementation(("ops.gelu",), NAME, cpu="gelu_backward")
+FORWARD = Implementation(("ops.gelu",), NAME, cpu="gelu_forward")
+BACKWARD = Implementation(("ops.gelu",), NAME, cpu="gelu_backward")
 
 
 @in_float32

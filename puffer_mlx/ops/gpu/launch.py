@@ -135,8 +135,10 @@ def ones(shape: Shape) -> mx.array:
     return array
 
 
-def _kernel(path: Path | text.Composed, name: str | text.Rules, backend: str) -> text.Kernel:
-    if isinstance(name, text.Rules):
+def _kernel(
+    path: Path | text.ComposedKernel, name: str | text.EnvRules, backend: str
+) -> text.Kernel:
+    if isinstance(name, text.EnvRules):
         assert isinstance(path, Path)
         alone = path == text.ENVIRONMENTS
         return text.environments(name, backend) if alone else text.rollout(path, name, backend)
@@ -144,7 +146,9 @@ def _kernel(path: Path | text.Composed, name: str | text.Rules, backend: str) ->
 
 
 @functools.cache
-def compiled(path: Path | text.Composed, name: str | text.Rules, backend: str, shared: int = 0):
+def compiled(
+    path: Path | text.ComposedKernel, name: str | text.EnvRules, backend: str, shared: int = 0
+):
     """Return the function that launches a kernel: see ``launch``.
 
     On CUDA NVRTC compiles the kernel without MLX's headers (``nvrtc.py``). Otherwise MLX compiles
@@ -166,8 +170,8 @@ def compiled(path: Path | text.Composed, name: str | text.Rules, backend: str, s
 
 
 def launch(
-    path: Path | text.Composed,
-    name: str | text.Rules,
+    path: Path | text.ComposedKernel,
+    name: str | text.EnvRules,
     inputs: Mapping[str, Input] | Sequence[Input],
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,

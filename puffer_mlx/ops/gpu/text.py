@@ -4,7 +4,7 @@ Such a file is C++ with Metal's keywords; ``functions.metal.h`` documents the av
 MLX generates a kernel's signature from the names of its arrays, its body and the code before it.
 These are taken from the kernel's declaration in the source::
 
-    KERNEL name<Low, N>: Low x, float keep states, int sizes -> Low y {
+    KERNEL name<Low, N>: Low x, float not_done states, int sizes -> Low y {
       ...
     }
 
@@ -55,14 +55,14 @@ class Kernel(NamedTuple):
     resident: int = 0  # resident threads per CUDA core, which limits registers; 0: no limit
 
 
-class Composed(NamedTuple):
+class ComposedKernel(NamedTuple):
     """A kernel's file, compiled after a file of a network's folder with functions that it calls."""
 
     kernel: Path
     network: Path
 
 
-class Rules(NamedTuple):
+class EnvRules(NamedTuple):
     """An environment's rules, from MY_GPU in ``binding.c``: see envs/include/vecenv.h."""
 
     header: Path
@@ -101,13 +101,13 @@ def _included(path: Path, name: str) -> Path:
 
 
 @functools.cache
-def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
+def kernels(path: Path | ComposedKernel, backend: str) -> dict[str, Kernel]:
     """Return a file's kernels for ``metal`` or ``cuda``, by name.
 
     The kernel around a network's ``layers.metal.h`` is named ``{folder}_act``. Kernels of a
-    ``Composed`` are named ``{folder}_{kernel}``.
+    ``ComposedKernel`` are named ``{folder}_{kernel}``.
     """
-    if isinstance(path, Composed):
+    if isinstance(path, ComposedKernel):
         return {kernel.name: kernel for kernel in _composed(path, backend)}
     if path.name == LAYERS:
         (step,) = _kernels(_around(path, "act.kernel.h", {}), backend)
@@ -116,7 +116,7 @@ def kernels(path: Path | Composed, backend: str) -> dict[str, Kernel]:
     return {kernel.name: kernel for kernel in _kernels(expand(path), backend)}
 
 
-def _composed(path: Composed, backend: str) -> list[Kernel]:
+def _composed(path: ComposedKernel, backend: str) -> list[Kernel]:
     seen: set[Path] = set()
     before = _expand(path.network, seen, {})
     found = _kernels(before + _expand(path.kernel, seen, {}), backend)
@@ -124,7 +124,7 @@ def _composed(path: Composed, backend: str) -> list[Kernel]:
 
 
 @functools.cache
-def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
+def rollout(layers: Path, rules: EnvRules, backend: str) -> Kernel:
     """Return the kernel of rollouts: see ``acting/rollout.kernel.h``, ``acting/rows.kernel.h``.
 
     Args:
@@ -140,7 +140,7 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
 
 
 @functools.cache
-def environments(rules: Rules, backend: str) -> Kernel:
+def environments(rules: EnvRules, backend: str) -> Kernel:
     """Return the kernel that only steps environments: see ``acting/environments.kernel.h``."""
     text = _expand(ENVIRONMENTS, set(), {"rules": in_namespace(rules)})
     (kernel,) = _kernels(text, backend)
@@ -154,7 +154,7 @@ def _around(layers: Path, kernel: str, parts: Mapping[str, str]) -> str:
     return _expand(FOLDER / "acting" / kernel, seen, parts)
 
 
-def in_namespace(rules: Rules) -> str:
+def in_namespace(rules: EnvRules) -> str:
     """Return an environment's header in a namespace, with its macros undefined at the end."""
     text = expand(rules.header)
     words = (line.replace("#", " # ").replace("(", " ").split() for line in text.splitlines())
@@ -223,6 +223,6 @@ def _kernel(head: str, before: str, body: str) -> Kernel:
 
 
 def _arrays(text: str) -> dict[str, str]:
-    """Parse a list of arrays such as ``Low x, float keep states`` into types by name."""
+    """Parse a list of arrays such as ``Low x, float not_done states`` into types by name."""
     groups = (group.split() for group in text.split(","))
     return {name: type_ for type_, *names in groups for name in names}

@@ -12,15 +12,15 @@ import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu, in_float32
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
 PLAIN = ("ops.linear",)
-PRODUCT = implementation(PLAIN, "the extension's product of matrices", cpu="linear", gemm=True)
-BIAS = implementation(PLAIN, "the extension's sum over rows", cpu="linear_bias_gradient")
-DENSE = implementation(PLAIN, "the extension's dense layer", cpu="dense_gradients", gemm=True)
+PRODUCT = Implementation(PLAIN, "the extension's product of matrices", cpu="linear", gemm=True)
+BIAS = Implementation(PLAIN, "the extension's sum over rows", cpu="linear_bias_gradient")
+DENSE = Implementation(PLAIN, "the extension's dense layer", cpu="dense_gradients", gemm=True)
 
 
 def _extension() -> Any:

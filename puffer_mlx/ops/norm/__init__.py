@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.plain_functions import record
 
@@ -35,7 +35,7 @@ def _add_rms_norm_on_cpu(*arrays: mx.array) -> mx.array:
 
 
 @in_float32
-@partial(implementation, name="the extension's RMSNorm", cpu=_add_rms_norm_on_cpu)
+@partial(Implementation, name="the extension's RMSNorm", cpu=_add_rms_norm_on_cpu)
 def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
     """Compute weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) for each row.
 

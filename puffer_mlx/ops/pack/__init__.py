@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves
 
@@ -62,7 +62,7 @@ def _filled(
     return [*at, *[end, 0] * missing], some + some[:1] * missing
 
 
-@functools.partial(implementation, name="the kernel that packs arrays", gpu=launch_pack)
+@functools.partial(Implementation, name="the kernel that packs arrays", gpu=launch_pack)
 def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
     """Concatenate arrays in one packed array.
 

@@ -11,12 +11,12 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, constant_array
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
-WEIGHT_GRADIENT = implementation(
+WEIGHT_GRADIENT = Implementation(
     ("ops.recurrence",),
     "the extension's gradient by a recurrent weight",
     cpu="recurrent_weight_gradient",
@@ -39,7 +39,7 @@ def default_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...])
 
 @float32_on_cpu
 def recurrent_weight_gradient(
-    dy: mx.array, states: mx.array, first: mx.array | None, keep: mx.array | None
+    dy: mx.array, states: mx.array, first: mx.array | None, not_done: mx.array | None
 ) -> mx.array:
     """Return the gradient by a weight that multiplies the state before each step.
 
@@ -47,21 +47,23 @@ def recurrent_weight_gradient(
         dy: (T, S, M), gradient by the products.
         states: (T, S, H) float32, states after each step.
         first: (S, H) float32, the state before the first step; None for zeros.
-        keep: (T, S) float32, factors of the state before each step; None for 1.
+        not_done: (T, S) float32, factors of the state before each step; None for 1.
 
     Returns:
         (M, H), of dy's dtype.
     """
     fused = WEIGHT_GRADIENT.choose()
     if fused is not None:
-        return fused(dy, states, first, keep)
+        return fused(dy, states, first, not_done)
     before = states[:-1]
     if first is not None:
         before = mx.concatenate([first[None], before])
     else:  # zeros: the first step adds nothing
-        dy, keep = dy[1:], None if keep is None else keep[1:]
-    if keep is not None:  # a view: mx.compile would fuse a broadcast with the product (launch.ones)
-        before = before * mx.as_strided(keep, before.shape, (keep.shape[1], 1, 0))
+        dy = dy[1:]
+        not_done = None if not_done is None else not_done[1:]
+    if not_done is not None:
+        # A view, because mx.compile would fuse a broadcast with the product: see ``launch.ones``.
+        before = before * mx.as_strided(not_done, before.shape, (not_done.shape[1], 1, 0))
     rows = before.astype(dy.dtype).reshape(-1, states.shape[-1])
     return dy.reshape(-1, dy.shape[-1]).T @ rows
 
@@ -77,22 +79,22 @@ def steps_of(x: mx.array) -> list[mx.array]:
     return [step for piece in pieces for step in steps_of(piece)]
 
 
-def factors_of(keep: mx.array | None, T: int) -> list[mx.array | None]:
-    """Split keep (T, S) into the factors (S, 1) of each step; None if ``keep`` is None.
+def factors_of(not_done: mx.array | None, T: int) -> list[mx.array | None]:
+    """Split not_done (T, S) into the factors (S, 1) of each step; None if ``not_done`` is None.
 
-    Slices are fast here because ``keep`` has no gradient. With ``steps_of`` MLX 0.32.4 fails to
+    Slices are fast here because ``not_done`` has no gradient. With ``steps_of`` MLX 0.32.4 fails to
     compile two layers that share the steps ("_Map_base::at").
     """
-    return [None if keep is None else keep[t, :, None] for t in range(T)]
+    return [None if not_done is None else not_done[t, :, None] for t in range(T)]
 
 
 # ---- kernels -------------------------------------------------------------------------------------
 
 
 def kernel_state_inputs(
-    first: Sequence[mx.array | None], keep: mx.array | None
+    first: Sequence[mx.array | None], not_done: mx.array | None
 ) -> tuple[list[mx.array], dict[str, int]]:
-    """Return a kernel's inputs for first states and ``keep``, with None as zeros and ones.
+    """Return a kernel's inputs for first states and ``not_done``, with None as zeros and ones.
 
     None becomes a small array, of which the kernel reads the first number with stride 0. It has
     eight numbers because Metal puts smaller arrays into other memory, for which MLX would compile
@@ -100,17 +102,17 @@ def kernel_state_inputs(
 
     Args:
         first: states (S, H) before the first step, or None.
-        keep: (T, S), or None.
+        not_done: (T, S), or None.
 
     Returns:
-        The inputs, ``keep`` last, and the strides of the first states and of ``keep``: 1 or 0, by
-        name.
+        The inputs, ``not_done`` last, and by name the strides of the first states and of
+        ``not_done``: 1 or 0.
     """
     zeros, ones = constant_array(*[0.0] * 8), constant_array(*[1.0] * 8)
     states = [zeros if array is None else array for array in first]
     steps = {"first_step": int(all(array is not None for array in first))}
-    steps["not_done_step"] = int(keep is not None)
-    return [*states, ones if keep is None else keep], steps
+    steps["not_done_step"] = int(not_done is not None)
+    return [*states, ones if not_done is None else not_done], steps
 
 
 def rows_of_block(S: int, H: int, gates: int) -> int:
@@ -138,21 +140,21 @@ def launch_recurrence(
     name: str,
     before: Sequence[mx.array],
     first: Sequence[mx.array | None],
-    keep: mx.array | None,
+    not_done: mx.array | None,
     behind: Sequence[mx.array],
     outputs: Sequence[Shape],
     gates: int,
 ) -> list[mx.array]:
     """Run a kernel of a recurrence, forward or backward. Returns its outputs.
 
-    The kernel's inputs are ``before``, ``first``, ``keep``, ``behind`` and its sizes.
+    The kernel's inputs are ``before``, ``first``, ``not_done``, ``behind`` and its sizes.
 
     Args:
         path: file of the kernel's source.
         name: name of the kernel.
         before: inputs before the first states.
         first: states (S, H) before the first step, or None.
-        keep: (T, S), or None.
+        not_done: (T, S), or None.
         behind: further inputs of a backward kernel, which multiplies gradients (``gates`` H) by the
             weight; the last one is the gradient by the states (T, S, H). Empty for a forward
             kernel, which multiplies states (H); its first output has the shape (T, S, H).
@@ -165,7 +167,7 @@ def launch_recurrence(
     # weights per input and channel, number of inputs, inputs per chunk
     G, D, U = (1, gates * H, 4 * chunk) if behind else (gates, H, chunk)
     shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
-    states, steps = kernel_state_inputs(first, keep)
+    states, steps = kernel_state_inputs(first, not_done)
     inputs = [*before, *states, *behind, {"T": T, "S": S, **steps}]
     threads = -(-S // R) * block
     return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)

@@ -11,13 +11,13 @@
 namespace puffer {
 
 // Gradient of a recurrent weight: dW (M, H) = sum over t and s of dy_ts (keep_ts h_(t-1)s), with `first` in place of h at t = 0.
-// dy (T, S, M), states h (T, S, H), first (S, H), keep (T, S).
-inline Array recurrent_weight_gradient(const Array& dy, const Array& states, const Array& first, const Array& keep) {
+// dy (T, S, M), states h (T, S, H), first (S, H), not_done (T, S).
+inline Array recurrent_weight_gradient(const Array& dy, const Array& states, const Array& first, const Array& not_done) {
   expect(gemm != nullptr, "recurrent_weight_gradient: no BLAS is set");
   expect(dy.ndim() == 3 && states.ndim() == 3, "recurrent_weight_gradient: dy (T, S, M), states (T, S, H)");
   int T = states.shape(0), S = states.shape(1), H = states.shape(2), M = dy.shape(2);
   expect_shapes("recurrent_weight_gradient",
-                {{dy, {T, S, M}}, {states, {T, S, H}}, {first, {S, H}}, {keep, {T, S}}});
+                {{dy, {T, S, M}}, {states, {T, S, H}}, {first, {S, H}}, {not_done, {T, S}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), h = floats(in, 1), h0 = floats(in, 2), kept = floats(in, 3);
     sum_products(T * S, size_t(M) * H, floats(to, 0), [=](int begin, int count, float beta, float* out) {
@@ -36,7 +36,7 @@ inline Array recurrent_weight_gradient(const Array& dy, const Array& states, con
       gemm(kRowMajor, kTransposed, kAsIs, M, H, count, 1, d + int64_t(begin) * M, M, before.data(), H, beta, out, H);
     });
   };
-  return call("RecurrentWeightGradient", kernel, {dy, states, first, keep}, {mx::Shape{M, H}})[0];
+  return call("RecurrentWeightGradient", kernel, {dy, states, first, not_done}, {mx::Shape{M, H}})[0];
 }
 
 // Call row(t, k, s, at, sums) for T steps of S rows, in time order. k = t S + s; at: channels; sums: the Z parts of the product of
@@ -61,7 +61,7 @@ inline void walk_forward(int T, int S, int H, const float* weight_hh, const floa
 // (a row of d (T, S, Z H), which `row` writes) with weight_hh; kept: the factor of sum, 0 at the last step. carry (S, H) is set to
 // 0 first.
 template <int Z, class Row, class Last>
-inline void walk_backward(int T, int S, int H, const float* weight_hh, const float* d, const float* keep, float* carry,
+inline void walk_backward(int T, int S, int H, const float* weight_hh, const float* d, const float* not_done, float* carry,
                           Row row, Last last) {
   constexpr int V = 4;
   auto panels = pack_columns<V>(weight_hh, Z * H, H);
@@ -72,7 +72,7 @@ inline void walk_backward(int T, int S, int H, const float* weight_hh, const flo
       bool ends = t == T - 1;
       auto row_of = [=](int s) { return d + (step + (ends ? 0 : S) + s) * Z * H; };
       multiply_rows(begin, end, panels, ends ? 0 : Z * H, row_of, [=](int s, int panel, const Lanes* sums) {
-        float kept = ends ? 0.0f : keep[step + s + S];
+        float kept = ends ? 0.0f : not_done[step + s + S];
         for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
           Channels at((panel * V + v) * kLanes, H);
           if (t >= 0)

@@ -9,8 +9,8 @@
 // A step reads all its numbers before it stores any: the compiler must assume that a store changes later loads, so each segment
 // would wait for memory again.
 //
-// first_step, keep_step: stride of the first state per channel, and of `keep` per segment: 1, or 0 for one shared number.
-// Keep, First: pointer types in any address space.
+// first_step, not_done_step: stride of the first state per channel, and of `not_done` per segment: 1, or 0 for one shared number.
+// NotDone, First: pointer types in any address space.
 
 #pragma once
 
@@ -19,20 +19,20 @@
 // Inputs of a step's gradient.
 template <int R>
 struct StepOfR {
-  float saved[4][R], gradient[R], states[R], kept[R], after_keep[R];  // states: of step t - 1
+  float saved[4][R], gradient[R], states[R], kept[R], next_not_done[R];  // states: of step t - 1
 };
 
 template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 struct Walk {
   IN_DEVICE const Low* weight;  // (D, G, H)
-  uint S, first_step, keep_step, me;
+  uint S, first_step, not_done_step, me;
   uint first, at;  // first segment of the block, next chunk to load
   uint channel, next;  // current channel of this thread, and the one after
   bool mine;  // false for a surplus thread
   float ahead[U][G];
 
-  FUNCTION Walk(IN_DEVICE const Low* weight_hh, uint S_, uint first_step_, uint keep_step_, uint me_, uint block)
-      : weight(weight_hh), S(S_), first_step(first_step_), keep_step(keep_step_), me(me_) {
+  FUNCTION Walk(IN_DEVICE const Low* weight_hh, uint S_, uint first_step_, uint not_done_step_, uint me_, uint block)
+      : weight(weight_hh), S(S_), first_step(first_step_), not_done_step(not_done_step_), me(me_) {
     first = block * R, at = block % N * U;
     load(me < H ? me : H - 1);
   }
@@ -72,23 +72,23 @@ struct Walk {
     }
   }
 
-  // Fill before (2, N U) with keep h. One half is for this step and one for the next, so a step needs only one barrier.
-  template <class Keep, class First>
-  FUNCTION void begin(Keep keep, First h0, IN_SHARED Rows<R>* before) const {
+  // Fill before (2, N U) with not_done h. One half is for this step and one for the next, so a step needs only one barrier.
+  template <class NotDone, class First>
+  FUNCTION void begin(NotDone not_done, First h0, IN_SHARED Rows<R>* before) const {
     for (uint k = me; k < N * U; k += THREADS) {
       for (int r = 0; r < R; ++r) {
         uint s = first + r;
-        before[k].of[r] = s < S && k < H ? keep[s * keep_step] * h0[(s * H + k) * first_step] : 0.0f;
+        before[k].of[r] = s < S && k < H ? not_done[s * not_done_step] * h0[(s * H + k) * first_step] : 0.0f;
         before[N * U + k].of[r] = 0.0f;
       }
     }
   }
 
   // Read the factors of the states that enter step t.
-  template <class Keep>
-  FUNCTION void keep_of(int t, int T, Keep keep, IN_THREAD float (&kept)[R]) const {
+  template <class NotDone>
+  FUNCTION void not_done_of(int t, int T, NotDone not_done, IN_THREAD float (&kept)[R]) const {
 #pragma unroll
-    for (int r = 0; r < R; ++r) kept[r] = first + r < S && t < T ? keep[(t * S + first + r) * keep_step] : 0.0f;
+    for (int r = 0; r < R; ++r) kept[r] = first + r < S && t < T ? not_done[(t * S + first + r) * not_done_step] : 0.0f;
   }
 
   // Start the backward pass with zeros.
@@ -113,11 +113,11 @@ struct Walk {
   }
 
   // Read the inputs of a step's gradient. states: after each step; h0: before the first.
-  template <class Keep, class First>
+  template <class NotDone, class First>
   FUNCTION void read(int t, int T, IN_DEVICE const Low* gates, IN_DEVICE const float* dh, IN_DEVICE const float* states,
-                     First h0, Keep keep, IN_THREAD StepOfR<R>& step) const {
-    keep_of(t, T, keep, step.kept);
-    keep_of(t + 1, T, keep, step.after_keep);
+                     First h0, NotDone not_done, IN_THREAD StepOfR<R>& step) const {
+    not_done_of(t, T, not_done, step.kept);
+    not_done_of(t + 1, T, not_done, step.next_not_done);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       bool in = first + r < S;

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.advantages import launch_advantages
+from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, constant_array, launch
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
@@ -17,26 +18,10 @@ LANES = 32  # maximum number of adjacent threads that copy one step of a segment
 SEVERAL = 4  # source arrays per launch
 
 
-def launch_take_rows(source, rows, steps):
-    """Compute ``take_rows`` by a GPU kernel: see ``launch_take_several``."""
-    return launch_take_several([source], rows, steps)[0]
-
-
-@partial(
-    implementation, name="the gather of segments in one call", cpu="take_rows", gpu=launch_take_rows
-)
-def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
-    """Gather segments: ``source[:steps, rows]``.
-
-    Args:
-        source: (T or more, N, ...), any dtype.
-        rows: (S,) int32, each in [0, N).
-        steps: T.
-
-    Returns:
-        (T, S, ...) of the source's dtype.
-    """
-    return mx.take(source[:steps], rows, axis=1)
+def _take_in_c(sources, rows, steps):
+    """Compute ``take_several`` by the C++ extension, which was loaded before."""
+    extension: Any = cpu_extension.load()
+    return [extension.take_rows(source, rows, steps) for source in sources]
 
 
 def launch_take_several(sources, rows, steps):
@@ -65,10 +50,29 @@ def launch_take_several(sources, rows, steps):
     return found
 
 
-@partial(implementation, name="the kernel that gathers several arrays", gpu=launch_take_several)
+@partial(
+    Implementation,
+    name="the gather of segments in one call",
+    cpu=_take_in_c,
+    gpu=launch_take_several,
+)
 def take_several(sources: Sequence[mx.array], rows: mx.array, steps: int) -> list[mx.array]:
-    """Gather the same segments of several arrays (T or more, N, ...): see ``take_rows``."""
-    return [take_rows(source, rows, steps) for source in sources]
+    """Gather the same segments of several arrays: ``source[:steps, rows]`` of each.
+
+    Args:
+        sources: arrays (T or more, N, ...), any dtype.
+        rows: (S,) int32, each in [0, N).
+        steps: T.
+
+    Returns:
+        Arrays (T, S, ...) of the sources' dtypes.
+    """
+    return [mx.take(source[:steps], rows, axis=1) for source in sources]
+
+
+def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
+    """Gather segments of one array: see ``take_several``."""
+    return take_several([source], rows, steps)[0]
 
 
 def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
@@ -85,7 +89,7 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
         N / S arrays (T, S, ...) of the source's dtype.
     """
     _, N, *tail = source.shape
-    if size < N and backend() == "cpu" and take_rows.choose() is not None:  # MLX copies slices
+    if size < N and backend() == "cpu" and take_several.choose() is not None:  # MLX copies slices
         starts = range(0, N, size)
         chosen = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
         return [take_rows(source, rows, steps) for rows in chosen]
@@ -107,7 +111,7 @@ def launch_take_targets(logprobs, values, adv, finals, rows, weights):
     return launch(path, "take_targets", arrays, shapes, threads)
 
 
-@partial(implementation, name="the kernel that gathers targets", gpu=launch_take_targets)
+@partial(Implementation, name="the kernel that gathers targets", gpu=launch_take_targets)
 def take_targets(
     logprobs: mx.array,
     values: mx.array,
@@ -136,24 +140,10 @@ def take_targets(
     weight = mx.broadcast_to(weights, (T, rows.shape[0]))
     if finals is not None:
         weight = mx.where(take_rows(finals, rows, T) > 0, 0, weight)
-    return [
-        take_rows(logprobs, rows, T).reshape(-1),
-        take_rows(values, rows, T).reshape(-1),
-        take_rows(adv, rows, T).reshape(-1),
-        weight.reshape(-1),
-    ]
+    arrays = [*take_several([logprobs, values, adv], rows, T), weight]
+    return [array.reshape(-1) for array in arrays]
 
 
-def launch_put_rows(values, *back):
-    """Compute ``put_rows`` by the kernel of advantages, which includes it."""
-    numbers = dict.fromkeys(("gamma", "gae_lambda", "rho_clip", "c_clip", "reward_clip"), 0.0)
-    walked = launch_advantages(
-        *(values, values, values, None, None), form="V", bootstrap=True, back=back, **numbers
-    )
-    return walked[2:]
-
-
-@partial(implementation, name="the kernel that writes values and ratios back", gpu=launch_put_rows)
 def put_rows(
     values: mx.array,
     ratios: mx.array,

@@ -33,7 +33,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Forms:
+class EncoderFacts:
     """Facts about an encoder for other packages.
 
     Args:
@@ -48,4 +48,4 @@ class Forms:
     activation: Callable[[Any], str] | None = None
 
 
-NONE = Forms()  # for the user's encoders
+NONE = EncoderFacts()  # for the user's encoders

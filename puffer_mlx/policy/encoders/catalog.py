@@ -5,7 +5,7 @@ from typing import Any
 
 from puffer_mlx.config.parts import encoder_files
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.encoders import NONE, Encoder, Forms
+from puffer_mlx.policy.encoders import NONE, Encoder, EncoderFacts
 from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
 from puffer_mlx.policy.encoders.nature import SMALLEST
 from puffer_mlx.spec import EnvSpec
@@ -16,12 +16,12 @@ MODULES = {
     name: import_module(f"{__name__.rpartition('.')[0]}.{file.stem}")
     for name, file in encoder_files().items()
 }
-FORMS: dict[type, Forms] = {
+FORMS: dict[type, EncoderFacts] = {
     cls: forms for module in MODULES.values() for cls, forms in module.FORMS.items()
 }
 
 
-def forms_of(encoder: Any) -> Forms:
+def forms_of(encoder: Any) -> EncoderFacts:
     """Return an encoder's forms. A user's class has none."""
     return FORMS.get(type(encoder), NONE)
 

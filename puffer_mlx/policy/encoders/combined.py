@@ -14,7 +14,7 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
-from puffer_mlx.policy.encoders import Forms
+from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import features
 from puffer_mlx.policy.encoders.impala import Impala
 from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
@@ -93,4 +93,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
     return Combined(spec.observation_size, spec.image_parts, hidden)
 
 
-FORMS = {Combined: Forms(NAME)}
+FORMS = {Combined: EncoderFacts(NAME)}

@@ -11,7 +11,7 @@ from puffer_mlx.ops import dense
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform, uniform_layer
-from puffer_mlx.policy.encoders import Forms
+from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.plain_functions import record
 
@@ -103,10 +103,10 @@ def make(
 
 
 FORMS = {
-    Linear: Forms(NAME, flat=True, activation=lambda encoder: ""),
-    Affine: Forms(NAME, activation=lambda encoder: ""),
-    AffineGelu: Forms(NAME, activation=lambda encoder: "gelu"),
-    Activated: Forms(NAME, activation=lambda encoder: encoder.activation),
+    Linear: EncoderFacts(NAME, flat=True, activation=lambda encoder: ""),
+    Affine: EncoderFacts(NAME, activation=lambda encoder: ""),
+    AffineGelu: EncoderFacts(NAME, activation=lambda encoder: "gelu"),
+    Activated: EncoderFacts(NAME, activation=lambda encoder: encoder.activation),
 }
 
 record(__name__)

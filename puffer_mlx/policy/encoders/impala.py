@@ -11,7 +11,7 @@ import mlx.core as mx
 from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
-from puffer_mlx.policy.encoders import Forms
+from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
 from puffer_mlx.spec import EnvSpec
 
@@ -107,4 +107,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
     return Impala(image_shape(spec, NAME), hidden)
 
 
-FORMS = {Impala: Forms(NAME)}
+FORMS = {Impala: EncoderFacts(NAME)}

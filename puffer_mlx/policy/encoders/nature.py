@@ -13,7 +13,7 @@ from puffer_mlx.ops import relu
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
-from puffer_mlx.policy.encoders import Forms
+from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
 from puffer_mlx.spec import EnvSpec
 
@@ -110,4 +110,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
     return Nature(image_shape(spec, NAME), hidden)
 
 
-FORMS = {Nature: Forms(NAME)}
+FORMS = {Nature: EncoderFacts(NAME)}

@@ -15,8 +15,8 @@ Only the first file of a folder is required:
 The classes hold no arrays: weights and state are arguments. T calls of ``step`` equal one of
 ``scan``. Features are cast to the weights' dtype, which the outputs have; states are float32.
 
-``Forms`` has what other rooms need to know about a network. Each field is optional, and the user
-gets an error where a missing one is required. To export a network to PyTorch and ONNX, too, add
+``NetworkFacts`` describes a network to other rooms. Each field is optional; where a missing one is
+required, the user gets an error. To export a network to PyTorch and ONNX, add
 ``export/networks/NAME.py``. Tensors are named without ``network.``.
 """
 
@@ -117,7 +117,7 @@ class GPUStep:
 
 
 @dataclass(frozen=True)
-class Forms:
+class NetworkFacts:
     """Facts about a network, and implementations besides plain MLX. All are optional.
 
     Args:
@@ -154,7 +154,7 @@ class Forms:
     non_smooth: bool = False
 
 
-NONE = Forms()  # for the user's networks
+NONE = NetworkFacts()  # for the user's networks
 
 
 def count(pattern: str, names: Collection[str]) -> int:

@@ -5,19 +5,19 @@ from typing import Any
 
 from puffer_mlx.config.parts import network_folders
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.networks import NONE, Forms, Network
+from puffer_mlx.policy.networks import NONE, Network, NetworkFacts
 
 MODULES = {
     name: import_module(f"{__name__.rpartition('.')[0]}.{folder.name}")
     for name, folder in network_folders().items()
 }
 NETWORKS: dict[str, type] = {name: getattr(module, name) for name, module in MODULES.items()}
-FORMS: dict[str, Forms] = {
+FORMS: dict[str, NetworkFacts] = {
     name: module.FORMS for name, module in MODULES.items() if hasattr(module, "FORMS")
 }
 
 
-def forms_of(network: Any) -> Forms:
+def forms_of(network: Any) -> NetworkFacts:
     """Return a network's forms.
 
     Classes that aren't in ``NETWORKS`` have no forms. This includes subclasses of a network, which
@@ -50,5 +50,5 @@ def make_network(name: str, hidden: int, layers: int, dialect: str, activation: 
 
 
 def names_of(form: str) -> list[str]:
-    """Return the names of the networks that have a form, a field of ``Forms``."""
+    """Return the names of the networks that have a form, a field of ``NetworkFacts``."""
     return [name for name, forms in FORMS.items() if getattr(forms, form)]

@@ -22,9 +22,9 @@ from puffer_mlx.config.schema.train import NORMALIZED
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
-from puffer_mlx.ppo.advantage import Discounts, advantages
+from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.gradients import Loss, RecomputeAdvantages
-from puffer_mlx.ppo.loss import METRICS, Coefficients
+from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.minibatch import LossSpec, computes
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
@@ -197,27 +197,6 @@ def choose_loss(config: Config, recomputes: bool = False) -> tuple[Loss | None, 
         return None, METRICS
     names = [*METRICS]
     return partial(custom.custom_loss, function, f"train.loss {train.loss}", names), names
-
-
-def scoring(
-    config: Config,
-    function: Callable[..., Any] | None = None,
-    discounts: Discounts | None = None,
-    vtrace: bool = False,
-) -> LossSpec | None:
-    """Return coefficients for gradients in one launch. None for custom functions.
-
-    Args:
-        config: a valid configuration.
-        function: the function that recomputes advantages.
-        discounts: coefficients of recomputed advantages. None for advantages that are computed
-            before the minibatch.
-        vtrace: True to clip recomputed advantages by the new ratios: see ``LossSpec``.
-    """
-    is_custom = custom.find_loss(config) is not None
-    if is_custom or (discounts is not None and function is not advantages):
-        return None
-    return LossSpec(Coefficients.of(config.train), discounts, vtrace)
 
 
 def discounts(train: Train) -> Discounts:

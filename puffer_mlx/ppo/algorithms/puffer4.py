@@ -20,9 +20,10 @@ from puffer_mlx.ops import take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import advantage, priority
 from puffer_mlx.ppo.advantage import after_minibatch
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts, scoring
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts
 from puffer_mlx.ppo.custom import find_advantages
-from puffer_mlx.ppo.loss import Targets
+from puffer_mlx.ppo.loss import Coefficients, Targets
+from puffer_mlx.ppo.minibatch import LossSpec
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
@@ -48,7 +49,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
         minibatches=_minibatches,
         loss=loss,
         metrics=metrics,
-        scoring=scoring(config),
+        scoring=LossSpec(Coefficients.of(train)),
         steps={
             "targets": Step(targets, "train_advantage", view=_compared),
             "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),

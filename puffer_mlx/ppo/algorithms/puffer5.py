@@ -19,10 +19,10 @@ from puffer_mlx.ops import split_rows
 from puffer_mlx.ops.gpu.launch import indices
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, minibatch
-from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts, scoring
+from puffer_mlx.ppo.advantage import Discounts, advantages
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts
 from puffer_mlx.ppo.custom import find_advantages
-from puffer_mlx.ppo.loss import Forward, Targets
+from puffer_mlx.ppo.loss import Coefficients, Forward, Targets
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.plain_functions import record
@@ -47,16 +47,18 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     numbers = discounts(train)
     function = find_advantages(config)
     loss, metrics = choose_loss(config, recomputes=True)
-    coefficients = scoring(config, function, numbers, train.vtrace)
+    spec = None
+    if loss is None and function is advantages:
+        spec = minibatch.LossSpec(Coefficients.of(train), numbers, train.vtrace)
     supports_fused = partial(
-        minibatch.supports_fused, policy, train.precision, coefficients, train.one_launch
+        minibatch.supports_fused, policy, train.precision, spec, train.one_launch
     )
     return Algorithm(
         minibatches=partial(_minibatches, config.minibatches, config.segments, supports_fused),
         loss=loss,
         recompute=partial(recompute_advantages, policy, numbers, train.vtrace, function),
         metrics=metrics,
-        scoring=coefficients,
+        scoring=spec,
         steps={"split": Step(partial(_split, policy), "train_gather")},
         normalises=False,
     )

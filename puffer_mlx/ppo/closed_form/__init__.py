@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import THREADS, Shape, constant_array, launch, placeholder
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.decoders import Decoder, Weights
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets
 from puffer_mlx.system.plain_functions import record
@@ -52,7 +52,7 @@ def moments(adv: mx.array) -> mx.array:
 # ---- on a GPU ------------------------------------------------------------------------------------
 
 
-class Space(NamedTuple):
+class ActionInputs(NamedTuple):
     """Inputs of the kernels that depend on the action space, with the actions taken."""
 
     decoder: Decoder
@@ -120,7 +120,7 @@ def launch_losses(
         The loss multiplied by the scale; metrics (7,) without the scale; ratios of the new to the
         old probability of the actions (n,); and values (n,). Gradients flow only through the loss.
     """
-    space = Space(decoder, forward.actions, forward.masks)
+    space = ActionInputs(decoder, forward.actions, forward.masks)
     logstd = decoder.logstd(forward.weights["decoder"])
     settings = {
         "settings": settings_of(coefficients),
@@ -149,7 +149,7 @@ def launch_losses(
 
 
 def launch_loss_kernels(
-    space: Space,
+    space: ActionInputs,
     y: mx.array,
     logstd: mx.array | None,
     targets: Targets,
@@ -225,7 +225,7 @@ def _blocks(n: int) -> int:
 
 
 PLAIN = ("ppo.closed_form",)
-LOSS = implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
-MOMENTS = implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
+LOSS = Implementation(PLAIN, "the loss by closed form", gpu=launch_losses)
+MOMENTS = Implementation(PLAIN, "the loss by closed form", gpu=launch_moments)
 
 record(__name__)

@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from puffer_mlx.ops.gpu.launch import (
     FEWEST,
     THREADS,
+    Shape,
     constant_array,
     exact_products,
     launch,
@@ -26,10 +27,10 @@ from puffer_mlx.ops.gpu.launch import (
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import WALKS, Composed
-from puffer_mlx.ops.implementation import implementation, name_of
+from puffer_mlx.ops.gpu.text import WALKS, ComposedKernel
+from puffer_mlx.ops.implementation import Implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
-from puffer_mlx.policy.networks.catalog import FORMS, forms_of
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
     LAYERS,
@@ -52,12 +53,6 @@ GRADIENTS = 96  # largest number of weight gradients per thread, for 512 threads
 TILE, STAGES = 128, 3  # tile size and buffered stages of a block in `wide_gradients`
 TILES_AT_ONCE = 264  # number of tiles that an H200 computes at the same time
 WIDEST = 256  # largest H of wide layers: 64 rows of 3 gates fill half an H200's shared memory
-
-
-def kernel_texts() -> list[Composed]:
-    """Return the texts of all minibatch kernels, each composed with a network's file."""
-    folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
-    return [Composed(kernel, folder / WALKS) for kernel in (KERNEL, WIDE) for folder in folders]
 
 
 class LossSpec(NamedTuple):
@@ -102,7 +97,8 @@ class MinibatchPlan(NamedTuple):
 
     sizes: dict[str, int]
     blocks: int
-    chunks: int
+    chunks: int = 1
+    wide: bool = False  # True for ``wide.kernel.h``
 
 
 def supports_fused(
@@ -121,7 +117,6 @@ def supports_fused(
         and wanted
         and kind in ("fp32", "bf16")
         and forms_of(policy.network).matrix_units is not None
-        and policy.network.layers <= LAYERS  # type: ignore
         and has_linear_encoder_and_decoder(policy)
         and (wanted != "auto" or gpu_backend() == "cuda")
         and GRADIENTS_IN_TWO.choose(*training_functions(policy))
@@ -161,7 +156,7 @@ def with_fused_gradients(
         if not supports_fused(policy, kind, spec, wanted):
             return plain(weights, batch, ent_coef, scale)
         assert spec is not None
-        arguments = weights, batch, ent_coef  # kernels don't support fp16, which needs the scale
+        # The kernels don't support fp16, which needs the scale.
         whole, actions = batch.observations, batch.actions
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
@@ -170,13 +165,10 @@ def with_fused_gradients(
             *(action.logits, 0 if action.continuous else action.heads),
             *(spec.live is not None, low, *shared_pool_limits()),
         )
-        plan = choose_plan(sizes)
-        wide = choose_wide(sizes)
-        if plan is not None and whole.size < MAX_ELEMENTS:
-            return launch_minibatch(policy, spec, plan, low, *arguments)
-        if wide is not None and whole.size < MAX_ELEMENTS:
-            return launch_wide(policy, spec, wide, *arguments)
-        return plain(weights, batch, ent_coef, scale)
+        plan = choose_plan(sizes) or choose_wide(sizes)
+        if plan is None or whole.size >= MAX_ELEMENTS:
+            return plain(weights, batch, ent_coef, scale)
+        return launch_minibatch(policy, spec, plan, low, weights, batch, ent_coef)
 
     return step
 
@@ -208,10 +200,8 @@ def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
         lows += sum(sizes_of_weights[:kept])
         pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
         if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
-            sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
-            sizes |= {"SEGMENTS": segments, "STEPS": steps, "THREADS": threads}
-            sizes |= {"KEPT": kept, "ALL": every, "POOL": pool}
-            sizes |= {"HIDDEN_C": tiles_side_by_side(H, rows, threads), **gradients}
+            sizes = _constants(given, rows, segments, pool)
+            sizes |= {"STEPS": steps, "KEPT": kept, "ALL": every, **gradients}
             return MinibatchPlan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 
@@ -235,10 +225,16 @@ def choose_wide(given: MinibatchSizes) -> MinibatchPlan | None:
     pool = -(-floats // 32) * 32 + lows // 2
     if 4 * pool > room:
         return None
-    sizes = {"T": T, "D": D, "H": H, "L": L, "A": A, "HEADS": heads, "LIVE": int(live)}
-    sizes |= {"SEGMENTS": segments, "THREADS": threads, "POOL": pool}
-    sizes |= {"HIDDEN_C": tiles_side_by_side(H, ROWS, threads)}
-    return MinibatchPlan(sizes, min(BLOCKS, S // segments), 1)
+    sizes = _constants(given, ROWS, segments, pool)
+    return MinibatchPlan(sizes, min(BLOCKS, S // segments), wide=True)
+
+
+def _constants(given: MinibatchSizes, rows: int, segments: int, pool: int) -> dict[str, int]:
+    """Return the template constants of both kernels for a block of rows and segments."""
+    names = {name: int(getattr(given, name)) for name in ("T", "D", "H", "L", "A")}
+    columns = tiles_side_by_side(given.H, rows, given.threads)
+    block = {"SEGMENTS": segments, "THREADS": given.threads, "POOL": pool, "HIDDEN_C": columns}
+    return {**names, "HEADS": given.heads, "LIVE": int(given.live), **block}
 
 
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
@@ -289,77 +285,61 @@ def launch_minibatch(
     batch: Minibatch,
     ent_coef: mx.array,
 ) -> tuple:
-    """Compute a minibatch by ``minibatch.kernel.h``.
+    """Compute a minibatch by ``minibatch.kernel.h`` or ``wide.kernel.h``.
+
+    The kernel for wide layers needs an extra launch for the gradients of the weights.
 
     Returns:
         None, metrics, ratios, values and advantages (T, S) in a tuple; and gradients.
     """
-    inputs = _inputs(policy, spec, weights, batch, ent_coef)
-    T, n = len(inputs["observations"]), len(batch.actions)
-    S = n // T
     folder = forms_of(policy.network).matrix_units
     assert folder is not None
-    L = plan.sizes["L"]
-    of_layers = [f"network.{layer}.weight" for layer in range(L)]
-    named: Any = dict(tree_flatten(weights))
-    inputs |= by_layer("first", batch.state or [])
-    inputs |= by_layer("layer", [named[name] for name in of_layers])
-    logstd = policy.decoder.logstd(weights["decoder"])
-    names = ["encoder.weight", "decoder.weight", *of_layers]
-    names += [] if logstd is None else ["decoder.logstd"]
-    P, blocks, H = sum(named[name].size for name in names), plan.blocks, policy.network.hidden
-    outputs = {
-        "grads": (blocks, P),
-        "partial": (6, blocks),
-        **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
-        "begins": (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,),
-    }
-    low_type = mx.bfloat16 if low else mx.float32
-    text = Composed(KERNEL, folder / WALKS)
-    made = _launch(text, f"{folder.name}_minibatch", plan, inputs, outputs, low_type)
-    grads, partial, ratio, value, adv, _ = made
-    grads, metrics = _finished(inputs, grads, partial, n, named, names)
-    return (None, metrics, ratio, value, adv), grads
-
-
-def launch_wide(
-    policy: Policy,
-    spec: LossSpec,
-    plan: MinibatchPlan,
-    weights: Any,
-    batch: Minibatch,
-    ent_coef: mx.array,
-) -> tuple:
-    """Compute a minibatch by ``wide.kernel.h``, with an extra launch for the weight gradients.
-
-    Returns:
-        The results of ``launch_minibatch``.
-    """
-    inputs, state = _inputs(policy, spec, weights, batch, ent_coef), batch.state
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(batch.actions)
-    S, dy = n // T, 32 if A < 32 else 64
-    layers = launch_pack_as(mx.bfloat16, [layer["weight"] for layer in weights["network"]])
-    zeros, folder = placeholder(mx.float32), forms_of(policy.network).matrix_units
-    assert folder is not None
-    inputs |= {"layers": layers, "first": zeros if state is None else mx.stack(state)}
-    outputs = {
-        "factors": (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),),
-        "partial": (6, plan.blocks),
-        **dict.fromkeys(("ratio", "value", "adv"), (T, S)),
-    }
-    text = Composed(WIDE, folder / WALKS)
-    made = _launch(text, f"{folder.name}_minibatch_wide", plan, inputs, outputs, mx.bfloat16)
-    factors, partial, ratio, value, adv = made
+    S = n // T
     named: Any = dict(tree_flatten(weights))
-    names = ["encoder.weight", "decoder.weight", *(f"network.{k}.weight" for k in range(L))]
+    of_layers = [f"network.{layer}.weight" for layer in range(L)]
+    names = ["encoder.weight", "decoder.weight", *of_layers]
+    names += ["decoder.logstd"] if "decoder.logstd" in named else []
+    layers = [named[name] for name in of_layers]
     P = sum(named[name].size for name in names)
-    grads = _products(text, factors, n, P, {"D": D, "H": H, "L": L, "A": A})
+    dtype = mx.bfloat16 if low else mx.float32
+    inputs = _inputs(policy, spec, weights, batch, ent_coef)
+    outputs: dict[str, Shape] = {"partial": (6, plan.blocks)}
+    outputs |= dict.fromkeys(("ratio", "value", "adv"), (T, S))
+    if plan.wide:
+        dy = 32 if A < 32 else 64
+        zeros = placeholder(mx.float32)
+        inputs["layers"] = launch_pack_as(dtype, layers)
+        inputs["first"] = zeros if batch.state is None else mx.stack(batch.state)
+        outputs["factors"] = (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),)
+    else:
+        inputs |= by_layer("first", batch.state or []) | by_layer("layer", layers)
+        outputs["grads"] = (plan.blocks, P)
+        outputs["begins"] = (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,)
+    text = ComposedKernel(WIDE if plan.wide else KERNEL, folder / WALKS)
+    threads = plan.sizes["THREADS"]
+    grads, partial, ratio, value, adv, *_ = launch(
+        *(text, f"{folder.name}_minibatch{'_wide' * plan.wide}", inputs, outputs),
+        threads=plan.blocks * threads,
+        block=threads,
+        shared=4 * plan.sizes["POOL"],
+        **plan.sizes,
+        BLOCKS=plan.blocks,
+        Low=dtype,
+        Observed=inputs["observations"].dtype,
+        MASKED=int(batch.masks is not None),
+        EXACT=exact_products(),
+    )
+    if plan.wide:
+        grads = _products(text, grads, n, P, {"D": D, "H": H, "L": L, "A": A})
     grads, metrics = _finished(inputs, grads, partial, n, named, names)
     return (None, metrics, ratio, value, adv), grads
 
 
-def _products(text: Composed, factors: mx.array, n: int, P: int, sizes: dict[str, int]) -> mx.array:
+def _products(
+    text: ComposedKernel, factors: mx.array, n: int, P: int, sizes: dict[str, int]
+) -> mx.array:
     """Return the gradients of P weights for equal parts of the n samples, (parts, P).
 
     The number of parts is the largest one whose tiles the GPU computes at the same time.
@@ -380,7 +360,7 @@ def _inputs(
     policy: Policy, spec: LossSpec, weights: Any, batch: Minibatch, ent_coef: mx.array
 ) -> dict[str, Any]:
     """Return the inputs of both kernels by name, without layers and states."""
-    observations, actions, masks, keep, targets, state, view = batch
+    observations, actions, masks, not_done, targets, state, view = batch
     T, N = observations.shape[:2]
     zeros = placeholder(mx.float32)
     finals = None if spec.live is None else targets.finals
@@ -399,7 +379,7 @@ def _inputs(
         "strip": constant_array(0) if view is None else view,
         "actions": actions,
         "masks": placeholder(mx.uint8) if masks is None else masks,
-        "keep": constant_array(*[1.0] * FEWEST) if keep is None else keep,
+        "not_done": constant_array(*[1.0] * FEWEST) if not_done is None else not_done,
         "old_logprob": targets.old_logprob,
         "old_value": targets.old_value,
         "given": given,
@@ -413,7 +393,7 @@ def _inputs(
         "sizes": constant_array(*policy.decoder.action.sizes),
         "shape": {
             **{"S": len(actions) // T, "N": N, **groups},
-            **{"keep_step": int(keep is not None), "first_step": int(state is not None)},
+            **{"not_done_step": int(not_done is not None), "first_step": int(state is not None)},
             "within_rho": int(spec.live is not None and spec.live.form == "V"),
             "bootstrap": int(spec.live is not None and spec.live.bootstrap),
             **{"has_ratios": int(spec.vtrace), "has_finals": int(finals is not None)},
@@ -428,30 +408,6 @@ def _settings(policy: Policy, spec: LossSpec) -> dict[str, float]:
     values |= {"gamma_lambda": live.gamma * live.gae_lambda, "rho_clip": live.rho_clip}
     values |= {"c_clip": live.c_clip, "reward_clip": live.reward_clip}
     return settings_of(spec.numbers) | {name: float(value) for name, value in values.items()}
-
-
-def _launch(
-    text: Composed,
-    name: str,
-    plan: MinibatchPlan,
-    inputs: dict[str, Any],
-    outputs: dict[str, tuple[int, ...]],
-    low: mx.Dtype,
-) -> list[mx.array]:
-    """Launch a kernel of the network and return its outputs."""
-    threads, zeros, masks = plan.sizes["THREADS"], placeholder(mx.uint8), inputs["masks"]
-    return launch(
-        *(text, name, inputs, outputs),
-        threads=plan.blocks * threads,
-        block=threads,
-        shared=4 * plan.sizes["POOL"],
-        **plan.sizes,
-        BLOCKS=plan.blocks,
-        Low=low,
-        Observed=inputs["observations"].dtype,
-        MASKED=int(masks is not zeros),
-        EXACT=exact_products(),
-    )
 
 
 def _finished(
@@ -484,7 +440,7 @@ def _moments(targets: Targets) -> mx.array:
     return launch_moments(targets.adv) if targets.moments is None else targets.moments
 
 
-GRADIENTS_IN_TWO = implementation(
+GRADIENTS_IN_TWO = Implementation(
     ("ppo.gradients", "ppo.closed_form", "ppo.advantage", "ppo.algorithms.puffer5"),
     "a minibatch's gradients in two launches",
     gpu=launch_minibatch,

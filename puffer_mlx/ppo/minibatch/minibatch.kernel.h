@@ -22,10 +22,10 @@
 
 KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
-  Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first0 first1 first2
+  Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first0 first1 first2
   first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma
   gamma_lambda rho_clip c_clip reward_clip},
-  int sizes shape{S N keep_step first_step G R within_rho bootstrap has_ratios has_finals} strip
+  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_finals} strip
   -> float grads partial ratio value adv begins {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
   constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
@@ -45,7 +45,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
-  const uint S = (uint)shape.S, keep_step = (uint)shape.keep_step, first_step = (uint)shape.first_step, n = (uint)T * S;
+  const uint S = (uint)shape.S, not_done_step = (uint)shape.not_done_step, first_step = (uint)shape.first_step, n = (uint)T * S;
   const uint N = (uint)shape.N, first_agent = (uint)strip[0];
   const bool has_ratios = shape.has_ratios != 0;
   Tile rows(pool, S, me, sizes, settings.limit);
@@ -76,7 +76,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
       int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
       if (turn != CHUNKS) {
         DEVICE_BARRIER
-        load_rows(rows, chunk, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
+        load_rows(rows, chunk, segment, actions, not_done, not_done_step, old_logprob, old_value, given, further);
         load_observations<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         uint next = segment + (uint)(BLOCKS * SEGMENTS);  // prefetch the next segments
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {

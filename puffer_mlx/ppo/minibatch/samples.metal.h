@@ -26,11 +26,11 @@ struct BlockRows {
   static constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
   static constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
   // Offsets in the block's memory, in floats.
-  static constexpr int AT_KEEP = M * Y, AT_ACTIONS = AT_KEEP + M, AT_TIMES = AT_ACTIONS + M * (ACTS + (LIVE ? 2 : 4));
+  static constexpr int AT_NOT_DONE = M * Y, AT_ACTIONS = AT_NOT_DONE + M, AT_TIMES = AT_ACTIONS + M * (ACTS + (LIVE ? 2 : 4));
   static constexpr int SIZE = AT_TIMES + (LIVE ? 6 * TIMES : 0);
 
   uint S, me;
-  IN_SHARED float *y, *keep, *actions, *old_logprobs, *old_values, *targets, *weights;  // of a chunk's rows
+  IN_SHARED float *y, *not_done, *actions, *old_logprobs, *old_values, *targets, *weights;  // of a chunk's rows
   IN_SHARED float *values, *advantages, *rewards, *terminals, *finals, *ratios;         // of all steps, if LIVE
   int heads[HEADS + 1];
   float limit, mean, deviation;  // of means of actions; of the minibatch's advantages
@@ -39,7 +39,7 @@ struct BlockRows {
   template <class Sizes>
   FUNCTION BlockRows(IN_SHARED float* pool, uint segments, uint me_, Sizes sizes, float limit_)
       : S(segments), me(me_), limit(limit_), mean(0.0f), deviation(1.0f) {
-    y = pool, keep = pool + AT_KEEP, actions = pool + AT_ACTIONS, old_logprobs = actions + M * ACTS;
+    y = pool, not_done = pool + AT_NOT_DONE, actions = pool + AT_ACTIONS, old_logprobs = actions + M * ACTS;
     old_values = old_logprobs + M, targets = old_values + M, weights = targets + M;
     values = pool + AT_TIMES, advantages = values + TIMES, rewards = advantages + TIMES;
     terminals = rewards + TIMES, finals = terminals + TIMES, ratios = finals + TIMES;
@@ -51,14 +51,14 @@ struct BlockRows {
   FUNCTION uint sample(int row, int chunk, uint segment) const { return sample_of<SEGMENTS, STEPS>(row, chunk, segment, S); }
 };
 
-// Load a chunk's actions, `keep` and targets. Unless LIVE, `given` has advantages and `further` their weights.
+// Load a chunk's actions, `not_done` and targets. Unless LIVE, `given` has advantages and `further` their weights.
 template <class Block>
-FUNCTION void load_rows(IN_THREAD const Block& rows, int chunk, uint segment, IN_DEVICE const float* actions, IN_DEVICE const float* keep,
-                        uint keep_step, IN_DEVICE const float* old_logprob, IN_DEVICE const float* old_value,
-                        IN_DEVICE const float* given, IN_DEVICE const float* further) {
+FUNCTION void load_rows(IN_THREAD const Block& rows, int chunk, uint segment, IN_DEVICE const float* actions,
+                        IN_DEVICE const float* not_done, uint not_done_step, IN_DEVICE const float* old_logprob,
+                        IN_DEVICE const float* old_value, IN_DEVICE const float* given, IN_DEVICE const float* further) {
   for (int row = (int)rows.me; row < Block::M; row += Block::THREADS) {
     uint sample = rows.sample(row, chunk, segment);
-    rows.keep[row] = keep[sample * keep_step];
+    rows.not_done[row] = not_done[sample * not_done_step];
     rows.old_logprobs[row] = old_logprob[sample], rows.old_values[row] = old_value[sample];
     if (!Block::LIVE) rows.targets[row] = given[sample], rows.weights[row] = further[sample];
 #pragma unroll

@@ -71,10 +71,10 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 }
 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
-  Observed observations, float actions, uint8_t masks, float keep old_logprob old_value given further last first encoder decoder
+  Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip
   reward_clip},
-  int sizes shape{S N keep_step first_step G R within_rho bootstrap has_ratios has_finals} strip
+  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_finals} strip
   -> Low factors, float partial ratio value adv {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, T, THREADS>;
   constexpr int STEPS = T, M = Tile::M, UNITS = Tile::UNITS, PARTS = Tile::PARTS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
@@ -91,7 +91,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Swizzled<Low, U> u = {low + AT_U};
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
-  const uint S = (uint)shape.S, keep_step = (uint)shape.keep_step, first_step = (uint)shape.first_step, n = (uint)T * S;
+  const uint S = (uint)shape.S, not_done_step = (uint)shape.not_done_step, first_step = (uint)shape.first_step, n = (uint)T * S;
   const uint N = (uint)shape.N, first_agent = (uint)strip[0];
   const bool has_ratios = shape.has_ratios != 0;
   Tile rows(pool, S, me, sizes, settings.limit);
@@ -105,7 +105,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     BARRIER
-    load_rows(rows, 0, segment, actions, keep, keep_step, old_logprob, old_value, given, further);
+    load_rows(rows, 0, segment, actions, not_done, not_done_step, old_logprob, old_value, given, further);
     load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
     load_observations<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, 0, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
@@ -121,9 +121,9 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         uint unit = ((uint)l * S + segment) * (uint)H + k % UNITS;
         if (C > 1) {
           float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]};
-          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.keep, k / H, k % H, H, before);
+          walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.not_done, k / H, k % H, H, before);
         } else {
-          walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.keep, rows.y, rows.y + THREADS, k, first[unit * first_step]);
+          walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.not_done, rows.y, rows.y + THREADS, k, first[unit * first_step]);
         }
       }
       BARRIER
@@ -164,13 +164,13 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
         if (C > 1) {
           float before[2] = {first[unit * first_step], first[(unit + 1) * first_step]}, state[2] = {before[0], before[1]};
           float carry[2] = {0.0f, 0.0f};
-          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.keep, k / H, k % H, H, state);
-          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, rows.keep, M - SEGMENTS + k / H, k % H, H, before, carry);
+          if (l < L - 1) walk_on<STEPS, AHEAD_OF(STEPS), SEGMENTS>(u, states, rows.not_done, k / H, k % H, H, state);
+          walk_back_on<STEPS, STEPS % 2 ? 1 : 2, SEGMENTS>(u, x, dout, states, rows.not_done, M - SEGMENTS + k / H, k % H, H, before, carry);
         } else {
           float before = first[unit * first_step];
-          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.keep, rows.y, rows.y + THREADS, k, before);
+          if (l < L - 1) walk<STEPS, SEGMENTS, H, PARTS>(u, states, rows.not_done, rows.y, rows.y + THREADS, k, before);
           if (PARTS > 1) BARRIER
-          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, rows.keep, rows.y, rows.y + THREADS, k, before, 0.0f);
+          walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, states, rows.not_done, rows.y, rows.y + THREADS, k, before, 0.0f);
         }
       }
       BARRIER

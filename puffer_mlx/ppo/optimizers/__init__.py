@@ -15,7 +15,6 @@ from puffer_mlx.config import Config, Train
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import custom
-from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves, named
 
@@ -135,7 +134,7 @@ def fused_step(
     state: Tree,
     *arguments: Any,
 ) -> tuple[Tree, Tree, mx.array]:
-    """Run ``step_if_finite`` as one call to the CPU extension or the GPU kernels.
+    """Run ``step_if_finite`` as one call to the CPU extension.
 
     Args:
         operation: (a list of arrays for each tree, *arguments) -> arrays of the new weights and
@@ -146,14 +145,13 @@ def fused_step(
         arguments: further arguments of the operation.
 
     Returns:
-        The weights, the state and a scalar flag. On a GPU the flag is the operation's float32: a
-        comparison with 0 would be another launch.
+        The weights, the state and a scalar flag.
     """
     *new, ok = operation(*map(leaves, trees), *arguments)
     next_array = partial(next, iter(new))
     weights = tree_map(next_array, weights)
     state = tree_map(next_array, state)
-    return weights, state, ok > 0 if backend() == "cpu" else ok
+    return weights, state, ok > 0
 
 
 # ---- in checkpoints ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
@@ -26,7 +26,7 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import Coefficients, largest_kl
 from puffer_mlx.trees import leaves
 
-EPOCH = implementation(
+EPOCH = Implementation(
     ("ppo.gradients", "ppo.sections", "ppo.precision", "ppo.update"),
     "the epoch in one operation of ppo/small_networks",
     cpu="ppo_epoch",
@@ -62,7 +62,7 @@ def fits(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
 
 
 class Layers:
-    """Collects a network's layers, added by ``networks.Forms.add_c_layers``."""
+    """Collects a network's layers, added by ``networks.NetworkFacts.add_c_layers``."""
 
     def __init__(self) -> None:
         self.layers: list[LayerSpec] = []

@@ -7,11 +7,11 @@ import mlx.core as mx
 
 from puffer_mlx.ops import factors_of, input_gradient, steps_of, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, count
+from puffer_mlx.policy.networks import FusedCase, NetworkFacts, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -35,8 +35,8 @@ def leaky_backward(u, x, first, not_done, states, dout):
 
 
 NAME_OF_FORM = "Leaky in one pass"
-FORWARD = implementation((), NAME_OF_FORM, cpu="leaky_forward", gpu=leaky_forward, float32=(0,))
-BACKWARD = implementation((), NAME_OF_FORM, cpu="leaky_backward", gpu=leaky_backward, float32=(2,))
+FORWARD = Implementation((), NAME_OF_FORM, cpu="leaky_forward", gpu=leaky_forward, float32=(0,))
+BACKWARD = Implementation((), NAME_OF_FORM, cpu="leaky_backward", gpu=leaky_backward, float32=(2,))
 
 
 def leaky_reference(u, x, first, not_done=None):
@@ -125,7 +125,7 @@ def _run(low, rest, dout):
     return [states, *BACKWARD.choose()(*low, *rest, states, dout)]
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     add_c_layers=_add_c_layers,
     layers=lambda names: count(r"(\d+)\.gate", names),
     stacked_state=lambda state: {"state": state},

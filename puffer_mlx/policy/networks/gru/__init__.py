@@ -17,12 +17,12 @@ from puffer_mlx.ops import (
     recurrent_weight_gradient,
     steps_of,
 )
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -69,8 +69,8 @@ def gru_backward(gates, weight_hh, h0, not_done, h, dh):
 
 
 PLAIN = ("policy.networks.gru",)
-FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
-BACKWARD = implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
+FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
+BACKWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
 
 
 def gru_reference(
@@ -211,7 +211,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H)], _run, lambda *a: gru_reference(*a)[0], (0, 3))
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=2),
     from_zeros=True,

@@ -26,7 +26,7 @@ KERNEL gru_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh bias_hh, 
         sums[v / R][v % R] = (float)bias_hh[v / R * H + channel];
         inputs[v / R][v % R] = s < S ? (float)z[((t * S + s) * 3 + v / R) * H + channel] : 0.0f;
       }
-      walk.keep_of(t + 1, T, not_done, kept);
+      walk.not_done_of(t + 1, T, not_done, kept);
       walk.product(before + (t & 1) * N * U, sums);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -65,7 +65,7 @@ KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, flo
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         if (!walk.mine || first + r >= S) continue;
-        float d = step.gradient[r] + step.after_keep[r] * (carry[c_][r] + sums[c_][0][r]);
+        float d = step.gradient[r] + step.next_not_done[r] * (carry[c_][r] + sums[c_][0][r]);
         GRUGradient<float> by = gru_gradient(step.saved[0][r], step.saved[1][r], step.saved[2][r], step.saved[3][r],
                                              step.kept[r] * step.states[r], d);
         float parts[3] = {by.r, by.u, by.hn};

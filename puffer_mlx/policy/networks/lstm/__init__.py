@@ -10,12 +10,12 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import default_on_cpu, factors_of, recurrent_weight_gradient, steps_of
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -66,8 +66,8 @@ def lstm_backward(gates, weight_hh, h0, c0, not_done, h, c, dh):
 
 
 PLAIN = ("policy.networks.lstm",)
-FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1))
-BACKWARD = implementation(
+FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1))
+BACKWARD = Implementation(
     PLAIN, IN_ONE_PASS, cpu="lstm_backward", gpu=lstm_backward, float32=(1, 2)
 )
 
@@ -214,7 +214,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H), (S, H)], _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=1),
     from_zeros=True,

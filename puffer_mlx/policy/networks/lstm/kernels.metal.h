@@ -32,7 +32,7 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
         uint s = first + v % R;
         sums[v / R][v % R] = s < S ? (float)z[((t * S + s) * 4 + v / R) * H + channel] : 0.0f;
       }
-      walk.keep_of(t + 1, T, not_done, kept);
+      walk.not_done_of(t + 1, T, not_done, kept);
       walk.product(before + (t & 1) * N * U, sums);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -76,7 +76,7 @@ KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, fl
       for (int r = 0; r < R; ++r) {
         if (!walk.mine || first + r >= S) continue;
         float input = step.saved[0][r], forget = step.saved[1][r], g = step.saved[2][r], o = step.saved[3][r];
-        float d = step.gradient[r] + step.after_keep[r] * sums[c_][0][r], out = squash(cells[r]);
+        float d = step.gradient[r] + step.next_not_done[r] * sums[c_][0][r], out = squash(cells[r]);
         float dc = carry[c_][r] + d * o * (1.0f - out * out), cell = step.kept[r] * step.states[r];
         float parts[4] = {dc * g * input * (1.0f - input), dc * cell * forget * (1.0f - forget),
                           dc * input * (1.0f - g * g), d * out * o * (1.0f - o)};

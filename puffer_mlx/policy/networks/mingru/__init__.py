@@ -11,12 +11,12 @@ import mlx.core as mx
 
 from puffer_mlx.ops import default_on_cpu, factors_of, input_gradient, steps_of, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import kernel_state_inputs
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import Forms, FusedCase, GPUStep, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -57,8 +57,8 @@ def mingru_backward(u, x, first, not_done, states, dout):
 
 
 PLAIN = ("policy.networks.mingru",)
-FORWARD = implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
-BACKWARD = implementation(
+FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
+BACKWARD = Implementation(
     PLAIN, IN_ONE_PASS, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
 )
 
@@ -206,7 +206,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase([(T, S, 3 * H), (T, S, H)], [(S, H)], _run, _reference, (0, 1, 2))
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights),
     matrix_units=FOLDER,

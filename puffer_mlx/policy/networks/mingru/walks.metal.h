@@ -137,7 +137,7 @@ FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features ou
   for (uint k = rows.me; k < UNITS * PARTS; k += THREADS) {
     uint unit = segment * (uint)H + k % UNITS;
     float state = chunk == 0 ? first[unit * first_step] : begins[begin + unit];
-    state = walk<Block::STEPS, Block::SEGMENTS, H, PARTS>(u, s, rows.keep, rows.y, rows.y + THREADS, k, state);
+    state = walk<Block::STEPS, Block::SEGMENTS, H, PARTS>(u, s, rows.not_done, rows.y, rows.y + THREADS, k, state);
     if (store && chunk + 1 < Block::CHUNKS && k >= UNITS * (PARTS - 1)) begins[begin + unit + apart] = state;
   }
   BARRIER
@@ -163,9 +163,9 @@ FUNCTION void layer_backward(IN_THREAD const Block& rows, bool again, Features x
     uint unit = segment * (uint)H + k % UNITS;
     float before = chunk == 0 ? first[unit * first_step] : begins[begin + unit];
     float carry = chunk + 1 < Block::CHUNKS ? carries[k % UNITS] : 0.0f;
-    if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, s, rows.keep, rows.y, rows.y + THREADS, k, before);
+    if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, s, rows.not_done, rows.y, rows.y + THREADS, k, before);
     if (PARTS > 1) BARRIER
-    carry = walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, s, rows.keep, rows.y, rows.y + THREADS, k, before, carry);
+    carry = walk_back<STEPS, SEGMENTS, H, PARTS>(u, x, dout, s, rows.not_done, rows.y, rows.y + THREADS, k, before, carry);
     if (Block::CHUNKS > 1 && k < UNITS) carries[k] = carry;
   }
 }

@@ -12,7 +12,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import Forms, GPUStep, NotDone, count
+from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
@@ -90,7 +90,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
 
 
-FORMS = Forms(
+FORMS = NetworkFacts(
     with_activation=_with_activation,
     add_c_layers=_add_c_layers,
     gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),

@@ -10,7 +10,7 @@ from functools import partial
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree
@@ -123,7 +123,7 @@ def step(
     return fused_step(operation, trees, weights, state, state["step"], lr, loss, max_grad_norm)
 
 
-STEP = implementation(("ppo.optimizers.adam",), "Adam in one call", cpu="adam_step")
+STEP = Implementation(("ppo.optimizers.adam",), "Adam in one call", cpu="adam_step")
 OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), True)
 
 record(__name__)

@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, shared_pool_limits
-from puffer_mlx.ops.implementation import implementation
+from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
@@ -184,7 +184,7 @@ class Matrix(NamedTuple):
     tall: bool  # the matrix is transposed, so that r <= c
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """Offsets of a network's tensors in the flat arrays: see ``muon.metal.h``."""
 
     starts: tuple[int, ...]
@@ -209,7 +209,7 @@ def matrix_of(shape: tuple[int, ...]) -> Matrix:
 
 
 @functools.cache
-def layout(shapes: Shapes, separate_buffers: bool = False) -> Layout:
+def layout(shapes: Shapes, separate_buffers: bool = False) -> TensorLayout:
     """Return the layout of tensors.
 
     Args:
@@ -229,7 +229,7 @@ def layout(shapes: Shapes, separate_buffers: bool = False) -> Layout:
         table += start, size, r, c, int(tall), grams, 0, 0
         grams += -(-r * r // 16) * 16
     owners = [t for t, size in enumerate(sizes) for _ in range(-(-size // BLOCK))]
-    return Layout(
+    return TensorLayout(
         starts=starts,
         total=total,
         grams=grams,
@@ -305,7 +305,7 @@ def launch_step(
     return PackedTree(flat[0], weights), PackedTree(flat[1], momentum), ok
 
 
-def _by_block(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+def _by_block(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """Make the step in one launch with one block per tensor.
 
     Returns:
@@ -326,7 +326,7 @@ def _by_block(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.ar
 
 
 def _by_cluster(
-    at: Layout, inputs: dict[str, mx.array], low: bool, cluster: int
+    at: TensorLayout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
     """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_block``."""
     flat = (at.total,)
@@ -340,7 +340,7 @@ def _by_cluster(
     return weights, momentum, ok
 
 
-def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
+def _by_products(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
     """Make the step for tensors of any size. Each launch computes one product of all tensors.
 
     Args:
@@ -374,7 +374,7 @@ def _by_products(at: Layout, inputs: dict[str, mx.array], low: bool) -> tuple[mx
     return weights, momentum, ok
 
 
-STEP = implementation(
+STEP = Implementation(
     ("ppo.optimizers.muon",), "Muon in one call", cpu="muon_step", gpu=launch_step, gemm=True
 )
 
