@@ -124,6 +124,7 @@ class CActor:
         self._policy = policy
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
+        self._add_network: Any = forms_of(policy.network).add_c_layers
         self._activation = CODES[encoder_activation(policy.encoder) or ""]
         self._state_names = [name for name, _ in named(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
@@ -166,8 +167,7 @@ class CActor:
         shape = self._hidden, self._inputs
         self._add_linear(_linear(weights["encoder"], shape, f"{prefix}encoder"), self._activation)
         self._network_name = f"{prefix}network"
-        network = self._policy.network
-        forms_of(network).add_c_layers(self, network, weights["network"])  # type: ignore
+        self._add_network(self, self._policy.network, weights["network"])
 
     def _add_linear(self, layer: Arrays, activation: int = 0) -> None:
         """Add a linear layer and its activation."""

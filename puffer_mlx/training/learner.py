@@ -232,7 +232,7 @@ class Update:
                 mx.async_eval(*self.state, self.results.packed)
                 return
             epoch = self._epoch(fields)
-            self.results = results = EpochResults()
+            results = self.results
             if learner.algorithm.at_once is None:
                 self.state = run_minibatches(
                     learner.algorithm, epoch, self.before, results, self._observe_first
@@ -284,6 +284,8 @@ class Update:
         """Return the rollout's arrays on the training device, with recomputed log-probabilities."""
         reader = self.learner.reader
         fields = self.rollout.buffer.fields
+        if reader.is_noop:
+            return fields
         copied = reader.copy(fields)
         if copied is not fields:
             self.lap("train_copy", copied)
@@ -297,7 +299,7 @@ class Update:
         """The submitted fraction of the minibatches. None if they are submitted at once."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
-        return self.results.count / self.learner.local.minibatches
+        return len(self.results.minibatches) / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
         """Return True if the epoch can be one compiled function, unless it stores too much."""
@@ -331,7 +333,9 @@ class Update:
             learner.graph = None
             return
         self.state = TrainState(*trees)
-        self.results = EpochResults.of_graph(packed, arrays, self.compares)
+        self.results.minibatches = [(ok, metrics, adv) for ok, metrics, adv in arrays]
+        self.results.packed = packed
+        self.results.has_ratios = self.compares
         self.is_graph = True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
@@ -410,6 +414,7 @@ class Update:
         if times == "once":
             self.retrying = True
             self.is_graph = False
+            self.results = EpochResults()
             self.extra_seconds = 0.0
             with building:
                 self.draws, self.noise = self.learner.draw(self.key)
@@ -457,11 +462,13 @@ def run_minibatches(
             epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
         if results.first_ratios is None:
             results.first_ratios = ratios
-        if algorithm.largest_kl < math.inf and kl_of(algorithm, metrics) > algorithm.largest_kl:
-            with building:
-                finite = mx.isfinite(metrics).all()
-            results.add(state, advantages, metrics, finite)
-            break
+        if algorithm.largest_kl < math.inf:
+            computed: Any = metrics.tolist()
+            if computed[algorithm.metrics.index("kl")] > algorithm.largest_kl:
+                with building:
+                    finite = mx.isfinite(metrics).all()
+                results.add(state, advantages, metrics, finite)
+                break
         with building:
             *after, ok = functions.optimise(*state, grads, metrics, lr)
         if epoch.lap is not None:
@@ -515,12 +522,6 @@ def epoch_in_graph(
         after = after._replace(scaler=scaler)
     packed = results.pack(after, results.first_ratios if compares else None)
     return tuple(after), packed, [list(arrays) for arrays in results.minibatches]
-
-
-def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
-    """Return a minibatch's KL, once it is computed."""
-    numbers: Any = metrics.tolist()
-    return numbers[algorithm.metrics.index("kl")]
 
 
 def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:

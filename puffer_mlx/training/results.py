@@ -37,6 +37,7 @@ class EpochResults:
             with flags (K,) and metrics (K, 7).
         first_ratios: ratios of the first minibatch (T, S). None before it is known.
         packed: all numbers that the host reads, as one float32 array.
+        has_ratios: True if ``packed`` contains the largest and the smallest first ratio.
 
     Attributes that ``read`` sets:
         squares: sums of squares, all finite if all weights and the optimizer's state are finite.
@@ -55,31 +56,8 @@ class EpochResults:
         self.ratios: list[float] = []
         self.counted: list[float] = []
         self.metrics: list[list[float]] = []
-        self._has_ratios = False
+        self.has_ratios = False
         self._traced = traced
-
-    @classmethod
-    def of_graph(
-        cls, packed: mx.array, minibatches: Sequence[Sequence[mx.array]], has_ratios: bool
-    ) -> "EpochResults":
-        """Return the results of a compiled epoch.
-
-        Args:
-            packed: packed results: see ``pack``.
-            minibatches: flag, metrics and advantages of each minibatch.
-            has_ratios: True if ``packed`` contains ratios.
-        """
-        results = cls()
-        for ok, metrics, adv in minibatches:
-            results.minibatches.append((ok, metrics, adv))
-        results.packed = packed
-        results._has_ratios = has_ratios
-        return results
-
-    @property
-    def count(self) -> int:
-        """Number of minibatches submitted so far."""
-        return len(self.minibatches)
 
     def add(
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
@@ -112,7 +90,7 @@ class EpochResults:
             arrays += [ok, metrics]
         packed, _ = pack(arrays)
         self.packed = packed
-        self._has_ratios = ratios is not None
+        self.has_ratios = ratios is not None
         return packed
 
     def read(self, scaler_names: Sequence[str]) -> None:
@@ -124,11 +102,11 @@ class EpochResults:
         assert self.packed is not None
         packed: list[float] = self.packed.tolist()  # type: ignore
         sizes = [ok.size + metrics.size for ok, metrics, _ in self.minibatches]
-        after_squares = len(scaler_names) + 2 * self._has_ratios + sum(sizes)
+        after_squares = len(scaler_names) + 2 * self.has_ratios + sum(sizes)
         numbers = iter(packed)
         self.squares = list(islice(numbers, len(packed) - after_squares))
         self.scaler = dict(zip(scaler_names, islice(numbers, len(scaler_names)), strict=True))
-        self.ratios = list(islice(numbers, 2 * self._has_ratios))
+        self.ratios = list(islice(numbers, 2 * self.has_ratios))
         self.counted = []
         self.metrics = []
         for ok, metrics, _ in self.minibatches:

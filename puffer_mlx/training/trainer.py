@@ -36,7 +36,6 @@ from puffer_mlx.training.epoch_logs import (
     Logs,
     environment_logs,
     merge_means,
-    phase_logs,
 )
 from puffer_mlx.training.learner import Learner, Update
 from puffer_mlx.training.placement import Acting, broadcast_from_rank0, place
@@ -418,10 +417,9 @@ class Trainer:
             self.profiler.rollout.lap("eval_idle")  # no other thread uses this timer now
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
         wall = time.perf_counter() - began
-        logs = self.epoch_logs
-        record = logs.record(self.epoch, self.global_step, rollout, metrics, wall, seconds)
-        phases = phase_logs(self.profiler.flush())
-        return {**record, **(rollout.games or {}), **phases, **logs.memory()}
+        phases = self.profiler.flush()
+        durations = wall, seconds, phases
+        return self.epoch_logs.record(self.epoch, self.global_step, rollout, metrics, *durations)
 
 
 def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array, TrainState]:
