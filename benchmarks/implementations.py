@@ -365,8 +365,8 @@ def place_on_gpu(acting: Acting, *_: Any) -> Placement:
     settings, environments, policy, run, seats = acting
     train, whole = settings.train, None
     if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
-        spec = on_gpu.RolloutSpec(environments, train.horizon, train.precision, seats)
-        whole = on_gpu.rollouts_on_gpu(policy, run, spec)
+        about = environments, train.horizon, train.precision, seats
+        whole = on_gpu.rollouts_on_gpu(policy, run, *about)
     agents = environments.num_agents
     return Placement(device, device, precision=train.precision, gpu_rollouts=whole, agents=agents)
 

@@ -18,7 +18,6 @@ from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     RolloutsOnGPU,
-    RolloutSpec,
     rollouts_in_steps,
     rollouts_on_gpu,
 )
@@ -72,7 +71,7 @@ def compare(
         spec, N = host.spec, host.num_agents
         policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
         run = compile_act(policy)
-        given = run, RolloutSpec(ours, HORIZON)
+        given = run, ours, HORIZON
         kernel = rollouts_in_steps(*given) if in_steps else rollouts_on_gpu(policy, *given)
         if kernel is None:
             return None

@@ -51,22 +51,6 @@ class GPUError(UserError):
     """macOS stopped a computation on the GPU, and also the retry in smaller launches."""
 
 
-class RolloutSpec(NamedTuple):
-    """Specification of the rollouts to collect on a GPU.
-
-    Args:
-        environments: Environments with N agents.
-        horizon: Number of steps T.
-        precision: Type in which the policy is trained: see ``rollout_on_gpu``.
-        seats: Assignment of policies to agents in self-play.
-    """
-
-    environments: VecEnv
-    horizon: int
-    precision: str = ""
-    seats: Seats | None = None
-
-
 def device_env(environments: VecEnv) -> DeviceEnv | None:
     """Return the environments' rules for a GPU, or None if a GPU can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
@@ -80,35 +64,55 @@ def device_env(environments: VecEnv) -> DeviceEnv | None:
     return DeviceEnv(text, rules.words, rules.log, rules.logs, each)
 
 
-def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU | None:
-    """Return the kernel that collects a rollout in one launch, or None if it doesn't fit."""
-    environments, horizon, precision, seats = wanted
-    game, N = device_env(environments), environments.num_agents
+def rollouts_in_one_launch(
+    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+) -> RolloutOnGPU | None:
+    """Return the kernel that collects a rollout in one launch, or None if it doesn't fit.
+
+    See ``rollouts_on_gpu`` for the arguments.
+    """
+    game = device_env(vec)
+    N = vec.num_agents
     if game is None:
         return None
     policies = np.zeros(N, np.int32) if seats is None else seats.policy
     crews = partial(crews_of_games, policies.reshape(-1, game.agents)) if game.agents > 1 else None
-    E = environments.num_environments
-    kernel = rollout_on_gpu(policy, environments.spec, game, precision, E, crews)
+    kernel = rollout_on_gpu(policy, vec.spec, game, precision, vec.num_environments, crews)
     return kernel if kernel and kernel.fits(horizon, N) else None
 
 
-def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps | None:
+def rollouts_in_steps(
+    run: ActFunctions, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+) -> RolloutInSteps | None:
     """Return rollouts in a few launches per step, or None if a GPU can't step the environments.
 
-    Args:
-        run: Compiled functions of the policy.
-        wanted: Specification of the rollouts.
+    See ``rollouts_on_gpu`` for the arguments.
     """
-    environments, horizon, precision, seats = wanted
-    game = device_env(environments)
-    steps = game and RolloutInSteps(run, environments.spec, game, precision, seats)
-    return steps if steps and steps.fits(horizon, environments.num_agents) else None
+    game = device_env(vec)
+    steps = game and RolloutInSteps(run, vec.spec, game, precision, seats)
+    return steps if steps and steps.fits(horizon, vec.num_agents) else None
 
 
-def rollouts_on_gpu(policy: Policy, run: ActFunctions, wanted: RolloutSpec) -> GPURollouts | None:
-    """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None."""
-    return rollouts_in_one_launch(policy, wanted) or rollouts_in_steps(run, wanted)
+def rollouts_on_gpu(
+    policy: Policy,
+    run: ActFunctions,
+    vec: VecEnv,
+    horizon: int,
+    precision: str = "",
+    seats: Seats | None = None,
+) -> GPURollouts | None:
+    """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None.
+
+    Args:
+        policy: The acting policy.
+        run: Compiled functions of the policy.
+        vec: Environments with N agents.
+        horizon: Number of steps T.
+        precision: Type in which the policy is trained: see ``rollout_on_gpu``.
+        seats: Assignment of policies to agents in self-play.
+    """
+    about = vec, horizon, precision, seats
+    return rollouts_in_one_launch(policy, *about) or rollouts_in_steps(run, *about)
 
 
 def _last(array: mx.array) -> mx.array:
@@ -125,7 +129,9 @@ class EnvSnapshot(NamedTuple):
 
 
 class EnvironmentsOnGPU:
-    """Native environments that a GPU steps. Between two rollouts they are a ``VecEnv``.
+    """Native environments that a GPU steps, whole rollouts at a time.
+
+    ``reset``, ``log``, ``state`` and ``restore`` are those of a ``VecEnv``.
 
     Args:
         vec: Environments on the host. They have the newest state only after ``state``.
@@ -139,10 +145,12 @@ class EnvironmentsOnGPU:
     def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
         assert vec.gpu_side is not None
         self.kernel = kernel
-        self._vec, self._side = vec, vec.gpu_side
-        self.spec, self.num_agents, self.num_groups = vec.spec, vec.num_agents, vec.num_groups
-        self.num_environments, self.finals, self.unread = vec.num_environments, False, vec.unread
-        self.description = "C, on the GPU"
+        self._vec = vec
+        self._side = vec.gpu_side
+        self.spec = vec.spec
+        self.num_agents = vec.num_agents
+        self.num_groups = vec.num_groups
+        self.finals = False
         self.stepped: EnvSnapshot | None = None
         self._log: mx.array | None = None
 
@@ -165,13 +173,6 @@ class EnvironmentsOnGPU:
         """See ``VecEnv``."""
         self._vec.reset(out)
         self.stepped = self._log = None
-
-    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Raises RuntimeError: a GPU steps these environments by whole rollouts."""
-        raise RuntimeError("these environments are stepped by a GPU, whole rollouts at a time")
-
-    def wait(self, group: int) -> None:
-        """Do nothing: single steps are not supported."""
 
     def log(self) -> dict[str, float]:
         """See ``VecEnv``."""
@@ -203,14 +204,6 @@ class EnvironmentsOnGPU:
         """See ``VecEnv``."""
         self._vec.restore(state)
         self.stepped = self._log = None
-
-    def busy_seconds(self) -> float:
-        """Return seconds of the host's threads. The GPU's time isn't included."""
-        return self._vec.busy_seconds()
-
-    def close(self) -> None:
-        """See ``VecEnv``."""
-        self._vec.close()
 
 
 class BufferOnGPU:
@@ -253,8 +246,8 @@ class BufferOnGPU:
             return mx.zeros(*self._empty)
         return self._observations
 
-    def reset(self, vec: VecEnv) -> None:
-        """Reset all environments. The next rollout begins with these observations."""
+    def reset(self, vec: Any) -> None:
+        """Reset all environments, ``EnvironmentsOnGPU``. They give the next rollout's first row."""
         rows = allocate_rows(vec, vec.num_agents)
         vec.reset(rows)
         self.last = EnvOutputs(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore

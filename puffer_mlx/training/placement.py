@@ -22,7 +22,7 @@ from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
 from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.in_steps import RolloutInSteps
-from puffer_mlx.rollout.on_gpu import GPURollouts, RolloutSpec, device_env, rollouts_on_gpu
+from puffer_mlx.rollout.on_gpu import GPURollouts, device_env, rollouts_on_gpu
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.system.devices import device_memory, has_gpu, kind
@@ -266,8 +266,8 @@ def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollou
     requested = config.train.rollout_device
     if requested != GPU_ENVS and (requested != "auto" or learner == mx.cpu):
         return None
-    spec = RolloutSpec(vec, config.train.horizon, config.train.precision, seats)
-    gpu_rollouts = rollouts_on_gpu(policy, run, spec)
+    train = config.train
+    gpu_rollouts = rollouts_on_gpu(policy, run, vec, train.horizon, train.precision, seats)
     if requested == GPU_ENVS and (gpu_rollouts is None or learner == mx.cpu):
         _refuse_without(vec, learner)
     if gpu_rollouts is None:

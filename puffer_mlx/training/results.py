@@ -153,7 +153,11 @@ class Health:
         mx.eval(*now, results.packed)
         results.read([*now.scaler])
         if not all(map(math.isfinite, results.squares)) and (name := not_finite_of(now)):
-            raise overflown(name, self.config)
+            raise UserError(
+                f"training made {name} infinite, with a train.learning_rate of"
+                f" {self.config.train.learning_rate:g}",
+                "lower train.learning_rate; the last good weights are kept",
+            )
         scaler = results.scaler
         if scaler["longest"] >= precision.TOLERATED:
             words = f"{precision.TOLERATED} minibatches in a row were not finite"
@@ -184,26 +188,12 @@ class Health:
 
 def not_finite_of(now: TrainState) -> str | None:
     """Return the name of the first weight or optimizer array that isn't finite, or None."""
-    trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
-    trees = {"": now.weights, **trees}
-    return next(
-        (
-            f"{whose}{name}"
-            for whose, tree in trees.items()
-            for name, array in named(tree)
-            if not mx.isfinite(array).all().item()
-        ),
-        None,
-    )
-
-
-def overflown(name: str, config: Config) -> UserError:
-    """Return the error for an update that made weights, or the optimizer's state, infinite."""
-    return UserError(
-        f"training made {name} infinite, with a train.learning_rate of"
-        f" {config.train.learning_rate:g}",
-        "lower train.learning_rate; the last good weights are kept",
-    )
+    trees = {"": now.weights, **{f"the {name} of ": tree for name, tree in now.optimizer.items()}}
+    for prefix, tree in trees.items():
+        for name, array in named(tree):
+            if not mx.isfinite(array).all().item():
+                return f"{prefix}{name}"
+    return None
 
 
 def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Config) -> UserError:
