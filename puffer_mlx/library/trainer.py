@@ -89,7 +89,8 @@ class Trainer:
             ``advantage`` and ``optimizer`` may be custom objects (docs/custom_policy.md).
 
     Attributes:
-        history: Records of the epochs trained by this object.
+        history: Records of the epochs trained by this object, a few kilobytes each. Clear the list
+            to free their memory.
         epoch: Number of trained epochs.
         global_step: Environment steps trained on so far, summed over agents.
         stop: Set to True to end the iteration after the current epoch.
