@@ -264,7 +264,7 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Logs]:
         """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
-        while self._run.trainer.goes_on():
+        while self._run.trainer.has_next_epoch():
             yield self.step()
 
     def step(self) -> Logs:

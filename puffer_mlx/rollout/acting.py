@@ -113,7 +113,9 @@ class FrozenEnvs:
     """
 
     def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
-        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
+        self.num_agents = num_agents
+        self.num_groups = num_groups
+        self._pool = pool
 
     def send(self, group: int, actions: Any, out: Any) -> None:
         """Do nothing."""

@@ -48,7 +48,8 @@ class ActingInC:
     in_c = True
 
     def __init__(self, actor: "CActor | CActors", timer: PhaseTimer) -> None:
-        self.actor, self.timer = actor, timer
+        self.actor = actor
+        self.timer = timer
 
     def collect(
         self,
@@ -242,8 +243,7 @@ class CActor:
         read = [views.observations, ends, views.masks, noise]
         self._held = [rows, *read, views.actions, views.logprobs, views.values, *state]
         own, observed, *others = [_address(array) for array in self._held]
-        rows_at, states_at = others[:6], others[6:]
-        self.native.bind(N, own, observed, as_bytes, *rows_at, states_at)
+        self.native.bind(N, own, observed, as_bytes, *others[:6], others[6:])
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
@@ -268,7 +268,9 @@ class CActors:
     """
 
     def __init__(self, actors: list[CActor], rows: list[np.ndarray], extension: Any) -> None:
-        self._actors, self._rows, self._extension = actors, rows, extension
+        self._actors = actors
+        self._rows = rows
+        self._extension = extension
         self._prepared: list[Weights] = [None] * len(rows)
         self._bound: Any = None  # (native actors, states of all agents, states of each policy)
 
@@ -326,7 +328,8 @@ def _linear(own: Weights, shape: Shape, name: str) -> Arrays:
 
 def _heads(policy: Policy, own: Weights) -> Arrays:
     """Return the decoder as one linear layer with the value in the last row (copies)."""
-    A, H = policy.decoder.action.logits, policy.network.hidden
+    A = policy.decoder.action.logits
+    H = policy.network.hidden
     if type(policy.decoder) is Fused:
         parts = [_linear(own, (A + 1, H), "decoder")]
     else:

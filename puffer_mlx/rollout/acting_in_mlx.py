@@ -131,7 +131,10 @@ class ActingInMLX:
         seats: Seats | None = None,
     ) -> None:
         self.act = run.act if seats is None else run.act_by_seats
-        self._step, self._streams, self._timer, self.parts = run.step, streams, timer, parts
+        self.parts = parts
+        self._step = run.step
+        self._streams = streams
+        self._timer = timer
         self._seats = seats
         self._count = 0  # rollouts collected
 
@@ -144,10 +147,13 @@ class ActingInMLX:
         noise: mx.array,
     ) -> list[State]:
         """See ``RolloutBackend``."""
-        timer, streams = self._timer, self._streams()
-        T, Q = buffer.horizon, len(buffer.groups)
+        timer = self._timer
+        streams = self._streams()
+        T = buffer.horizon
+        Q = len(buffer.groups)
         P = self.parts(Q)
-        parts, groups = buffer.parts(P), buffer.groups_of(P)
+        parts = buffer.parts(P)
+        groups = buffer.groups_of(P)
         with building, mx.stream(streams[0]):
             held = [concat_states(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views

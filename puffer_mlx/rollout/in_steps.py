@@ -46,7 +46,8 @@ class RolloutInSteps:
         precision: str = "",
         seats: Seats | None = None,
     ) -> None:
-        self.game, self._spec = game, spec
+        self.game = game
+        self._spec = spec
         self.acting_precision = precision or "fp32"
         act = run.act if seats is None else step_by_seats(run.act_by_seats, seats.policy)
         self._step = mx.compile(partial(self._step_once, act))
@@ -73,7 +74,8 @@ class RolloutInSteps:
         It includes each row twice, as a step's output and in the stacked result, and the
         environments before and after a step.
         """
-        spec, numbers_of_row = self._spec, 2 * self._spec.action.heads + 6
+        spec = self._spec
+        numbers_of_row = 2 * spec.action.heads + 6
         row = spec.observation_size * spec.observation_dtype.itemsize + spec.mask_size
         structs = agents // self.game.agents * self.game.words
         return 2 * (horizon + 1) * agents * row + 4 * (
@@ -101,8 +103,12 @@ class RolloutInSteps:
         end = log + self.game.logs
         emptied = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
         games = mx.contiguous(mx.concatenate(emptied, axis=1).T)
-        seen, chosen, last = [], [], arrived
-        rewards, terminals, masks = [arrived.rewards], [arrived.terminals], [arrived.masks]
+        seen = []
+        chosen = []
+        last = arrived
+        rewards = [arrived.rewards]
+        terminals = [arrived.terminals]
+        masks = [arrived.masks]
         for t in range(horizon):
             drawn = mx.take(noise, t, 0)  # Indexing would copy.
             seen.append(last.observations)
@@ -157,7 +163,9 @@ class RolloutInSteps:
         """
         spec = self._spec
         words, E = games.shape
-        N, D, legal = len(actions), spec.observation_size, max(1, spec.mask_size)
+        N = len(actions)
+        D = spec.observation_size
+        legal = max(1, spec.mask_size)
         apart = 1
         while 2 * apart <= 32 and 2 * apart * E <= 32 * WARPS:
             apart *= 2

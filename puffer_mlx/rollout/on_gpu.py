@@ -163,11 +163,13 @@ class EnvironmentsOnGPU:
 
     def commit(self, stepped: EnvSnapshot, log: mx.array) -> None:
         """Continue from a snapshot. ``log`` has sums of the environments' logs, (logs,) float32."""
-        self.stepped, self._log = stepped, log
+        self.stepped = stepped
+        self._log = log
 
     def rollback(self, stepped: EnvSnapshot | None) -> None:
         """Continue from an earlier snapshot. Drops later steps and their log."""
-        self.stepped, self._log = stepped, None
+        self.stepped = stepped
+        self._log = None
 
     def reset(self, out: Rows) -> None:
         """See ``VecEnv``."""
@@ -181,7 +183,8 @@ class EnvironmentsOnGPU:
 
     def take_log(self) -> mx.array | None:
         """Return the last rollout's log for ``read``, and remove it from the next log."""
-        log, self._log = self._log, None
+        log = self._log
+        self._log = None
         return log
 
     def read(self, log: mx.array) -> dict[str, float]:
@@ -196,8 +199,8 @@ class EnvironmentsOnGPU:
     def state_of(self, stepped: EnvSnapshot) -> np.ndarray | None:
         """Wait for an earlier snapshot, and return its state as ``state`` does."""
         rows = (None if each is None else np.array(each) for each in stepped.arrived)
-        structs, actions = np.array(stepped.structs), np.array(stepped.actions)
-        self._side.give(structs, actions, Rows(*rows))  # type: ignore
+        structs = np.array(stepped.structs)
+        self._side.give(structs, np.array(stepped.actions), Rows(*rows))  # type: ignore
         return self._vec.state()
 
     def restore(self, state: np.ndarray) -> None:
@@ -227,8 +230,9 @@ class BufferOnGPU:
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self._empty = (horizon, agents, spec.observation_size), dtype
         self._observations: mx.array | None = None
-        rows, masks = mx.zeros((horizon, agents)), (horizon + 1, agents, spec.mask_size)
+        rows = mx.zeros((horizon, agents))
         arrived = mx.zeros((horizon + 1, agents))
+        masks = horizon + 1, agents, spec.mask_size
         self._fields: dict[str, mx.array | None] = {  # before the first rollout
             "observations": mx.zeros(*self._empty),
             "actions": mx.zeros((horizon, agents, spec.action.heads)),
@@ -261,7 +265,8 @@ class BufferOnGPU:
 
     def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
         """Store a rollout's fields by name, and the last environment outputs."""
-        self._fields, self.last = fields, last
+        self._fields = fields
+        self.last = last
         self._observations = fields["observations"]
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
@@ -305,7 +310,9 @@ class RolloutsOnGPU:
     def __init__(
         self, kernel: GPURollouts, streams: Streams, timer: PhaseTimer, steps: int = 0
     ) -> None:
-        self._kernel, self._streams, self._timer = kernel, streams, timer
+        self._kernel = kernel
+        self._streams = streams
+        self._timer = timer
         self.steps = steps
         self._after: list[State] | None = None  # states returned by the last rollout
         self._held: Any = None  # the same states in the kernel's layout
@@ -353,22 +360,27 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        kernel, T, stream = self._kernel, buffer.horizon, self._streams()[0]
+        kernel = self._kernel
+        T = buffer.horizon
+        stream = self._streams()[0]
         with building, mx.stream(stream):
             packed = kernel.weights(weights, environments.num_agents)
             held = self._held if states is self._after else kernel.state(*states)
-            structs, first = environments.structs, buffer.first
+            structs = environments.structs
+        first = buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
             arrays = packed, held, noise, structs, first
             self.steps = self._measured(stream, *arrays) if measured else T
-        launches, log = [], None
+        launches = []
+        log = None
         for t in range(0, T, self.steps):
             part = noise if self.steps >= T else noise[t : t + self.steps]
             with building, mx.stream(stream):
                 launched, first, logged = self._launch(packed, held, part, structs, first)
                 log = logged if log is None else log + logged
-            structs, held = launched.structs, launched.states
+            structs = launched.structs
+            held = launched.states
             launches.append(launched)
             if self.steps < T:
                 mx.eval(log, first.observations)  # or MLX submits several launches as one
@@ -379,7 +391,8 @@ class RolloutsOnGPU:
         arrays = *whole, *first, log, actions  # all, because another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
-        self._after, self._held = after, whole.states
+        self._after = after
+        self._held = whole.states
         assert log is not None
         environments.commit(EnvSnapshot(structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]

@@ -137,9 +137,10 @@ class Learner:
             epoch: number of the epoch, from 0.
             profiled: True to evaluate after each phase and charge its time.
         """
-        observed = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
-        # The ratios of opponents' actions always differ from 1, so comparing them finds no fault.
-        compares = observed and not self.config.selfplay.train_on_opponents
+        # Ratios that training doesn't compute itself take a forward pass, so they are measured in
+        # few epochs. The ratios of opponents' actions always differ from 1.
+        compares = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
+        compares = compares and not self.config.selfplay.train_on_opponents
         update = Update(self, rollout, before, scheduled, key, compares, profiled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)

@@ -43,8 +43,8 @@ class TrainedAgents:
         self._opponents = mx.array((seats.policy > 0).tolist())
         rows = np.arange(len(seats.policy), dtype=np.int32) if self._everybody else seats.learners
         if config.facts.in_order:
-            S, K = config.segments, config.minibatches
-            rows = np.resize(rows, min(K * S, math.lcm(len(rows), S)))
+            S = config.segments
+            rows = np.resize(rows, min(config.minibatches * S, math.lcm(len(rows), S)))
         self.rows = rows
         self._at = mx.array(rows)
 
@@ -129,8 +129,10 @@ class Reader:
         """Return a rollout's arrays with log-probabilities (T, N) as training computes them."""
         if not self._away:
             return fields
-        N, S = fields["actions"].shape[1], self._segments
-        states, parts = self.first_states(rollout), []
+        N = fields["actions"].shape[1]
+        S = self._segments
+        states = self.first_states(rollout)
+        parts = []
         for begin in range(0, N, S):
             first = max(0, min(begin, N - S))  # Equal sizes avoid another compilation.
             with building:
