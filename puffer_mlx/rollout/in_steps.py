@@ -13,8 +13,9 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
+from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
-from puffer_mlx.rollout.act_functions import ActFunctions
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_seats
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.seats import Seats
@@ -28,7 +29,7 @@ class RolloutInSteps:
     """Collect rollouts of a policy in an environment. Has the methods of ``RolloutOnGPU``.
 
     Args:
-        run: Compiled functions of the policy.
+        policy: The acting policy.
         spec: Observations and actions of the environment.
         game: Rules of the environment for the GPU.
         precision: Type of the weights in acting and training.
@@ -40,7 +41,7 @@ class RolloutInSteps:
 
     def __init__(
         self,
-        run: ActFunctions,
+        policy: Policy,
         spec: EnvSpec,
         game: DeviceEnv,
         precision: str = "",
@@ -49,7 +50,9 @@ class RolloutInSteps:
         self.game = game
         self._spec = spec
         self.acting_precision = precision or "fp32"
-        act = run.act if seats is None else step_by_seats(run.act_by_seats, seats.policy)
+        act = compile_act(policy, seats)
+        if seats is not None:
+            act = step_by_seats(act, seats.policy)
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:

@@ -26,7 +26,6 @@ from puffer_mlx.policy.rollout_on_gpu import (
     rollout_on_gpu,
 )
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_kernel import crews_of_games
 from puffer_mlx.rollout.acting_in_mlx import Streams, split_states
 from puffer_mlx.rollout.buffer import State
@@ -82,37 +81,31 @@ def rollouts_in_one_launch(
 
 
 def rollouts_in_steps(
-    run: ActFunctions, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
 ) -> RolloutInSteps | None:
     """Return rollouts in a few launches per step, or None if a GPU can't step the environments.
 
     See ``rollouts_on_gpu`` for the arguments.
     """
     game = device_env(vec)
-    steps = game and RolloutInSteps(run, vec.spec, game, precision, seats)
+    steps = game and RolloutInSteps(policy, vec.spec, game, precision, seats)
     return steps if steps and steps.fits(horizon, vec.num_agents) else None
 
 
 def rollouts_on_gpu(
-    policy: Policy,
-    run: ActFunctions,
-    vec: VecEnv,
-    horizon: int,
-    precision: str = "",
-    seats: Seats | None = None,
+    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
 ) -> GPURollouts | None:
     """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None.
 
     Args:
         policy: The acting policy.
-        run: Compiled functions of the policy.
         vec: Environments with N agents.
         horizon: Number of steps T.
         precision: Type in which the policy is trained: see ``rollout_on_gpu``.
         seats: Assignment of policies to agents in self-play.
     """
-    about = vec, horizon, precision, seats
-    return rollouts_in_one_launch(policy, *about) or rollouts_in_steps(run, *about)
+    about = policy, vec, horizon, precision, seats
+    return rollouts_in_one_launch(*about) or rollouts_in_steps(*about)
 
 
 def _last(array: mx.array) -> mx.array:

@@ -46,11 +46,11 @@ class HostCollector(Collector):
 
     def _choose_acting(self, acting: Acting) -> None:
         """See ``Collector``."""
-        config, vec, policy, run, seats = acting
+        config, vec, policy, seats = acting
         self._shows_last = showing_last(config, vec)
         self._tells_scores = vec if isinstance(vec, TellsScores) else None
         self.bootstraps = self._shows_last is not None
-        about = (policy, run, vec, self._streams, self._timer, seats)
+        about = (policy, vec, self._streams, self._timer, seats)
         self.acting = choose_acting(self.placement.rollout, self._precision, *about)
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:

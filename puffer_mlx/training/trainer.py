@@ -23,7 +23,6 @@ from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.time_limits import without_reward_clip
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import training_memory
@@ -125,7 +124,7 @@ class Trainer:
         key, self.train_state = _first_state(config, policy, weights)
         self.self_play = create_self_play(config, vec, self.weights, ranks)
         seats = self.self_play.seats if self.self_play else None
-        acting = Acting(local, vec, policy, compile_act(policy), seats)
+        acting = Acting(local, vec, policy, seats)
         resumed = like.numbers if like else {}
         verification.refuse(resumed.get("refused", ()), "in an earlier part of this run")
         self.placement = broadcast_from_rank0(
@@ -214,8 +213,6 @@ class Trainer:
                 self.collector.settle()
             finally:
                 self._began = None
-        self._last_seconds = time.perf_counter() - began if self._compiled else 0.0
-        self._compiled = True
         self.ranks.merge_statistics(self.vec)
         return self._record(rollout, metrics, began, seconds)
 
@@ -423,6 +420,8 @@ class Trainer:
             self.profiler.rollout.lap("eval_idle")  # no other thread uses this timer now
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
         wall = time.perf_counter() - began
+        self._last_seconds = wall if self._compiled else 0.0
+        self._compiled = True
         phases = self.profiler.flush()
         durations = wall, seconds, phases
         return self.epoch_logs.record(self.epoch, self.global_step, rollout, metrics, *durations)

@@ -89,7 +89,7 @@ class Game:
     def in_mlx(self, parts=each_group) -> ActingInMLX:
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
         return ActingInMLX(
-            compile_act(self.policy), streams, PhaseTimer("rollout"), parts, self.seats
+            compile_act(self.policy, self.seats), streams, PhaseTimer("rollout"), parts, self.seats
         )
 
     def alone(self, policy: int) -> list[np.ndarray]:
@@ -176,9 +176,8 @@ def test_new_weights_are_taken_and_old_ones_known():
 
 def test_the_way_that_several_policies_take():
     game = Game("connect4_two")
-    run = compile_act(game.policy)
     streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
-    about = game.policy, run, game.vec, streams, PhaseTimer("rollout"), game.seats
+    about = game.policy, game.vec, streams, PhaseTimer("rollout"), game.seats
     with game.vec:
         assert isinstance(choose_acting(CPU, "fp32", *about), ActingInC)
         assert isinstance(choose_acting(CPU, "bf16", *about), ActingInMLX)

@@ -25,7 +25,6 @@ from puffer_mlx.ppo import update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import in_steps
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import (
@@ -110,7 +109,7 @@ class Run:
             kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
             assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
         if in_steps:
-            kernel = rollouts_in_steps(compile_act(self.policy), vec, T, "", seats)
+            kernel = rollouts_in_steps(self.policy, vec, T, "", seats)
         assert kernel is not None or not whole
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
@@ -120,7 +119,7 @@ class Run:
         if whole:
             self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
         else:
-            given = self.policy, compile_act(self.policy), vec, streams, TIMER
+            given = self.policy, vec, streams, TIMER
             self.way = choose_acting(CPU, "fp32", *given, seats)
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
@@ -330,7 +329,7 @@ def on_gpu(monkeypatch, request):
     def place(given, *_):
         about = given.vec, given.config.train.horizon, "", given.seats
         if asked == "steps":
-            whole = rollouts_in_steps(given.run, *about)
+            whole = rollouts_in_steps(given.policy, *about)
         else:
             whole = rollouts_in_one_launch(given.policy, *about)
         return Placement(CPU, CPU, overlap, gpu_rollouts=whole)
@@ -628,7 +627,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
+            placement.place(Acting(given, vec, policy), None, {})
     return str(caught.value)
 
 
@@ -669,7 +668,7 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
     given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
+        found = placement.place(Acting(given, vec, policy), None, {})
     assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
